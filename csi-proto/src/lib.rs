@@ -1,0 +1,57 @@
+#![doc = include_str!("../README.md")]
+
+mod access;
+mod capability;
+pub mod method;
+pub mod name;
+pub mod secrets;
+mod topology;
+pub mod validate;
+
+pub use method::Method;
+pub use name::{DriverName, VolumeId};
+pub use validate::Validate;
+
+/// Package `csi`.
+pub mod csi {
+    /// The Container Storage Interface, version 1.13.0 of the spec.
+    #[allow(
+        missing_docs,
+        unreachable_pub,
+        unused_qualifications,
+        elided_lifetimes_in_paths,
+        reason = "generated"
+    )]
+    #[allow(
+        missing_debug_implementations,
+        clippy::all,
+        clippy::pedantic,
+        clippy::restriction,
+        reason = "generated"
+    )]
+    pub mod v1 {
+        include!("generated/csi.v1.rs");
+    }
+}
+
+/// Package `pluginregistration`.
+pub mod pluginregistration {
+    /// The kubelet's plugin registration, version 1.
+    #[allow(
+        missing_docs,
+        unreachable_pub,
+        unused_qualifications,
+        elided_lifetimes_in_paths,
+        reason = "generated"
+    )]
+    #[allow(
+        missing_debug_implementations,
+        clippy::all,
+        clippy::pedantic,
+        clippy::restriction,
+        reason = "generated"
+    )]
+    pub mod v1 {
+        include!("generated/pluginregistration.rs");
+    }
+}
