@@ -1,0 +1,298 @@
+//! Between [`Frame`] and bytes.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+
+use super::failure::cut;
+use super::{
+    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
+    MAX_SERVICES, Part, Reason, Reply, Request, WireFrame,
+};
+use crate::generated::session as pb;
+use crate::name::{Epoch, InvalidName, PeerId, ServiceName};
+
+/// Why bytes are no frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The frame is larger than this end said that it takes.
+    #[error(
+        "frame of {found} bytes; at most {max} are taken: the sender must respect max_frame of the hello"
+    )]
+    FrameTooLarge {
+        /// Its bytes.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The header's length is no varint, or zero, or beyond the bound.
+    #[error("header length {found:?}; expected a varint from 1 to {max}")]
+    HeaderLength {
+        /// The length, if it could be read.
+        found: Option<u64>,
+        /// The bound in bytes.
+        max: usize,
+    },
+    /// The frame ends inside its header.
+    #[error("frame ends inside its header: {expected} bytes were announced, {found} are there")]
+    Truncated {
+        /// Announced bytes.
+        expected: usize,
+        /// Bytes there.
+        found: usize,
+    },
+    /// The header does not follow the schema.
+    #[error("header is not an edge.session.v1.Header: {0}")]
+    Schema(prost::DecodeError),
+    /// A name cannot be used.
+    #[error("field {field}: {cause}")]
+    Name {
+        /// The field in the schema.
+        field: &'static str,
+        /// What is wrong.
+        cause: InvalidName,
+    },
+    /// A frame of a call without the call's number, or one of the link with it.
+    #[error("field call is {found}, which does not fit the kind of frame")]
+    Call {
+        /// The number found.
+        found: u64,
+    },
+    /// A part of a header is beyond its bound.
+    #[error("field {field} holds {found}; at most {max} are allowed")]
+    Bound {
+        /// The field in the schema.
+        field: &'static str,
+        /// How much it holds: bytes, or entries of a list.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A bad frame whose call is known: only that call suffers.
+    #[error("call {id}, frame from {}: {cause}", sender.as_ref().map_or("the link's other end", PeerId::as_str))]
+    InCall {
+        /// Who sent the frame, as it claims.
+        sender: Option<PeerId>,
+        /// Who should have got it.
+        receiver: Option<PeerId>,
+        /// The call.
+        id: CallId,
+        /// Whether the frame is a request, so that the call was never opened.
+        request: bool,
+        /// What is wrong.
+        cause: Box<Self>,
+    },
+}
+
+/// Decodes a frame of at most `max_frame` bytes. The body is a slice of `bytes`.
+///
+/// # Errors
+/// If the bytes are no frame; [`DecodeError::InCall`] if the rest of the link need not care.
+pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> {
+    if bytes.len() > max_frame {
+        return Err(DecodeError::FrameTooLarge { found: bytes.len(), max: max_frame });
+    }
+    let header_len = header_len(&mut bytes)?;
+    if header_len > bytes.len() {
+        return Err(DecodeError::Truncated { expected: header_len, found: bytes.len() });
+    }
+    let header = pb::Header::decode(bytes.split_to(header_len)).map_err(DecodeError::Schema)?;
+    let source = optional_peer("source", &header.source)?;
+    let target = optional_peer("target", &header.target)?;
+    let id = CallId::new(Epoch::new(header.epoch), header.call);
+    let in_call = |request: bool, part: Result<Part, DecodeError>| match part {
+        _ if id.number == 0 => Err(DecodeError::Call { found: 0 }),
+        Ok(part) => Ok(Kind::Call(id, part)),
+        Err(cause) => {
+            let (sender, receiver) = (source.clone(), target.clone());
+            Err(DecodeError::InCall { sender, receiver, id, request, cause: Box::new(cause) })
+        }
+    };
+    let kind = match header.kind {
+        Some(pb::header::Kind::Hello(hello)) => Kind::Hello(decode_hello(hello)?),
+        Some(pb::header::Kind::Request(request)) => in_call(true, decode_request(request, bytes))?,
+        Some(pb::header::Kind::Reply(reply)) => in_call(false, decode_reply(reply, bytes))?,
+        Some(pb::header::Kind::Credit(credit)) => in_call(false, Ok(Part::Credit { bytes: credit.bytes }))?,
+        Some(pb::header::Kind::StopWaiting(pb::StopWaiting {})) => in_call(false, Ok(Part::StopWaiting))?,
+        Some(pb::header::Kind::Ping(ping)) => Kind::Ping { nonce: ping.nonce },
+        Some(pb::header::Kind::Pong(pong)) => Kind::Pong { nonce: pong.nonce },
+        Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: cut(drain.reason) },
+        Some(pb::header::Kind::Ack(_)) | None => Kind::Unknown,
+    };
+    Ok(Frame { source, target, kind })
+}
+
+fn header_len(bytes: &mut Bytes) -> Result<usize, DecodeError> {
+    let found = decode_varint(bytes).ok();
+    match found {
+        Some(len) if (1..=MAX_HEADER as u64).contains(&len) => Ok(len as usize),
+        _ => Err(DecodeError::HeaderLength { found, max: MAX_HEADER }),
+    }
+}
+
+fn optional_peer(field: &'static str, name: &str) -> Result<Option<PeerId>, DecodeError> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    PeerId::new(name).map(Some).map_err(|cause| DecodeError::Name { field, cause })
+}
+
+fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
+    if hello.services.len() > MAX_SERVICES {
+        return Err(DecodeError::Bound {
+            field: "hello.services",
+            found: hello.services.len(),
+            max: MAX_SERVICES,
+        });
+    }
+    let service = |name: &String| {
+        ServiceName::new(name).map_err(|cause| DecodeError::Name { field: "hello.services", cause })
+    };
+    Ok(Hello {
+        version_min: hello.version_min,
+        version_max: hello.version_max,
+        peer: PeerId::new(&hello.peer).map_err(|cause| DecodeError::Name { field: "hello.peer", cause })?,
+        epoch: Epoch::new(hello.epoch),
+        max_frame: hello.max_frame as usize,
+        services: hello.services.iter().map(service).collect::<Result<_, _>>()?,
+        features: hello
+            .features
+            .into_iter()
+            .filter(|feature| feature.len() <= 64)
+            .take(MAX_FEATURES)
+            .collect(),
+    })
+}
+
+fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError> {
+    if request.metadata.len() > MAX_METADATA {
+        return Err(DecodeError::Bound {
+            field: "request.metadata",
+            found: request.metadata.len(),
+            max: MAX_METADATA,
+        });
+    }
+    Ok(Part::Request(Request {
+        service: ServiceName::new(&request.service)
+            .map_err(|cause| DecodeError::Name { field: "request.service", cause })?,
+        remaining: (request.remaining_ms > 0).then(|| Duration::from_millis(request.remaining_ms)),
+        metadata: request.metadata,
+        credit: request.credit,
+        body,
+    }))
+}
+
+fn decode_reply(reply: pb::Reply, body: Bytes) -> Result<Part, DecodeError> {
+    let end = match reply.end {
+        Some(pb::reply::End::Finished(closing)) if closing.len() > MAX_CLOSING => {
+            return Err(DecodeError::Bound {
+                field: "reply.finished",
+                found: closing.len(),
+                max: MAX_CLOSING,
+            });
+        }
+        Some(pb::reply::End::Finished(closing)) => Some(End::Finished(closing)),
+        Some(pb::reply::End::Failed(failed)) => {
+            Some(End::Failed(Failure::new(Reason::from_wire(failed.reason), failed.detail)))
+        }
+        None => None,
+    };
+    Ok(Part::Reply(Reply { sequence: reply.sequence, message: reply.message.then_some(body), end }))
+}
+
+/// Encodes a frame for a lane. The body is passed on, not copied.
+#[must_use]
+pub fn encode(frame: Frame, lane: Lane) -> WireFrame {
+    Encoder { block: BytesMut::new(), block_len: 0 }.encode(frame, lane)
+}
+
+/// Encodes many frames. Headers share blocks of memory, so that most frames cost no allocation for theirs; a block lives as long
+/// as the last frame in it.
+#[derive(Debug)]
+pub struct Encoder {
+    block: BytesMut,
+    block_len: usize,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self { block: BytesMut::new(), block_len: 4 * 1024 }
+    }
+}
+
+impl Encoder {
+    /// Encodes a frame for a lane. The body is passed on, not copied.
+    pub fn encode(&mut self, frame: Frame, lane: Lane) -> WireFrame {
+        let last = frame.ends_lane();
+        let (header, body) = to_wire(frame);
+        let header_len = header.encoded_len();
+        let len = header_len + encoded_len_varint(header_len as u64);
+        if self.block.capacity() - self.block.len() < len {
+            self.block = BytesMut::with_capacity(len.max(self.block_len));
+        }
+        encode_varint(header_len as u64, &mut self.block);
+        header.encode_raw(&mut self.block);
+        WireFrame::new(lane, last, self.block.split().freeze(), body)
+    }
+}
+
+fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
+    let name = |peer: Option<PeerId>| peer.map_or_else(String::new, |peer| peer.as_str().to_owned());
+    let mut header =
+        pb::Header { source: name(frame.source), target: name(frame.target), ..pb::Header::default() };
+    let mut body = Bytes::new();
+    header.kind = match frame.kind {
+        Kind::Hello(hello) => Some(pb::header::Kind::Hello(encode_hello(&hello))),
+        Kind::Ping { nonce } => Some(pb::header::Kind::Ping(pb::Ping { nonce })),
+        Kind::Pong { nonce } => Some(pb::header::Kind::Pong(pb::Pong { nonce })),
+        Kind::Drain { reason } => Some(pb::header::Kind::Drain(pb::Drain { reason: cut(reason) })),
+        Kind::Unknown => None,
+        Kind::Call(id, part) => {
+            header.call = id.number;
+            header.epoch = id.epoch.number();
+            Some(match part {
+                Part::Request(request) => {
+                    body = request.body;
+                    pb::header::Kind::Request(pb::Request {
+                        service: request.service.as_str().to_owned(),
+                        // Less than a millisecond must not become "no limit".
+                        remaining_ms: request.remaining.map_or(0, |left| (left.as_millis() as u64).max(1)),
+                        metadata: request.metadata,
+                        credit: request.credit,
+                    })
+                }
+                Part::Reply(reply) => {
+                    let message = reply.message.is_some();
+                    body = reply.message.unwrap_or_default();
+                    let end = reply.end.map(|end| match end {
+                        End::Finished(closing) => pb::reply::End::Finished(closing),
+                        End::Failed(failure) => pb::reply::End::Failed(pb::Failure {
+                            reason: failure.reason().to_wire(),
+                            detail: failure.detail().to_owned(),
+                        }),
+                    });
+                    pb::header::Kind::Reply(pb::Reply { sequence: reply.sequence, message, end })
+                }
+                Part::Credit { bytes } => pb::header::Kind::Credit(pb::Credit { bytes }),
+                Part::StopWaiting => pb::header::Kind::StopWaiting(pb::StopWaiting {}),
+            })
+        }
+    };
+    (header, body)
+}
+
+fn encode_hello(hello: &Hello) -> pb::Hello {
+    pb::Hello {
+        version_min: hello.version_min,
+        version_max: hello.version_max,
+        peer: hello.peer.as_str().to_owned(),
+        epoch: hello.epoch.number(),
+        sequence_seen: 0,
+        features: hello.features.clone(),
+        max_frame: u32::try_from(hello.max_frame).unwrap_or(u32::MAX),
+        services: hello.services.iter().map(|service| service.as_str().to_owned()).collect(),
+    }
+}

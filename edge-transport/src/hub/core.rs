@@ -1,0 +1,328 @@
+//! The routing table of a hub: peers by name, their open calls, and the frames that wait for each.
+
+mod calls;
+mod fence;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use self::fence::Fences;
+
+use super::outbox::Outbox;
+use super::{HubSettings, HubStats, PeerInfo, Policy, Presence};
+use crate::frame::{Encoder, Frame, Lane, Reason, WireFrame};
+use crate::name::{Epoch, PeerId, ServiceName};
+use crate::session::{CloseReason, Remote};
+
+/// A peer's session at this hub. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(u64);
+
+#[derive(Debug)]
+struct Call {
+    target: SessionKey,
+    /// Lane of the replies on the link to the requester.
+    lane: u64,
+    /// Replies have gone out on the lane, and the last has not.
+    lane_open: bool,
+}
+
+#[derive(Debug)]
+struct Session {
+    peer: PeerId,
+    epoch: Epoch,
+    services: Arc<[ServiceName]>,
+    max_frame: usize,
+    draining: bool,
+    closed: Option<CloseReason>,
+    outbox: Outbox,
+    /// Open calls of this peer, by number.
+    calls: HashMap<u64, Call>,
+    /// Open calls to this peer.
+    serving: HashSet<(SessionKey, u64)>,
+    next_lane: u64,
+}
+
+impl Session {
+    fn info(&self) -> PeerInfo {
+        PeerInfo { peer: self.peer.clone(), epoch: self.epoch, services: Arc::clone(&self.services) }
+    }
+
+    fn fresh_lane(&mut self) -> u64 {
+        self.next_lane += 1;
+        self.next_lane
+    }
+}
+
+/// The routing table. Every function is one transition; what is to be done then is polled.
+pub struct Core {
+    settings: HubSettings,
+    policy: Arc<dyn Policy>,
+    sessions: HashMap<SessionKey, Session>,
+    by_name: HashMap<PeerId, SessionKey>,
+    fences: Fences,
+    next_key: u64,
+    queued_bytes: usize,
+    open_calls: usize,
+    draining: Option<String>,
+    encoder: Encoder,
+    wakes: Vec<SessionKey>,
+    presence: VecDeque<Presence>,
+    stats: HubStats,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("sessions", &self.sessions.len())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// An empty table.
+    #[must_use]
+    pub fn new(settings: HubSettings, policy: Arc<dyn Policy>) -> Self {
+        Self {
+            fences: Fences::new(settings.max_peers),
+            settings,
+            policy,
+            sessions: HashMap::new(),
+            by_name: HashMap::new(),
+            next_key: 0,
+            queued_bytes: 0,
+            open_calls: 0,
+            draining: None,
+            encoder: Encoder::default(),
+            wakes: Vec::new(),
+            presence: VecDeque::new(),
+            stats: HubStats::default(),
+        }
+    }
+
+    /// Counts, and what is open now.
+    #[must_use]
+    pub fn stats(&self) -> HubStats {
+        HubStats {
+            peers: self.by_name.len(),
+            open_calls: self.open_calls,
+            queued_bytes: self.queued_bytes,
+            ..self.stats
+        }
+    }
+
+    /// The counts, for what happens before a peer is admitted.
+    #[cfg(feature = "runtime")]
+    pub(super) const fn stats_mut(&mut self) -> &mut HubStats {
+        &mut self.stats
+    }
+
+    /// Connected peers, in no order.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        self.by_name.values().filter_map(|key| self.sessions.get(key)).map(Session::info).collect()
+    }
+
+    /// Takes out a session whose link has something to send, or is to be closed. Call until `None` after every transition.
+    pub fn poll_wake(&mut self) -> Option<SessionKey> {
+        self.wakes.pop()
+    }
+
+    /// Takes out the next presence event. Call until `None` after [`Core::admit`] and [`Core::lost`].
+    pub fn poll_presence(&mut self) -> Option<Presence> {
+        self.presence.pop_front()
+    }
+
+    /// Lets a peer in whose name has been authenticated. An older life of it, or its older link, is closed. What was the latest
+    /// life is remembered for two minutes after its link has gone.
+    ///
+    /// # Errors
+    /// [`CloseReason::Fenced`] if a later life is connected, [`CloseReason::Overloaded`] if the hub is full.
+    pub fn admit(&mut self, remote: &Remote, now: Instant) -> Result<SessionKey, CloseReason> {
+        if let Some(reason) = &self.draining {
+            return Err(CloseReason::Drained { reason: reason.clone() });
+        }
+        if let Some(old_key) = self.by_name.get(&remote.peer).copied() {
+            let current = self.sessions.get(&old_key).map_or(remote.epoch, |old| old.epoch);
+            if remote.epoch < current {
+                self.stats.fenced += 1;
+                return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
+            }
+            self.stats.fenced += u64::from(remote.epoch > current);
+            self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.epoch });
+        } else if let Some(current) = self.fences.later_life(&remote.peer, remote.epoch, now) {
+            self.stats.fenced += 1;
+            return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
+        } else if self.by_name.len() >= self.settings.max_peers {
+            return Err(CloseReason::Overloaded {
+                what: "the number of peers",
+                max: self.settings.max_peers,
+            });
+        }
+        self.next_key += 1;
+        let key = SessionKey(self.next_key);
+        let session = Session {
+            peer: remote.peer.clone(),
+            epoch: remote.epoch,
+            services: Arc::clone(&remote.services),
+            max_frame: remote.max_frame,
+            draining: false,
+            closed: None,
+            outbox: Outbox::default(),
+            calls: HashMap::new(),
+            serving: HashSet::new(),
+            next_lane: 0,
+        };
+        self.presence.push_back(Presence::Up(session.info()));
+        self.sessions.insert(key, session);
+        self.by_name.insert(remote.peer.clone(), key);
+        Ok(key)
+    }
+
+    /// Moves frames that wait for a peer into `frames`, about `max_bytes` of them. With 0 only asks whether to close.
+    ///
+    /// # Errors
+    /// The link is to be closed, for this reason.
+    pub fn take(
+        &mut self,
+        key: SessionKey,
+        frames: &mut VecDeque<WireFrame>,
+        max_bytes: usize,
+    ) -> Result<(), CloseReason> {
+        let Some(session) = self.sessions.get_mut(&key) else { return Err(CloseReason::Closed) };
+        if let Some(reason) = &session.closed {
+            return Err(reason.clone());
+        }
+        let mut taken = 0;
+        while taken < max_bytes
+            && let Some(frame) = session.outbox.pop()
+        {
+            taken += frame.len();
+            frames.push_back(frame);
+        }
+        self.queued_bytes -= taken;
+        Ok(())
+    }
+
+    /// Whether frames wait for a peer, or its link is to be closed.
+    #[must_use]
+    pub fn has_frames(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_some_and(|session| session.outbox.len() > 0 || session.closed.is_some())
+    }
+
+    /// The link of a session is gone: its calls end.
+    pub fn lost(&mut self, key: SessionKey, now: Instant) {
+        self.end_calls(key);
+        let Some(session) = self.sessions.remove(&key) else { return };
+        self.queued_bytes -= session.outbox.bytes();
+        if self.by_name.get(&session.peer) == Some(&key) {
+            self.by_name.remove(&session.peer);
+            self.fences.remember(session.peer.clone(), session.epoch, now);
+            self.presence.push_back(Presence::Down { peer: session.peer, epoch: session.epoch });
+        }
+    }
+
+    /// A peer takes and makes no new calls.
+    pub fn peer_draining(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.draining = true;
+        }
+    }
+
+    /// The hub takes no new peers and no new calls.
+    pub fn drain(&mut self, reason: &str) {
+        self.draining = Some(reason.to_owned());
+        self.wakes.extend(self.sessions.keys().copied());
+    }
+
+    /// Closes every session.
+    pub fn close_all(&mut self) {
+        self.drain("the hub is closing");
+        let keys: Vec<SessionKey> = self.sessions.keys().copied().collect();
+        for key in keys {
+            self.close(key, CloseReason::Closed);
+        }
+    }
+
+    /// Why the hub is draining, if it is.
+    #[must_use]
+    pub fn draining(&self) -> Option<&str> {
+        self.draining.as_deref()
+    }
+
+    /// Whether no call from or to this peer is open and nothing waits for it.
+    #[must_use]
+    pub fn is_idle(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_none_or(|session| {
+            session.calls.is_empty() && session.serving.is_empty() && session.outbox.len() == 0
+        })
+    }
+
+    fn close(&mut self, key: SessionKey, reason: CloseReason) {
+        self.end_calls(key);
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.closed = Some(reason);
+            self.queued_bytes -= session.outbox.clear();
+            self.wakes.push(key);
+        }
+    }
+
+    /// Queues a frame that belongs to a call, if the bounds allow.
+    fn push(&mut self, key: SessionKey, frame: Frame, lane: Lane) -> Result<(), (Reason, String)> {
+        let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
+            return Err((Reason::LinkLost, "the link to the other end is being closed".to_owned()));
+        };
+        let frame = self.encoder.encode(frame, lane);
+        let (peer, bytes) = (&session.peer, session.outbox.bytes() + frame.len());
+        if frame.len() > session.max_frame {
+            let detail =
+                format!("frame of {} bytes; {peer} takes at most {}", frame.len(), session.max_frame);
+            return Err((Reason::TooLarge, detail));
+        }
+        if session.outbox.len() >= self.settings.queue_frames {
+            return Err((Reason::Overloaded, format!("{} frames wait for {peer}", session.outbox.len())));
+        }
+        if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
+            let detail =
+                format!("{bytes} bytes would wait for {peer}; at most {} may", self.settings.queue_bytes);
+            return Err((Reason::Overloaded, detail));
+        }
+        // No peer may hold more than is left for the others: the last of it stays out of reach of those that do not read.
+        if bytes > self.settings.total_queue_bytes.saturating_sub(self.queued_bytes) {
+            let detail =
+                format!("{bytes} bytes would wait for {peer}, and {} wait at the hub", self.queued_bytes);
+            return Err((Reason::Overloaded, detail));
+        }
+        self.enqueue(key, frame);
+        Ok(())
+    }
+
+    /// Queues a small frame that must not be lost. A peer that lets too many of them wait is closed.
+    fn control(&mut self, key: SessionKey, frame: Frame, lane: Lane) {
+        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
+            return;
+        };
+        let max = self.settings.queue_frames + 4 * self.settings.max_calls;
+        if session.outbox.len() >= max {
+            // Its calls end when its link does, which the wake brings about.
+            session.closed = Some(CloseReason::Overloaded { what: "the queue of frames to this peer", max });
+            self.wakes.push(key);
+            return;
+        }
+        let frame = self.encoder.encode(frame, lane);
+        self.enqueue(key, frame);
+    }
+
+    fn enqueue(&mut self, key: SessionKey, frame: WireFrame) {
+        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
+            return;
+        };
+        self.queued_bytes += frame.len();
+        if session.outbox.len() == 0 {
+            self.wakes.push(key);
+        }
+        session.outbox.push(frame);
+    }
+}

@@ -1,0 +1,162 @@
+//! What a hub is made of.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::accept::accept_loop;
+use super::auth::Authentication;
+use super::{Hub, Shared, Table};
+use crate::frame::{Hello, MIN_MAX_FRAME};
+use crate::hub::{AllowAll, Core, HubSettings, Policy};
+use crate::link::Listener;
+use crate::name::{Epoch, PeerId};
+
+/// Presence events that a slow receiver may lag behind.
+const PRESENCE_BOUND: usize = 1024;
+
+/// Why a hub cannot start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// No peer could ever come in.
+    #[error("the hub has no listener; add one with `listener`")]
+    NoListener,
+    /// A bound is too low to work with.
+    #[error("setting {setting} is {found}; it must be at least {min}")]
+    TooLow {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        found: usize,
+        /// The lowest that works.
+        min: usize,
+    },
+    /// There is no runtime to run on.
+    #[error("no tokio runtime; call `start` inside one")]
+    NoRuntime,
+}
+
+/// Puts a hub together.
+#[must_use]
+pub struct HubBuilder {
+    name: Option<PeerId>,
+    epoch: Epoch,
+    listeners: Vec<Box<dyn Listener>>,
+    policy: Arc<dyn Policy>,
+    settings: HubSettings,
+    authentication: Authentication,
+}
+
+impl HubBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            name: None,
+            epoch: Epoch::new(0),
+            listeners: Vec::new(),
+            policy: Arc::new(AllowAll),
+            settings: HubSettings::default(),
+            authentication: Authentication::default(),
+        }
+    }
+
+    /// The hub's own name in its hello. Default `hub`.
+    pub fn name(mut self, name: PeerId) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// The hub's life, as told in its hello. Default 0.
+    pub const fn epoch(mut self, epoch: Epoch) -> Self {
+        self.epoch = epoch;
+        self
+    }
+
+    /// Takes links from a listener; may be called again for further ones.
+    pub fn listener(mut self, listener: Box<dyn Listener>) -> Self {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// Who may call whom. Default: every authenticated peer every other ([`AllowAll`]); a hub with nodes that are not trusted
+    /// wants [`NodesCallNobody`](crate::hub::NodesCallNobody) or [`OnlyCallers`](crate::hub::OnlyCallers).
+    pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
+        self.policy = Arc::new(policy);
+        self
+    }
+
+    /// Times and bounds.
+    pub fn settings(mut self, settings: HubSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Believes the name that a peer gives on a link without credentials. For tests and closed networks only; the hub says so
+    /// in its log.
+    pub const fn allow_unauthenticated(mut self) -> Self {
+        self.authentication.allow_unauthenticated = true;
+        self
+    }
+
+    /// Also takes processes of these users on unix sockets. Root and the hub's own user are always taken.
+    pub fn allow_users(mut self, uids: impl IntoIterator<Item = u32>) -> Self {
+        self.authentication.users.extend(uids);
+        self
+    }
+
+    /// Starts the hub on the current runtime.
+    ///
+    /// # Errors
+    /// If there is no listener, no runtime, or a bound is too low.
+    pub fn start(self) -> Result<Hub, HubError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| HubError::NoRuntime)?;
+        if self.listeners.is_empty() {
+            return Err(HubError::NoListener);
+        }
+        let settings = &self.settings;
+        for (setting, found, min) in [
+            ("max_peers", settings.max_peers, 1),
+            ("max_calls", settings.max_calls, 1),
+            ("max_handshakes", settings.max_handshakes, 1),
+            ("queue_frames", settings.queue_frames, 1),
+            ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
+        ] {
+            if found < min {
+                return Err(HubError::TooLow { setting, found, min });
+            }
+        }
+        if self.authentication.allow_unauthenticated {
+            tracing::warn!(
+                "this hub believes peers without credentials: anyone who can reach it may take any name"
+            );
+        }
+        // `hub` is a valid name, so there is no error to report.
+        let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
+        let mut hello = Hello::new(name, self.epoch);
+        hello.max_frame = settings.session.max_frame;
+        let table = Table { core: Core::new(self.settings.clone(), self.policy), wakers: HashMap::new() };
+        let shared = Arc::new(Shared {
+            table: Mutex::new(table),
+            presence: broadcast::channel(PRESENCE_BOUND).0,
+            authentication: self.authentication,
+            hello,
+            stop_accepting: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+            settings: self.settings,
+        });
+        for listener in self.listeners {
+            shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
+        }
+        Ok(Hub { shared })
+    }
+}
+
+impl std::fmt::Debug for HubBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HubBuilder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

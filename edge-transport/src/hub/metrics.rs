@@ -1,0 +1,43 @@
+//! The hub's counts through the `metrics` facade.
+
+use super::HubStats;
+
+impl HubStats {
+    /// Sets the gauges and counters of the installed recorder to these numbers. Call it when they are about to be read, for
+    /// example before a scrape.
+    pub fn publish(&self) {
+        metrics::gauge!("edge_transport_hub_peers").set(self.peers as f64);
+        metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
+        metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
+        metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
+        metrics::counter!("edge_transport_hub_frames_total").absolute(self.frames);
+        metrics::counter!("edge_transport_hub_body_bytes_total").absolute(self.body_bytes);
+        for (reason, count) in [
+            ("offline", self.offline),
+            ("link_lost", self.link_lost),
+            ("overloaded", self.overloaded),
+            ("too_large", self.too_large),
+            ("forbidden", self.forbidden),
+            ("draining", self.draining),
+        ] {
+            metrics::counter!("edge_transport_hub_failures_total", "reason" => reason).absolute(count);
+        }
+        for (cause, count) in [
+            ("spoofed", self.spoofed),
+            ("wrong_replier", self.wrong_replier),
+            ("stray", self.stray),
+            ("duplicate", self.duplicates),
+            ("malformed", self.malformed),
+            ("unknown_kind", self.unknown_kinds),
+        ] {
+            metrics::counter!("edge_transport_hub_refused_frames_total", "cause" => cause).absolute(count);
+        }
+        for (cause, count) in [
+            ("unauthenticated", self.unauthenticated),
+            ("fenced", self.fenced),
+            ("handshake", self.failed_handshakes),
+        ] {
+            metrics::counter!("edge_transport_hub_refused_links_total", "cause" => cause).absolute(count);
+        }
+    }
+}

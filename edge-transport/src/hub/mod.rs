@@ -1,0 +1,20 @@
+//! The hub: takes links, authenticates peers, and passes the frames of their calls on without reading them.
+//!
+//! [`Core`] is the routing table, pure; with the feature `runtime`, [`Hub`] drives it on listeners.
+
+mod core;
+#[cfg(feature = "runtime")]
+mod driver;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod outbox;
+mod policy;
+mod settings;
+mod stats;
+
+pub use self::core::{Core, SessionKey};
+#[cfg(feature = "runtime")]
+pub use driver::{Hub, HubBuilder, HubError};
+pub use policy::{AllowAll, NodesCallNobody, OnlyCallers, Policy, Requester};
+pub use settings::HubSettings;
+pub use stats::{HubStats, PeerInfo, Presence};

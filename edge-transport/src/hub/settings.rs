@@ -1,0 +1,37 @@
+//! Bounds of a hub.
+
+use crate::session::Settings;
+
+/// Bounds of a hub. `HubSettings::default()`, then change single fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HubSettings {
+    /// Times and the largest frame of each link.
+    pub session: Settings,
+    /// Most peers at once. Default 100,000, each about 4 KiB and what its link needs.
+    pub max_peers: usize,
+    /// Most calls that one peer may have open at once through this hub. Default 4096, about 200 bytes each.
+    pub max_calls: usize,
+    /// Most frames that wait for one peer. Default 16,384.
+    pub queue_frames: usize,
+    /// Most bytes that wait for one peer. Default 32 MiB.
+    pub queue_bytes: usize,
+    /// Most bytes that wait for all peers together. Default 256 MiB. One peer may hold at most as much as is left for the others.
+    pub total_queue_bytes: usize,
+    /// Most links of each listener whose handshake or hello is not done. Default 256; further ones wait to be accepted.
+    pub max_handshakes: usize,
+}
+
+impl Default for HubSettings {
+    fn default() -> Self {
+        Self {
+            session: Settings::default(),
+            max_peers: 100_000,
+            max_calls: 4096,
+            queue_frames: 16 * 1024,
+            queue_bytes: 32 * 1024 * 1024,
+            total_queue_bytes: 256 * 1024 * 1024,
+            max_handshakes: 256,
+        }
+    }
+}

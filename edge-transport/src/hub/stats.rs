@@ -1,0 +1,80 @@
+//! What a hub tells about itself.
+
+use std::sync::Arc;
+
+use crate::name::{Epoch, PeerId, ServiceName};
+
+/// A connected peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerInfo {
+    /// Its name.
+    pub peer: PeerId,
+    /// Its life.
+    pub epoch: Epoch,
+    /// Services that it answers.
+    pub services: Arc<[ServiceName]>,
+}
+
+/// A peer came or went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Presence {
+    /// Connected; if it was connected before, then on a new link.
+    Up(PeerInfo),
+    /// No longer connected.
+    Down {
+        /// Its name.
+        peer: PeerId,
+        /// Its life.
+        epoch: Epoch,
+    },
+}
+
+/// Counts since the hub's start, and what is open now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HubStats {
+    /// Connected peers.
+    pub peers: usize,
+    /// Open calls.
+    pub open_calls: usize,
+    /// Bytes that wait for peers.
+    pub queued_bytes: usize,
+    /// Calls that were passed on.
+    pub calls: u64,
+    /// Frames that were passed on.
+    pub frames: u64,
+    /// Bytes of bodies that were passed on.
+    pub body_bytes: u64,
+    /// Calls refused because their target was not connected.
+    pub offline: u64,
+    /// Calls ended because a link was lost.
+    pub link_lost: u64,
+    /// Calls ended because a bound was reached.
+    pub overloaded: u64,
+    /// Calls ended because a frame was larger than the receiver takes.
+    pub too_large: u64,
+    /// Calls refused by the policy.
+    pub forbidden: u64,
+    /// Calls refused because of a drain.
+    pub draining: u64,
+    /// Frames refused because they claimed another source than the authenticated peer.
+    pub spoofed: u64,
+    /// Replies refused because they did not come from the call's target.
+    pub wrong_replier: u64,
+    /// Frames of calls that are not open.
+    pub stray: u64,
+    /// Requests that came twice.
+    pub duplicates: u64,
+    /// Frames that could not be decoded, or broke the protocol.
+    pub malformed: u64,
+    /// Frames of a kind that is not known here.
+    pub unknown_kinds: u64,
+    /// Links refused because the peer was not authenticated.
+    pub unauthenticated: u64,
+    /// Links refused or closed because another life of the peer is newer.
+    pub fenced: u64,
+    /// Links that ended before their peer was admitted, for any reason.
+    pub failed_handshakes: u64,
+}

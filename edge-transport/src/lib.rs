@@ -1,0 +1,28 @@
+#![cfg_attr(feature = "runtime", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "runtime"),
+    doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
+)]
+
+pub mod frame;
+mod generated;
+pub mod hub;
+#[cfg(feature = "runtime")]
+pub mod link;
+pub mod name;
+pub mod peer;
+#[cfg(feature = "runtime")]
+mod pump;
+pub mod session;
+#[cfg(feature = "tls")]
+pub mod tls;
+
+pub use frame::{Failure, Reason};
+#[cfg(feature = "runtime")]
+pub use hub::{Hub, HubSettings};
+pub use name::{Epoch, InvalidName, PeerId, ServiceName};
+#[cfg(feature = "runtime")]
+pub use peer::{
+    CallError, CallerGone, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
+    ReplyStream, Request, Service,
+};

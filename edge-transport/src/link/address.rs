@@ -1,0 +1,304 @@
+//! Where to dial, as people write it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{Dialer, Limits, LinkError};
+#[cfg(feature = "tls")]
+use crate::tls::ClientTls;
+
+/// Port of QUIC links unless the address names another.
+const QUIC_PORT: u16 = 10_001;
+
+/// Port of websocket links unless the address names another.
+const WS_PORT: u16 = 10_000;
+
+/// What an address must look like, for messages.
+const EXPECTED: &str =
+    "expected quic://host[:port], wss://host[:port][/path], ws://host[:port][/path] or unix:///path";
+
+/// The address of a listener: `quic://host[:port]`, `wss://host[:port][/path]`, `ws://host[:port][/path]` or `unix:///path`.
+/// Ports are 10001 for QUIC and 10000 for websocket unless given; IPv6 addresses stand in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address(Kind);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Kind {
+    Unix(PathBuf),
+    Ws { tls: bool, host: String, port: u16, path: String },
+    Quic { host: String, port: u16 },
+}
+
+/// How to dial, besides where.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct DialOptions {
+    /// Bounds of the links.
+    pub limits: Limits,
+    /// Whom to believe and what to show on `wss` and `quic`.
+    #[cfg(feature = "tls")]
+    pub tls: Option<ClientTls>,
+    /// Without `tls`: encrypt, but talk to whoever answers (see [`ClientTls::insecure`]).
+    #[cfg(feature = "tls")]
+    pub insecure: bool,
+    /// Expect this name in the server's certificate instead of the host.
+    #[cfg(feature = "tls")]
+    pub server_name: Option<String>,
+}
+
+impl DialOptions {
+    /// Sets the bounds of the links.
+    #[must_use]
+    pub const fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets whom to believe and what to show on `wss` and `quic`.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Talks to whoever answers where no TLS is set: for trials on one host only.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub const fn with_insecure(mut self, insecure: bool) -> Self {
+        self.insecure = insecure;
+        self
+    }
+
+    /// Expects this name in the server's certificate instead of the host.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    #[cfg(any(feature = "ws", feature = "quic"))]
+    fn client_tls(&self, address: &Address) -> Result<ClientTls, LinkError> {
+        match &self.tls {
+            Some(tls) => Ok(tls.clone()),
+            None if self.insecure => {
+                ClientTls::insecure(None).map_err(|error| address.unusable(error.to_string()))
+            }
+            None => Err(address.unusable("no TLS identity was given: give one, or choose insecure")),
+        }
+    }
+}
+
+impl Address {
+    /// What dials this address.
+    ///
+    /// # Errors
+    /// If TLS is needed and the options have none, or this build lacks the kind of link.
+    pub fn dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
+        match &self.0 {
+            #[cfg(feature = "uds")]
+            Kind::Unix(path) => Ok(Box::new(super::uds::UdsDialer::new(path, options.limits.clone())?)),
+            #[cfg(feature = "ws")]
+            Kind::Ws { tls, host, port, path } => {
+                let tls = if *tls { Some(options.client_tls(self)?) } else { None };
+                let mut dialer =
+                    super::ws::WsDialer::new(host, *port, tls, options.limits.clone())?.with_path(path);
+                if let Some(name) = &options.server_name {
+                    dialer = dialer.with_server_name(name)?;
+                }
+                Ok(Box::new(dialer))
+            }
+            #[cfg(feature = "quic")]
+            Kind::Quic { host, port } => {
+                let tls = options.client_tls(self)?;
+                let mut dialer = super::quic::QuicDialer::new(host, *port, &tls, options.limits.clone())?;
+                if let Some(name) = &options.server_name {
+                    dialer = dialer.with_server_name(name);
+                }
+                Ok(Box::new(dialer))
+            }
+            #[cfg(not(all(feature = "uds", feature = "ws", feature = "quic")))]
+            #[allow(unreachable_patterns, reason = "which kinds are left depends on the features")]
+            _ => {
+                let _ = options;
+                Err(self.unusable("this build has no such links: turn on the feature `uds`, `ws` or `quic` of edge-transport"))
+            }
+        }
+    }
+
+    #[allow(dead_code, reason = "a build with unix sockets only needs no such error")]
+    fn unusable(&self, cause: impl Into<String>) -> LinkError {
+        LinkError::Address { address: self.to_string(), cause: cause.into() }
+    }
+}
+
+impl FromStr for Address {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        let refused = |cause: String| LinkError::Address { address: text.to_owned(), cause };
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(refused(format!("no scheme; {EXPECTED}")));
+        };
+        let kind = match scheme {
+            "unix" if !rest.starts_with('/') => {
+                return Err(refused(
+                    "the path is not absolute; write unix:///path with three slashes".to_owned(),
+                ));
+            }
+            "unix" if rest.ends_with('/') => {
+                return Err(refused("the path is a directory's; name the socket itself".to_owned()));
+            }
+            "unix" => Kind::Unix(PathBuf::from(rest)),
+            "ws" | "wss" => {
+                let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                if path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#') {
+                    return Err(refused("the path holds a space, a control character or a #".to_owned()));
+                }
+                let (host, port) = authority_of(authority, WS_PORT).map_err(refused)?;
+                let path = if path.is_empty() { "/" } else { path }.to_owned();
+                Kind::Ws { tls: scheme == "wss", host, port, path }
+            }
+            "quic" => {
+                let authority = rest.strip_suffix('/').unwrap_or(rest);
+                if authority.contains('/') {
+                    return Err(refused("QUIC addresses have no path; write quic://host:port".to_owned()));
+                }
+                let (host, port) = authority_of(authority, QUIC_PORT).map_err(refused)?;
+                Kind::Quic { host, port }
+            }
+            other => return Err(refused(format!("unknown scheme {other:?}; {EXPECTED}"))),
+        };
+        Ok(Self(kind))
+    }
+}
+
+/// Splits `host[:port]`; the answer's host has no brackets.
+fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or("a bracket is open; write [address]:port")?;
+            host.parse::<std::net::Ipv6Addr>()
+                .map_err(|_| format!("{host:?} in brackets is no IPv6 address"))?;
+            match after {
+                "" => (host, None),
+                after => {
+                    let port = after.strip_prefix(':').ok_or("after the brackets only :port may follow")?;
+                    (host, Some(port))
+                }
+            }
+        }
+        None => match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err("an IPv6 address stands in brackets: [::1]:port".into());
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err("no host".to_owned());
+    }
+    if !text.starts_with('[') && host.contains(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c))) {
+        return Err(format!("host {host:?} holds a character other than letters, digits, dots and hyphens"));
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) => match port.parse::<u16>() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(format!("port {port:?} is no number from 1 to 65535")),
+        },
+    };
+    Ok((host.to_owned(), port))
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        match &self.0 {
+            Kind::Unix(path) => write!(f, "unix://{}", path.display()),
+            Kind::Ws { tls, host, port, path } => {
+                let (scheme, path) = (if *tls { "wss" } else { "ws" }, if path == "/" { "" } else { path });
+                write!(f, "{scheme}://{}:{port}{path}", bracketed(host))
+            }
+            Kind::Quic { host, port } => write!(f, "quic://{}:{port}", bracketed(host)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_addresses_are_read_and_written_back_in_full() {
+        for (given, full) in [
+            ("quic://hub", "quic://hub:10001"),
+            ("quic://hub:7/", "quic://hub:7"),
+            ("quic://[::1]:7", "quic://[::1]:7"),
+            ("wss://hub.example", "wss://hub.example:10000"),
+            ("wss://hub:443/edge?x=1", "wss://hub:443/edge?x=1"),
+            ("ws://127.0.0.1:80/", "ws://127.0.0.1:80"),
+            ("ws://[fe80::1]", "ws://[fe80::1]:10000"),
+            ("unix:///run/edge-csi/hub.sock", "unix:///run/edge-csi/hub.sock"),
+        ] {
+            let address: Address = given.parse().unwrap();
+            assert_eq!(address.to_string(), full, "{given}");
+            assert_eq!(full.parse::<Address>().unwrap(), address, "{given}");
+        }
+    }
+
+    #[test]
+    fn bad_addresses_are_refused_with_what_is_expected() {
+        for (given, expected) in [
+            ("", "no scheme"),
+            ("hub:10001", "quic://host[:port]"),
+            ("http://hub", "unknown scheme \"http\""),
+            ("QUIC://hub", "unknown scheme \"QUIC\""),
+            ("quic://", "no host"),
+            ("quic://:1", "no host"),
+            ("quic://hub:", "is no number from 1 to 65535"),
+            ("quic://hub:0", "is no number from 1 to 65535"),
+            ("quic://hub:65536", "is no number from 1 to 65535"),
+            ("quic://hub:-1", "is no number from 1 to 65535"),
+            ("quic://hub/path", "no path"),
+            ("quic://::1", "brackets"),
+            ("quic://[::1", "bracket is open"),
+            ("quic://[hub]:1", "no IPv6 address"),
+            ("quic://[::1]x", "only :port may follow"),
+            ("wss://user@hub", "holds a character"),
+            ("wss://hub /x", "holds a character"),
+            ("wss://hub/a b", "space"),
+            ("ws://hub\u{e9}", "holds a character"),
+            ("unix://relative/hub.sock", "three slashes"),
+            ("unix:///run/", "directory"),
+            ("unix:/run/hub.sock", "no scheme"),
+        ] {
+            let error = given.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{given}: {error}");
+        }
+    }
+
+    #[cfg(all(feature = "ws", feature = "quic"))]
+    #[test]
+    fn without_tls_material_encrypted_addresses_ask_for_it() {
+        let plain = DialOptions::default();
+        for given in ["wss://hub", "quic://hub"] {
+            let address: Address = given.parse().unwrap();
+            let error = address.dialer(&plain).err().unwrap().to_string();
+            assert!(error.contains("give one, or choose insecure"), "{error}");
+            assert!(address.dialer(&plain.clone().with_insecure(true)).is_ok());
+        }
+        assert!("ws://hub".parse::<Address>().unwrap().dialer(&plain).is_ok());
+    }
+
+    #[cfg(feature = "uds")]
+    #[test]
+    fn a_socket_path_that_no_socket_can_have_is_refused_before_dialling() {
+        let address: Address = format!("unix:///{}", "x".repeat(110)).parse().unwrap();
+        let error = address.dialer(&DialOptions::default()).err().unwrap().to_string();
+        assert!(error.contains("107"), "{error}");
+    }
+}

@@ -1,0 +1,459 @@
+//! A link that fails on purpose: by script, by chance with a seed, or on command.
+//!
+//! Wrap one end to spoil what it sends and what it receives; the other end needs no wrapping.
+//!
+//! ```
+//! use edge_transport::link::{faulty, memory};
+//!
+//! let (left, right) = memory::pair(1024);
+//! let faults = faulty::Faults::default().with_drop(100).with_reorder(3);
+//! let (left, handle) = faulty::wrap(left, faulty::Plan::new(42).with_sending(faults));
+//! handle.cut(faulty::Direction::Both);
+//! # drop((left, right));
+//! ```
+
+mod chance;
+mod handle;
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use futures_sink::Sink;
+
+use self::chance::Chance;
+pub use self::handle::{Direction, Handle};
+use self::handle::{Mode, Shared};
+use super::{Link, LinkError, WireFrame};
+
+/// What happens to the frames of one direction. Chances are in thousandths of a frame; 1000 is always.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Faults {
+    /// Chance that a frame is lost.
+    pub drop: u16,
+    /// Chance that a frame comes twice.
+    pub duplicate: u16,
+    /// Chance that one bit of a frame is turned over.
+    pub corrupt: u16,
+    /// So many frames are collected and then passed on in any order; 0 and 1 keep the order. A flush, or a pause in what
+    /// comes in, passes on what there is.
+    pub reorder: usize,
+    /// The direction is cut after so many frames.
+    pub cut_after: Option<u64>,
+}
+
+impl Faults {
+    /// Sets the chance of loss in thousandths.
+    #[must_use]
+    pub const fn with_drop(mut self, thousandths: u16) -> Self {
+        self.drop = thousandths;
+        self
+    }
+
+    /// Sets the chance of a second coming in thousandths.
+    #[must_use]
+    pub const fn with_duplicate(mut self, thousandths: u16) -> Self {
+        self.duplicate = thousandths;
+        self
+    }
+
+    /// Sets the chance of a wrong bit in thousandths.
+    #[must_use]
+    pub const fn with_corrupt(mut self, thousandths: u16) -> Self {
+        self.corrupt = thousandths;
+        self
+    }
+
+    /// Sets how many frames are collected and shuffled.
+    #[must_use]
+    pub const fn with_reorder(mut self, window: usize) -> Self {
+        self.reorder = window;
+        self
+    }
+
+    /// Sets after how many frames the direction is cut.
+    #[must_use]
+    pub const fn with_cut_after(mut self, frames: u64) -> Self {
+        self.cut_after = Some(frames);
+        self
+    }
+}
+
+/// What happens on a link. The same seed and the same frames make the same faults; print it (`Debug`) to run them again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Where chance begins.
+    pub seed: u64,
+    /// What happens to frames that the wrapped end sends.
+    pub sending: Faults,
+    /// What happens to frames that the wrapped end receives.
+    pub receiving: Faults,
+}
+
+impl Plan {
+    /// A plan without faults.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Sets what happens to frames that the wrapped end sends.
+    #[must_use]
+    pub const fn with_sending(mut self, faults: Faults) -> Self {
+        self.sending = faults;
+        self
+    }
+
+    /// Sets what happens to frames that the wrapped end receives.
+    #[must_use]
+    pub const fn with_receiving(mut self, faults: Faults) -> Self {
+        self.receiving = faults;
+        self
+    }
+}
+
+/// Wraps a link. Kind, address and credentials stay as they are.
+#[must_use]
+pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
+    let shared = Shared::new();
+    let handle = Handle::new(plan.seed, shared.clone());
+    let (kind, remote, credentials) = (link.kind(), link.remote().to_owned(), link.credentials().clone());
+    let chance = Chance::new(plan.seed);
+    let io = FaultyLink {
+        inner: Some(link),
+        shared,
+        outgoing: Spoiler::new(plan.sending, chance.fork()),
+        incoming: Spoiler::new(plan.receiving, chance.fork().fork()),
+        told: false,
+    };
+    (Link::new(io, kind, remote, credentials), handle)
+}
+
+/// A frame in whichever form its direction has it.
+trait Spoilable: Clone {
+    fn flip(&mut self, chance: &mut Chance);
+}
+
+impl Spoilable for Bytes {
+    fn flip(&mut self, chance: &mut Chance) {
+        if self.is_empty() {
+            return;
+        }
+        let mut bytes = BytesMut::from(&self[..]);
+        let at = chance.below(bytes.len());
+        bytes[at] ^= 1 << chance.below(8);
+        *self = bytes.freeze();
+    }
+}
+
+impl Spoilable for WireFrame {
+    fn flip(&mut self, chance: &mut Chance) {
+        let in_head = self.body.is_empty() || chance.below(self.len()) < self.head.len();
+        if in_head { &mut self.head } else { &mut self.body }.flip(chance);
+    }
+}
+
+/// Applies the faults of one direction.
+struct Spoiler<F> {
+    faults: Faults,
+    chance: Chance,
+    window: Vec<F>,
+    ready: VecDeque<F>,
+    seen: u64,
+}
+
+impl<F: Spoilable> Spoiler<F> {
+    const fn new(faults: Faults, chance: Chance) -> Self {
+        Self { faults, chance, window: Vec::new(), ready: VecDeque::new(), seen: 0 }
+    }
+
+    fn push(&mut self, mut frame: F) {
+        if self.is_cut() {
+            return;
+        }
+        self.seen += 1;
+        if self.chance.happens(self.faults.drop) {
+            return;
+        }
+        if self.chance.happens(self.faults.corrupt) {
+            frame.flip(&mut self.chance);
+        }
+        if self.chance.happens(self.faults.duplicate) {
+            self.window.push(frame.clone());
+        }
+        self.window.push(frame);
+        if self.window.len() >= self.faults.reorder {
+            self.release();
+        }
+    }
+
+    /// Lets the collected frames go, in any order.
+    fn release(&mut self) {
+        if self.faults.reorder > 1 {
+            for last in (1..self.window.len()).rev() {
+                self.window.swap(last, self.chance.below(last + 1));
+            }
+        }
+        self.ready.extend(self.window.drain(..));
+    }
+
+    fn is_cut(&self) -> bool {
+        self.faults.cut_after.is_some_and(|frames| self.seen >= frames)
+    }
+}
+
+struct FaultyLink {
+    /// Gone once both directions are cut.
+    inner: Option<Link>,
+    shared: Shared,
+    outgoing: Spoiler<WireFrame>,
+    incoming: Spoiler<Bytes>,
+    /// The cut has been told to who receives.
+    told: bool,
+}
+
+impl FaultyLink {
+    /// What the sending direction does just now; drops the inner link once nothing passes any more.
+    fn sending(&mut self, cx: Option<&mut Context<'_>>) -> Mode {
+        let cut = self.outgoing.is_cut() && self.outgoing.ready.is_empty() && self.outgoing.window.is_empty();
+        let mode = self.shared.sending(cx);
+        self.let_go();
+        if cut { Mode::Cut } else { mode }
+    }
+
+    fn let_go(&mut self) {
+        if self.shared.is_cut_both_ways() {
+            self.inner = None;
+        }
+    }
+
+    /// Passes on what the faults have let go.
+    fn poll_outgoing(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let Some(inner) = &mut self.inner else { return Poll::Ready(Err(LinkError::Cut)) };
+        while !self.outgoing.ready.is_empty() {
+            ready!(Pin::new(&mut *inner).poll_ready(cx))?;
+            if let Some(frame) = self.outgoing.ready.pop_front() {
+                Pin::new(&mut *inner).start_send(frame)?;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Stream for FaultyLink {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let mode = self.shared.receiving(cx);
+            self.let_go();
+            match mode {
+                Mode::Stalled => return Poll::Pending,
+                Mode::Cut if self.told => return Poll::Ready(None),
+                Mode::Cut => {
+                    self.told = true;
+                    return Poll::Ready(Some(Err(LinkError::Cut)));
+                }
+                Mode::Passing | Mode::Swallowing => {}
+            }
+            if let Some(frame) = self.incoming.ready.pop_front() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if self.incoming.is_cut() && !self.incoming.window.is_empty() {
+                self.incoming.release();
+                continue;
+            }
+            if self.incoming.is_cut() {
+                self.shared.set(Direction::Receiving, Mode::Cut);
+                continue;
+            }
+            let Some(inner) = &mut self.inner else { return Poll::Ready(None) };
+            match Pin::new(inner).poll_next(cx) {
+                Poll::Ready(Some(Ok(_))) if mode == Mode::Swallowing => {}
+                Poll::Ready(Some(Ok(frame))) => self.incoming.push(frame),
+                // On a half-open link the other end's going is not heard of either.
+                Poll::Ready(_) if mode == Mode::Swallowing => return Poll::Pending,
+                Poll::Ready(end) if self.incoming.window.is_empty() => return Poll::Ready(end),
+                Poll::Ready(_) => self.incoming.release(),
+                Poll::Pending if self.incoming.window.is_empty() => return Poll::Pending,
+                Poll::Pending => self.incoming.release(),
+            }
+        }
+    }
+}
+
+impl Sink<WireFrame> for FaultyLink {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        match self.sending(Some(cx)) {
+            Mode::Stalled => Poll::Pending,
+            Mode::Cut => Poll::Ready(Err(LinkError::Cut)),
+            Mode::Swallowing => Poll::Ready(Ok(())),
+            Mode::Passing => {
+                ready!(self.poll_outgoing(cx))?;
+                match &mut self.inner {
+                    Some(inner) => Pin::new(inner).poll_ready(cx),
+                    None => Poll::Ready(Err(LinkError::Cut)),
+                }
+            }
+        }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        match self.sending(None) {
+            Mode::Cut => return Err(LinkError::Cut),
+            Mode::Swallowing => return Ok(()),
+            Mode::Stalled | Mode::Passing => {}
+        }
+        let untouched = self.outgoing.faults == Faults::default() && self.outgoing.ready.is_empty();
+        match &mut self.inner {
+            None => Err(LinkError::Cut),
+            // Straight through, so that the inner link's own refusals come back to who sent the frame.
+            Some(inner) if untouched => Pin::new(inner).start_send(frame),
+            Some(_) => {
+                self.outgoing.push(frame);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.outgoing.release();
+        self.let_go();
+        match self.shared.sending(Some(cx)) {
+            Mode::Stalled => return Poll::Pending,
+            Mode::Cut => return Poll::Ready(Err(LinkError::Cut)),
+            Mode::Swallowing => return Poll::Ready(Ok(())),
+            Mode::Passing => ready!(self.poll_outgoing(cx))?,
+        }
+        let flushed = match &mut self.inner {
+            Some(inner) => ready!(Pin::new(inner).poll_flush(cx)),
+            None => Err(LinkError::Cut),
+        };
+        if self.outgoing.is_cut() {
+            self.shared.set(Direction::Sending, Mode::Cut);
+        }
+        Poll::Ready(flushed)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        ready!(self.as_mut().poll_flush(cx))?;
+        if self.shared.sending(None) == Mode::Swallowing {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut self.inner {
+            Some(inner) => Pin::new(inner).poll_close(cx),
+            None => Poll::Ready(Err(LinkError::Cut)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{SinkExt, StreamExt, poll};
+
+    use super::*;
+    use crate::link::{Lane, memory};
+
+    fn frame(number: u8) -> WireFrame {
+        WireFrame::new(Lane::Control, false, Bytes::from_static(b"head"), Bytes::copy_from_slice(&[number]))
+    }
+
+    /// What arrives of 40 frames sent through `plan`.
+    async fn passed(plan: Plan) -> Vec<u8> {
+        let (left, mut right) = memory::pair(100);
+        let (mut left, _handle) = wrap(left, plan);
+        for number in 0..40 {
+            if left.feed(frame(number)).await.is_err() {
+                break;
+            }
+        }
+        let _ = left.flush().await;
+        drop(left);
+        let mut seen = Vec::new();
+        while let Some(Ok(frame)) = right.next().await {
+            seen.extend(frame.last());
+        }
+        seen
+    }
+
+    #[tokio::test]
+    async fn faults_by_chance_do_what_they_say_and_the_seed_repeats_them() {
+        let all: Vec<u8> = (0..40).collect();
+        assert_eq!(passed(Plan::new(1)).await, all);
+        let plan = |faults| Plan::new(7).with_sending(faults);
+        let dropped = passed(plan(Faults::default().with_drop(300))).await;
+        assert!(dropped.len() < 40 && dropped.is_sorted(), "{dropped:?}");
+        let doubled = passed(plan(Faults::default().with_duplicate(300))).await;
+        assert!(doubled.len() > 40 && doubled.is_sorted(), "{doubled:?}");
+        let mut mixed = passed(plan(Faults::default().with_reorder(4))).await;
+        assert_ne!(mixed, all);
+        assert_eq!(mixed, passed(plan(Faults::default().with_reorder(4))).await);
+        assert!(mixed.iter().enumerate().all(|(at, number)| at / 4 == usize::from(*number) / 4), "{mixed:?}");
+        mixed.sort_unstable();
+        assert_eq!(mixed, all);
+        assert_eq!(passed(plan(Faults::default().with_cut_after(3))).await, [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_corrupted_frame_differs_in_one_bit() {
+        let (left, mut right) = memory::pair(100);
+        let (mut left, _handle) = wrap(left, Plan::new(3).with_sending(Faults::default().with_corrupt(1000)));
+        left.send(frame(0)).await.unwrap();
+        let got = right.next().await.unwrap().unwrap();
+        let wrong: u32 = got.iter().zip(b"head\0").map(|(a, b)| (a ^ b).count_ones()).sum();
+        assert_eq!((got.len(), wrong), (5, 1));
+    }
+
+    #[tokio::test]
+    async fn faults_of_the_receiving_direction_reorder_and_cut() {
+        let (left, mut right) = memory::pair(100);
+        let faults = Faults::default().with_reorder(4).with_cut_after(6);
+        let (mut left, _handle) = wrap(left, Plan::new(5).with_receiving(faults));
+        for number in 0..8 {
+            right.send(frame(number)).await.unwrap();
+        }
+        let mut seen = Vec::new();
+        let end = loop {
+            match left.next().await {
+                Some(Ok(frame)) => seen.extend(frame.last().copied()),
+                end => break end,
+            }
+        };
+        assert!(matches!(end, Some(Err(LinkError::Cut))));
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[tokio::test]
+    async fn commands_stall_swallow_heal_and_cut_and_the_other_end_hears_of_a_cut() {
+        let (left, mut right) = memory::pair(100);
+        let (mut left, handle) = wrap(left, Plan::new(0));
+        handle.stall(Direction::Both);
+        assert!(poll!(left.send(frame(1))).is_pending());
+        right.send(frame(2)).await.unwrap();
+        assert!(poll!(left.next()).is_pending());
+        handle.heal();
+        assert_eq!(left.next().await.unwrap().unwrap(), "head\u{2}");
+
+        handle.half_open();
+        left.send(frame(3)).await.unwrap();
+        right.send(frame(4)).await.unwrap();
+        assert!(poll!(left.next()).is_pending() && poll!(right.next()).is_pending());
+        handle.heal();
+        left.send(frame(5)).await.unwrap();
+        assert_eq!(right.next().await.unwrap().unwrap(), "head\u{5}");
+
+        handle.cut(Direction::Both);
+        handle.heal();
+        assert!(matches!(left.next().await, Some(Err(LinkError::Cut))));
+        assert!(matches!(left.send(frame(6)).await, Err(LinkError::Cut)));
+        assert!(matches!(right.next().await, Some(Err(LinkError::Cut))));
+        assert!(format!("{handle:?}").contains("seed: 0"));
+    }
+}

@@ -1,0 +1,144 @@
+//! Length-delimited frames on a byte stream: four bytes of length, high byte first, then the frame. The length
+//! `0xffff_ffff` is the end of the stream in good order; a stream that stops without it was cut.
+
+#[cfg(feature = "uds")]
+use bytes::Buf;
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{LinkError, WireFrame};
+
+/// Bytes of the length before each frame.
+pub(super) const PREFIX: usize = 4;
+
+/// The length that says that no frame follows.
+pub(super) const END: u32 = u32::MAX;
+
+/// The length on a control stream that says that other streams may be read although no frame has come yet.
+#[cfg(feature = "quic")]
+pub(super) const BEGIN: u32 = u32::MAX - 1;
+
+/// A body of at least this size is passed on as it is; below, copying is cheaper than one more piece.
+const ZERO_COPY_FROM: usize = 8 << 10;
+
+/// Memory for an unfinished frame grows from this by doubling, so that a length cannot claim more than what arrives.
+pub(super) const FIRST_RESERVE: usize = 64 << 10;
+
+/// The length in front of a frame, or why there can be none.
+pub(super) fn prefix(frame: &WireFrame, max_frame: usize) -> Result<u32, LinkError> {
+    let found = frame.len();
+    match u32::try_from(found) {
+        Ok(length) if found <= max_frame && length != END => Ok(length),
+        _ => Err(LinkError::TooLarge { found, max: max_frame }),
+    }
+}
+
+/// Appends a frame: what is small goes to `tail`, a large body is returned to be sent after it, uncopied.
+pub(super) fn encode(
+    frame: WireFrame,
+    max_frame: usize,
+    tail: &mut BytesMut,
+) -> Result<Option<Bytes>, LinkError> {
+    let length = prefix(&frame, max_frame)?;
+    let large = frame.body.len() >= ZERO_COPY_FROM;
+    tail.reserve(PREFIX + frame.head.len() + if large { 0 } else { frame.body.len() });
+    tail.put_u32(length);
+    tail.put_slice(&frame.head);
+    if large {
+        return Ok(Some(frame.body));
+    }
+    tail.put_slice(&frame.body);
+    Ok(None)
+}
+
+/// What a byte stream holds next.
+#[cfg(feature = "uds")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decoded {
+    /// A whole frame.
+    Frame(Bytes),
+    /// The end in good order.
+    End,
+    /// Nothing yet: at least so many more bytes are needed.
+    More(usize),
+}
+
+/// Takes the next frame off the front of `buffer`.
+#[cfg(feature = "uds")]
+pub(super) fn decode(buffer: &mut BytesMut, max_frame: usize) -> Result<Decoded, LinkError> {
+    let Some(prefix) = buffer.first_chunk::<PREFIX>() else {
+        return Ok(Decoded::More(PREFIX - buffer.len()));
+    };
+    let length = u32::from_be_bytes(*prefix);
+    if length == END {
+        buffer.advance(PREFIX);
+        return Ok(Decoded::End);
+    }
+    let length = checked(length, max_frame)?;
+    if buffer.len() < PREFIX + length {
+        return Ok(Decoded::More(PREFIX + length - buffer.len()));
+    }
+    buffer.advance(PREFIX);
+    Ok(Decoded::Frame(buffer.split_to(length).freeze()))
+}
+
+/// A length that was received, if it is allowed.
+pub(super) fn checked(length: u32, max_frame: usize) -> Result<usize, LinkError> {
+    let found = usize::try_from(length).unwrap_or(usize::MAX);
+    if found > max_frame {
+        return Err(LinkError::TooLarge { found, max: max_frame });
+    }
+    Ok(found)
+}
+
+#[cfg(all(test, feature = "uds"))]
+mod tests {
+    use super::*;
+    use crate::link::Lane;
+
+    fn frame(head: &[u8], body: &[u8]) -> WireFrame {
+        WireFrame::new(Lane::Control, false, Bytes::copy_from_slice(head), Bytes::copy_from_slice(body))
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded_byte_by_byte_the_same() {
+        let mut wire = BytesMut::new();
+        for (head, body) in [(&b"ab"[..], &b"cd"[..]), (b"", b""), (b"x", b"")] {
+            assert_eq!(encode(frame(head, body), 100, &mut wire).unwrap(), None);
+        }
+        wire.put_u32(END);
+        let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
+        for byte in wire {
+            buffer.put_u8(byte);
+            loop {
+                match decode(&mut buffer, 100).unwrap() {
+                    Decoded::More(n) => {
+                        assert!(n > 0);
+                        break;
+                    }
+                    done => seen.push(done),
+                }
+            }
+        }
+        let frames = ["abcd", "", "x"].map(|f| Decoded::Frame(Bytes::from_static(f.as_bytes())));
+        assert_eq!(seen[..3], frames);
+        assert_eq!(seen[3], Decoded::End);
+    }
+
+    #[test]
+    fn a_large_body_is_not_copied() {
+        let body = Bytes::from(vec![7; ZERO_COPY_FROM]);
+        let whole = WireFrame::new(Lane::Control, false, Bytes::from_static(b"h"), body.clone());
+        let rest = encode(whole, 1 << 20, &mut BytesMut::new()).unwrap().unwrap();
+        assert_eq!(rest.as_ptr(), body.as_ptr());
+    }
+
+    #[test]
+    fn a_length_over_the_bound_is_refused_with_both_numbers() {
+        let mut buffer = BytesMut::from(&[0x00, 0x00, 0x00, 0x65][..]);
+        assert!(matches!(decode(&mut buffer, 100), Err(LinkError::TooLarge { found: 101, max: 100 })));
+        assert!(matches!(
+            encode(frame(b"", &[0; 101]), 100, &mut buffer),
+            Err(LinkError::TooLarge { found: 101, max: 100 })
+        ));
+    }
+}

@@ -1,0 +1,190 @@
+//! Links inside the process: for tests, and for peers that live together.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use futures_sink::Sink;
+use tokio::sync::mpsc;
+use tokio_util::sync::PollSender;
+
+use super::{Credentials, Dialer, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
+
+/// Frames that may wait in each direction of a memory link.
+pub const FRAMES_IN_FLIGHT: usize = 64;
+
+/// Links that may wait for [`Listener::accept`].
+const BACKLOG: usize = 128;
+
+enum Item {
+    Frame(Bytes),
+    End,
+}
+
+struct MemoryLink {
+    sender: PollSender<Item>,
+    receiver: mpsc::Receiver<Item>,
+    max_frame: usize,
+    closed: bool,
+    ended: bool,
+}
+
+/// Two ends of one link, joined by queues of [`FRAMES_IN_FLIGHT`] frames of at most `max_frame` bytes.
+#[must_use]
+pub fn pair(max_frame: usize) -> (Link, Link) {
+    let (to_right, from_left) = mpsc::channel(FRAMES_IN_FLIGHT);
+    let (to_left, from_right) = mpsc::channel(FRAMES_IN_FLIGHT);
+    let end = |sender, receiver, remote: &str| {
+        let io =
+            MemoryLink { sender: PollSender::new(sender), receiver, max_frame, closed: false, ended: false };
+        Link::new(io, LinkKind::Memory, remote, Credentials::None)
+    };
+    (end(to_right, from_right, "memory:right"), end(to_left, from_left, "memory:left"))
+}
+
+impl Stream for MemoryLink {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match ready!(self.receiver.poll_recv(cx)) {
+            Some(Item::Frame(frame)) => Poll::Ready(Some(Ok(frame))),
+            Some(Item::End) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            None => {
+                self.ended = true;
+                Poll::Ready(Some(Err(LinkError::Cut)))
+            }
+        }
+    }
+}
+
+impl Sink<WireFrame> for MemoryLink {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.sender.poll_reserve(cx).map_err(|_| LinkError::Cut)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        if frame.len() > self.max_frame {
+            return Err(LinkError::TooLarge { found: frame.len(), max: self.max_frame });
+        }
+        self.sender.send_item(Item::Frame(joined(frame))).map_err(|_| LinkError::Cut)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if !self.closed {
+            ready!(self.sender.poll_reserve(cx)).map_err(|_| LinkError::Cut)?;
+            self.sender.send_item(Item::End).map_err(|_| LinkError::Cut)?;
+            self.closed = true;
+            self.sender.close();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Header and body as one piece; copied only if both hold something.
+pub(super) fn joined(frame: WireFrame) -> Bytes {
+    match (frame.head.is_empty(), frame.body.is_empty()) {
+        (_, true) => frame.head,
+        (true, false) => frame.body,
+        (false, false) => {
+            let mut whole = BytesMut::with_capacity(frame.len());
+            whole.extend_from_slice(&frame.head);
+            whole.extend_from_slice(&frame.body);
+            whole.freeze()
+        }
+    }
+}
+
+/// Where memory links come in; made by [`listen`].
+#[derive(Debug)]
+pub struct MemoryListener {
+    incoming: mpsc::Receiver<Link>,
+    name: String,
+}
+
+/// Reaches a [`MemoryListener`]; made by [`listen`].
+#[derive(Debug, Clone)]
+pub struct MemoryDialer {
+    listener: mpsc::Sender<Link>,
+    name: String,
+    max_frame: usize,
+}
+
+/// A listener and a dialer that reaches it. The name is for people. When the listener is gone, dialling fails.
+#[must_use]
+pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, MemoryDialer) {
+    let (listener, incoming) = mpsc::channel(BACKLOG);
+    let name = format!("memory:{}", name.into());
+    (MemoryListener { incoming, name: name.clone() }, MemoryDialer { listener, name, max_frame })
+}
+
+#[async_trait::async_trait]
+impl Listener for MemoryListener {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        match self.incoming.recv().await {
+            Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
+            // Without a dialer no link can come, ever; a listener that still stands does not fail for that.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Memory
+    }
+
+    fn local_address(&self) -> String {
+        self.name.clone()
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for MemoryDialer {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let (near, far) = pair(self.max_frame);
+        self.listener.send(far).await.map_err(|_| LinkError::Handshake {
+            kind: LinkKind::Memory,
+            remote: self.name.clone(),
+            cause: "nobody listens any more".to_owned(),
+        })?;
+        Ok(near)
+    }
+
+    fn address(&self) -> &str {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{SinkExt, StreamExt};
+
+    use super::*;
+    use crate::link::Lane;
+
+    fn frame(body: &'static [u8]) -> WireFrame {
+        WireFrame::new(Lane::Control, false, Bytes::from_static(b"h"), Bytes::from_static(body))
+    }
+
+    #[tokio::test]
+    async fn a_dialled_link_reaches_the_listener_until_the_listener_is_gone() {
+        let (mut listener, dialer) = listen("hub", 100);
+        let mut near = dialer.dial().await.unwrap();
+        let mut far = listener.accept().await.unwrap().await.unwrap();
+        near.send(frame(b"ello")).await.unwrap();
+        assert_eq!(far.next().await.unwrap().unwrap(), "hello");
+        drop(listener);
+        assert!(matches!(dialer.dial().await, Err(LinkError::Handshake { .. })));
+    }
+}

@@ -1,0 +1,283 @@
+//! A link carries whole frames between two ends that are next to each other on the network.
+//!
+//! Every link is a [`futures_core::Stream`] of received frames and a [`futures_sink::Sink`] of frames to send, so that a
+//! driver can feed many frames and flush them with one write.
+//!
+//! What every link promises:
+//! - frames of one [`Lane`] arrive in the order in which they were sent, whole, and at most once;
+//! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory stays bounded by that
+//!   buffer and one frame more; a frame above [`Limits::max_frame`] is refused by `start_send` and does no harm to the next;
+//! - nothing leaves before `poll_flush` or a full buffer: feed what there is, then flush once;
+//! - after `poll_close` the other end reads `None`; a link that is dropped without it gives [`LinkError::Cut`] there. A link
+//!   that was closed may not be read any more by its own end on every kind: read what is wanted before closing. Closing may
+//!   wait until the other end has read everything and dropped the link: give it a bound.
+//!
+//! [`conformance`] checks these promises on any implementation.
+
+mod address;
+pub mod conformance;
+pub mod faulty;
+#[cfg(any(feature = "uds", feature = "quic"))]
+mod framing;
+mod limits;
+pub mod memory;
+#[cfg(feature = "quic")]
+pub mod quic;
+#[cfg(feature = "uds")]
+pub mod uds;
+#[cfg(feature = "ws")]
+pub mod ws;
+
+pub use address::{Address, DialOptions};
+pub use limits::{DEFAULT_MAX_FRAME, Limits, MAX_FRAME_CEILING, SEND_BUFFER};
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+
+pub use crate::frame::{Lane, WireFrame};
+use crate::name::PeerId;
+
+/// What the other end of a link has proven of itself before the first frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Credentials {
+    /// Nothing: the name in its hello is only a claim.
+    None,
+    /// A verified certificate with these names (SAN in order, then the common name).
+    Certificate(Vec<PeerId>),
+    /// A process on this host.
+    Process {
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+    },
+}
+
+/// The kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Inside the process.
+    Memory,
+    /// Unix socket.
+    Uds,
+    /// Websocket over plain TCP.
+    Ws,
+    /// Websocket over TLS.
+    Wss,
+    /// QUIC.
+    Quic,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Uds => "uds",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic => "quic",
+        })
+    }
+}
+
+/// Why a link ended or could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The socket failed.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done, with the address.
+        doing: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The handshake below the frames (TLS, websocket, QUIC) failed.
+    #[error("{kind} handshake with {remote} failed: {cause}")]
+    Handshake {
+        /// Kind of link.
+        kind: LinkKind,
+        /// The other end.
+        remote: String,
+        /// What the lower layer said.
+        cause: String,
+    },
+    /// A frame is larger than the link allows.
+    #[error(
+        "frame of {found} bytes; at most {max} are allowed: raise the frame limit at both ends or send less"
+    )]
+    TooLarge {
+        /// Bytes of the frame.
+        found: usize,
+        /// Bound in bytes.
+        max: usize,
+    },
+    /// What came is no frame.
+    #[error("not a frame: {cause}")]
+    Malformed {
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// An address cannot be used.
+    #[error("address {address:?}: {cause}")]
+    Address {
+        /// The address as given.
+        address: String,
+        /// What is wrong with it and what is expected.
+        cause: String,
+    },
+    /// The other end is gone without a word.
+    #[error("the link was cut")]
+    Cut,
+}
+
+/// What a link implementation provides. `None` from the stream: the other end closed in good order.
+pub trait FrameLink:
+    Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
+{
+}
+
+impl<T> FrameLink for T where
+    T: Stream<Item = Result<Bytes, LinkError>> + Sink<WireFrame, Error = LinkError> + Send + Unpin
+{
+}
+
+/// A link to one other end, of whatever kind.
+pub struct Link {
+    io: Box<dyn FrameLink>,
+    kind: LinkKind,
+    remote: String,
+    credentials: Credentials,
+}
+
+impl Link {
+    /// Wraps an implementation.
+    pub fn new(
+        io: impl FrameLink + 'static,
+        kind: LinkKind,
+        remote: impl Into<String>,
+        credentials: Credentials,
+    ) -> Self {
+        Self { io: Box::new(io), kind, remote: remote.into(), credentials }
+    }
+
+    /// Kind of the link.
+    #[must_use]
+    pub const fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    /// The other end's address, for people.
+    #[must_use]
+    pub fn remote(&self) -> &str {
+        &self.remote
+    }
+
+    /// What the other end has proven of itself.
+    #[must_use]
+    pub const fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("kind", &self.kind)
+            .field("remote", &self.remote)
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stream for Link {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut *self.io).poll_next(cx)
+    }
+}
+
+impl Sink<WireFrame> for Link {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut *self.io).poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        Pin::new(&mut *self.io).start_send(frame)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut *self.io).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut *self.io).poll_close(cx)
+    }
+}
+
+/// A link that is being accepted: the handshake below the frames is still to be done, by whoever awaits this.
+pub type Incoming = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
+
+/// Where links come in. One slow handshake must not hold up the next: `accept` returns before it is done.
+#[async_trait::async_trait]
+pub trait Listener: Send {
+    /// Waits for the next link.
+    ///
+    /// # Errors
+    /// Only if the listener itself cannot go on; a failed handshake is the error of that [`Incoming`].
+    async fn accept(&mut self) -> Result<Incoming, LinkError>;
+
+    /// Kind of the links.
+    fn kind(&self) -> LinkKind;
+
+    /// The address that others dial, with the real port where 0 was asked for.
+    fn local_address(&self) -> String;
+}
+
+#[cfg(any(feature = "uds", feature = "ws"))]
+/// Sorts the outcome of an `accept`: a fault of one connection, or one that passes such as too many open files, is that
+/// connection's; anything else is the listener's.
+async fn accepted<T>(
+    outcome: std::io::Result<T>,
+    address: impl Fn() -> String,
+) -> Result<Result<T, LinkError>, LinkError> {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, InvalidInput, NotConnected};
+    let source = match outcome {
+        Ok(accepted) => return Ok(Ok(accepted)),
+        Err(source) => source,
+    };
+    let fatal = matches!(source.kind(), InvalidInput | NotConnected);
+    let passing = matches!(source.kind(), ConnectionAborted | ConnectionReset | Interrupted);
+    let error = LinkError::Io { doing: format!("accept on {}", address()), source };
+    if fatal {
+        return Err(error);
+    }
+    if !passing {
+        // Out of descriptors or memory: the connection stays in the backlog, and without a pause this would spin.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    Ok(Err(error))
+}
+
+/// How to reach one address. Each call makes one attempt.
+#[async_trait::async_trait]
+pub trait Dialer: Send + Sync {
+    /// Makes a link.
+    ///
+    /// # Errors
+    /// If the attempt fails; the caller decides when to try again.
+    async fn dial(&self) -> Result<Link, LinkError>;
+
+    /// The address, for people.
+    fn address(&self) -> &str;
+}

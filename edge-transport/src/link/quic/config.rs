@@ -1,0 +1,72 @@
+//! What both ends agree on: windows, streams, timers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+
+use super::{ALPN, STREAMS};
+use crate::link::{Limits, LinkError};
+
+/// Bytes of one stream that may wait to be read.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// Bytes of all streams that may wait to be read.
+const RECEIVE_WINDOW: u32 = 4 << 20;
+
+/// Bytes that may wait for the other end's acknowledgement.
+const SEND_WINDOW: u64 = 4 << 20;
+
+/// Connections that may wait to be accepted; beyond, new ones are refused.
+const BACKLOG: usize = 1024;
+
+/// Bytes kept for one waiting connection, and for all of them, until it is accepted.
+const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
+
+fn transport(limits: &Limits, keep_alive: Option<Duration>) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(STREAMS + 2))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .send_window(SEND_WINDOW)
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(keep_alive)
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(limits.idle_timeout).unwrap_or_else(|_| VarInt::MAX.into()),
+        ));
+    transport
+}
+
+pub(super) fn server(tls: &rustls::ServerConfig, limits: &Limits) -> Result<ServerConfig, LinkError> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = 0;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|error| unusable(&error))?;
+    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    config
+        .max_incoming(BACKLOG)
+        .incoming_buffer_size(BACKLOG_BYTES.0)
+        .incoming_buffer_size_total(BACKLOG_BYTES.1)
+        .transport_config(Arc::new(transport(limits, None)));
+    Ok(config)
+}
+
+pub(super) fn client(tls: &rustls::ClientConfig, limits: &Limits) -> Result<ClientConfig, LinkError> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.enable_early_data = false;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
+    let mut config = ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport(limits, Some(limits.keep_alive))));
+    Ok(config)
+}
+
+fn unusable(error: &dyn std::fmt::Display) -> LinkError {
+    super::handshake_failed(
+        "anybody",
+        format!("the TLS configuration cannot serve QUIC, which needs TLS 1.3: {error}"),
+    )
+}

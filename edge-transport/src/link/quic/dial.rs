@@ -1,0 +1,104 @@
+//! The dialling side.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use quinn::{ClientConfig, Endpoint};
+use tokio::net::lookup_host;
+
+use super::stream::QuicLink;
+use super::{config, credentials, handshake_failed};
+use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
+use crate::tls::ClientTls;
+
+/// Makes links to a QUIC listener. Each goes out from a fresh UDP port, so that it outlives whatever became of the last one.
+#[derive(Debug, Clone)]
+pub struct QuicDialer {
+    host: String,
+    port: u16,
+    server_name: String,
+    config: ClientConfig,
+    verifies: bool,
+    limits: Limits,
+    address: String,
+}
+
+impl QuicDialer {
+    /// Takes a host name or address (IPv6 without brackets), and TLS, without which there is no QUIC.
+    ///
+    /// # Errors
+    /// If the TLS configuration lacks TLS 1.3.
+    pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
+        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            server_name: host.to_owned(),
+            config: config::client(tls.config(), &limits)?,
+            verifies: tls.verifies(),
+            limits,
+            address: format!("quic://{bracketed}:{port}"),
+        })
+    }
+
+    /// Expects this name in the server's certificate, and sends it, instead of the host.
+    #[must_use]
+    pub fn with_server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = name.into();
+        self
+    }
+
+    async fn attempt(&self) -> Result<Link, LinkError> {
+        let resolved = lookup_host((&*self.host, self.port))
+            .await
+            .map_err(|source| LinkError::Io { doing: format!("look up {}", self.address), source })?;
+        let mut outcome = Err(handshake_failed(&self.address, "the name stands for no address"));
+        for candidate in resolved {
+            outcome = self.attempt_at(candidate).await;
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn attempt_at(&self, server: SocketAddr) -> Result<Link, LinkError> {
+        let local: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let endpoint = Endpoint::client(local).map_err(|source| LinkError::Io {
+            doing: format!("open a UDP port for {}", self.address),
+            source,
+        })?;
+        let connection = endpoint
+            .connect_with(self.config.clone(), server, &self.server_name)
+            .map_err(|error| handshake_failed(&self.address, error.to_string()))?
+            .await
+            .map_err(|error| handshake_failed(&self.address, error.to_string()))?;
+        let credentials = if self.verifies { credentials(&connection) } else { Credentials::None };
+        let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
+        // The server looks at the client's certificate only after this end believes that all is done.
+        if std::future::poll_fn(|cx| io.poll_greeted(cx)).await.is_err() {
+            let cause = connection.close_reason().map_or_else(
+                || "it does not speak this link's format".to_owned(),
+                |error| format!("the server refused: {error}"),
+            );
+            return Err(handshake_failed(&self.address, cause));
+        }
+        Ok(Link::new(io, LinkKind::Quic, &*self.address, credentials))
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for QuicDialer {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let limit = self.limits.handshake_timeout;
+        tokio::time::timeout(limit, self.attempt()).await.unwrap_or_else(|_| {
+            Err(handshake_failed(&self.address, format!("not done within {limit:?}; is UDP let through?")))
+        })
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}

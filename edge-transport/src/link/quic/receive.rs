@@ -1,0 +1,191 @@
+//! All incoming streams of a link, merged fairly.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::StreamExt;
+use futures_util::stream::{BoxStream, SelectAll, unfold};
+use quinn::{Connection, ConnectionError, RecvStream};
+
+use super::lane::{Arrival, IncomingLane, Unfinished};
+use super::{code, lost};
+use crate::link::LinkError;
+
+/// Frames as large as allowed that may be unfinished at once; a sender of ours has two at most.
+const UNFINISHED_FRAMES: usize = 4;
+
+/// What has come of the control stream, which is always the first.
+enum Start {
+    /// Nothing.
+    NoStream,
+    /// Not yet its first frame. Other streams are left unread: what they bring may make no sense before it, as a request before
+    /// the hello. The connection's windows bound what waits.
+    Alone(IncomingLane),
+    /// All streams are read.
+    Done,
+}
+
+/// The incoming half of a link.
+pub(super) struct Receiver {
+    accepting: BoxStream<'static, Result<RecvStream, ConnectionError>>,
+    lanes: SelectAll<IncomingLane>,
+    start: Start,
+    /// Streams that the other end has opened.
+    accepted: u64,
+    /// How many it says that it has opened in all, once it has ended.
+    announced: Option<u64>,
+    lost: Option<ConnectionError>,
+    /// New streams and open ones are looked at in turn.
+    new_first: bool,
+    ended: bool,
+    max_frame: usize,
+    unfinished: Unfinished,
+}
+
+impl Receiver {
+    pub(super) fn new(connection: Connection, max_frame: usize) -> Self {
+        let accepting = unfold(connection, |connection| async move {
+            let stream = connection.accept_uni().await;
+            Some((stream, connection))
+        });
+        Self {
+            accepting: accepting.boxed(),
+            lanes: SelectAll::new(),
+            start: Start::NoStream,
+            accepted: 0,
+            announced: None,
+            lost: None,
+            new_first: true,
+            ended: false,
+            max_frame,
+            unfinished: Unfinished::new(max_frame.saturating_mul(UNFINISHED_FRAMES)),
+        }
+    }
+
+    /// Waits for the other end's first sign, before any frame.
+    pub(super) fn poll_greeted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        match self.poll_arrival(cx) {
+            Poll::Ready(Some(Ok(Arrival::Greeting))) => Poll::Ready(Ok(())),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error)),
+            Poll::Ready(_) => Poll::Ready(Err(LinkError::Cut)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The control stream alone, to its first frame. `None` if there is no more to it.
+    fn poll_start(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
+        if matches!(self.start, Start::NoStream) {
+            match ready!(self.accepting.poll_next_unpin(cx)) {
+                Some(Ok(stream)) => {
+                    self.accepted += 1;
+                    let lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
+                    self.start = Start::Alone(lane);
+                }
+                Some(Err(error)) => self.lost = Some(error),
+                None => {}
+            }
+        }
+        let Start::Alone(lane) = &mut self.start else {
+            self.start = Start::Done;
+            return Poll::Ready(None);
+        };
+        let arrival = ready!(lane.poll_next_unpin(cx));
+        if matches!(arrival, Some(Ok(Arrival::Greeting))) {
+            return Poll::Ready(arrival);
+        }
+        if let Start::Alone(lane) = std::mem::replace(&mut self.start, Start::Done)
+            && matches!(arrival, Some(Ok(_)))
+        {
+            self.lanes.push(lane);
+        }
+        Poll::Ready(arrival)
+    }
+
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
+        if !matches!(self.start, Start::Done)
+            && let Some(arrival) = ready!(self.poll_start(cx))
+        {
+            return Poll::Ready(Some(arrival));
+        }
+        self.new_first = !self.new_first;
+        let first = if self.new_first { self.poll_new(cx) } else { self.poll_open(cx) };
+        if first.is_ready() {
+            return first;
+        }
+        let second = if self.new_first { self.poll_open(cx) } else { self.poll_new(cx) };
+        if second.is_ready() {
+            return second;
+        }
+        let all_seen = self.announced.is_some_and(|announced| self.accepted >= announced);
+        match &self.lost {
+            _ if !self.lanes.is_empty() => Poll::Pending,
+            _ if all_seen => Poll::Ready(None),
+            Some(ConnectionError::ApplicationClosed(close)) if close.error_code == code::CLOSED.into() => {
+                Poll::Ready(None)
+            }
+            Some(error) => Poll::Ready(Some(Err(lost(error)))),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Accepts streams until one brings something.
+    fn poll_new(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
+        while self.lost.is_none() {
+            let stream = match self.accepting.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(stream))) => stream,
+                Poll::Ready(Some(Err(error))) => {
+                    self.lost = Some(error);
+                    // What the open streams still hold comes first; they have to be asked again, by this waker.
+                    cx.waker().wake_by_ref();
+                    break;
+                }
+                Poll::Ready(None) | Poll::Pending => break,
+            };
+            self.accepted += 1;
+            let mut lane = IncomingLane::new(stream, self.max_frame, self.unfinished.clone());
+            // Most streams hold one frame and are over: those never need a place among the open ones.
+            match lane.poll_next_unpin(cx) {
+                Poll::Ready(Some(arrival)) => {
+                    if arrival.is_ok() && !lane.is_over(cx) {
+                        self.lanes.push(lane);
+                    }
+                    return Poll::Ready(Some(arrival));
+                }
+                Poll::Ready(None) => {}
+                Poll::Pending => self.lanes.push(lane),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Arrival, LinkError>>> {
+        match self.lanes.poll_next_unpin(cx) {
+            // Nothing is open.
+            Poll::Ready(None) => Poll::Pending,
+            other => other,
+        }
+    }
+}
+
+impl Stream for Receiver {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        while !self.ended {
+            match self.poll_arrival(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(Arrival::Frame(frame)))) => return Poll::Ready(Some(Ok(frame))),
+                Poll::Ready(Some(Ok(Arrival::Greeting | Arrival::Begin))) => {}
+                Poll::Ready(Some(Ok(Arrival::End(announced)))) => self.announced = Some(announced),
+                Poll::Ready(Some(Err(error))) => {
+                    self.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Poll::Ready(None) => self.ended = true,
+            }
+        }
+        Poll::Ready(None)
+    }
+}

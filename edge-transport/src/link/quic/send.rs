@@ -1,0 +1,279 @@
+//! Frames out: which stream each goes on, and what waits where.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::FutureExt;
+use quinn::{Connection, SendStream, WriteError};
+
+use super::{FORMAT, lost};
+use crate::link::framing::{BEGIN, END, encode};
+use crate::link::{Lane, LinkError, SEND_BUFFER, WireFrame};
+
+/// Lanes that may be open at once, with or without a stream of their own.
+const MAX_LANES: usize = 1 << 16;
+
+/// An outgoing stream and what waits for it.
+struct Outgoing {
+    stream: SendStream,
+    waiting: VecDeque<Bytes>,
+    /// The stream ends after what waits.
+    last: bool,
+    /// The other end wants no more of it; what waits, and what is still to come, is let go.
+    refused: bool,
+}
+
+impl Outgoing {
+    const fn new(stream: SendStream) -> Self {
+        Self { stream, waiting: VecDeque::new(), last: false, refused: false }
+    }
+
+    /// Appends a frame; answers how many bytes wait for it.
+    fn push(&mut self, frame: WireFrame, max_frame: usize) -> Result<usize, LinkError> {
+        let mut small = BytesMut::new();
+        let large = encode(frame, max_frame, &mut small)?;
+        if self.refused {
+            return Ok(0);
+        }
+        let added = small.len() + large.as_ref().map_or(0, Bytes::len);
+        self.waiting.push_back(small.freeze());
+        self.waiting.extend(large);
+        Ok(added)
+    }
+
+    /// Hands over what waits; answers how many bytes went, or were let go.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<usize, LinkError> {
+        let mut gone = 0;
+        while !self.waiting.is_empty() {
+            let outcome = pin!(self.stream.write_chunks(self.waiting.make_contiguous())).poll(cx);
+            match outcome {
+                Poll::Pending => return Ok(gone),
+                Poll::Ready(Ok(written)) => {
+                    gone += written.bytes;
+                    // Pieces that went whole are left behind empty.
+                    while self.waiting.front().is_some_and(Bytes::is_empty) {
+                        self.waiting.pop_front();
+                    }
+                }
+                Poll::Ready(Err(WriteError::ConnectionLost(error))) => return Err(lost(&error)),
+                Poll::Ready(Err(_)) => {
+                    gone += self.waiting.drain(..).map(|piece| piece.len()).sum::<usize>();
+                    self.refused = true;
+                }
+            }
+        }
+        if self.last {
+            // Fails only if the other end has refused the stream, and then it is over all the same.
+            let _ = self.stream.finish();
+        }
+        Ok(gone)
+    }
+}
+
+/// Where the frames of an open lane go.
+enum Place {
+    Own(Outgoing),
+    Shared,
+}
+
+/// The outgoing half of a link.
+pub(super) struct Sender {
+    connection: Connection,
+    control: Outgoing,
+    shared: Outgoing,
+    open: HashMap<u64, Place>,
+    /// Open lanes of which something waits.
+    busy: Vec<u64>,
+    /// Streams whose last frame is known but not yet handed over.
+    closing: Vec<Outgoing>,
+    /// Bytes that wait in all streams.
+    waiting: usize,
+    /// Streams opened so far.
+    opened: u64,
+    max_frame: usize,
+    /// The control stream has told the other end that it may read the others.
+    begun: bool,
+    ended: bool,
+}
+
+impl Sender {
+    /// Opens the two streams that every link has.
+    pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
+        let control = connection.open_uni().await.map_err(|error| lost(&error))?;
+        let shared = connection.open_uni().await.map_err(|error| lost(&error))?;
+        // Fails only for a stream that is closed already.
+        let _ = control.set_priority(1);
+        let mut control = Outgoing::new(control);
+        control.waiting.push_back(Bytes::from_static(&[FORMAT]));
+        Ok(Self {
+            connection,
+            control,
+            shared: Outgoing::new(shared),
+            open: HashMap::new(),
+            busy: Vec::new(),
+            closing: Vec::new(),
+            waiting: 1,
+            opened: 2,
+            max_frame,
+            begun: false,
+            ended: false,
+        })
+    }
+
+    pub(super) const fn has_room(&self) -> bool {
+        self.waiting < SEND_BUFFER
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn push(&mut self, frame: WireFrame) -> Result<(), LinkError> {
+        if self.ended {
+            return Err(LinkError::Cut);
+        }
+        if frame.len() > self.max_frame {
+            return Err(LinkError::TooLarge { found: frame.len(), max: self.max_frame });
+        }
+        if !self.begun {
+            self.begun = true;
+            if frame.lane != Lane::Control {
+                let mark = Bytes::copy_from_slice(&BEGIN.to_be_bytes());
+                self.waiting += mark.len();
+                self.control.waiting.push_back(mark);
+            }
+        }
+        let (max_frame, last) = (self.max_frame, frame.last);
+        self.waiting += match frame.lane {
+            Lane::Control => self.control.push(frame, max_frame)?,
+            Lane::Call(lane) => match self.open.get_mut(&lane) {
+                Some(Place::Shared) => {
+                    if last {
+                        self.open.remove(&lane);
+                    }
+                    self.shared.push(frame, max_frame)?
+                }
+                Some(Place::Own(outgoing)) => {
+                    let was_idle = outgoing.waiting.is_empty();
+                    let added = outgoing.push(frame, max_frame)?;
+                    outgoing.last = last;
+                    if !last {
+                        if was_idle && added > 0 {
+                            self.busy.push(lane);
+                        }
+                    } else if let Some(Place::Own(outgoing)) = self.open.remove(&lane) {
+                        self.closing.push(outgoing);
+                    }
+                    added
+                }
+                None => self.push_first(lane, frame)?,
+            },
+        };
+        Ok(())
+    }
+
+    /// The first frame of a lane: it gets a stream if the other end allows one more.
+    fn push_first(&mut self, lane: u64, frame: WireFrame) -> Result<usize, LinkError> {
+        let last = frame.last;
+        if !last && self.open.len() >= MAX_LANES {
+            let doing = format!("open a lane: {MAX_LANES} are open; end some with a last frame");
+            return Err(LinkError::Io { doing, source: std::io::ErrorKind::QuotaExceeded.into() });
+        }
+        let stream = match self.connection.open_uni().now_or_never() {
+            Some(opened) => opened.map_err(|error| lost(&error))?,
+            None => {
+                if !last {
+                    self.open.insert(lane, Place::Shared);
+                }
+                return self.shared.push(frame, self.max_frame);
+            }
+        };
+        self.opened += 1;
+        let mut outgoing = Outgoing::new(stream);
+        let added = outgoing.push(frame, self.max_frame)?;
+        outgoing.last = last;
+        if last {
+            self.closing.push(outgoing);
+        } else {
+            self.busy.push(lane);
+            self.open.insert(lane, Place::Own(outgoing));
+        }
+        Ok(added)
+    }
+
+    /// Hands over to the connection what it takes now; ready once nothing waits.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let mut gone = self.control.write(cx)? + self.shared.write(cx)?;
+        let mut at = 0;
+        while let Some(outgoing) = self.closing.get_mut(at) {
+            gone += outgoing.write(cx)?;
+            if outgoing.waiting.is_empty() {
+                self.closing.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        let mut failed = None;
+        let open = &mut self.open;
+        self.busy.retain(|lane| match open.get_mut(lane) {
+            Some(Place::Own(outgoing)) => match outgoing.write(cx) {
+                Ok(written) => {
+                    gone += written;
+                    !outgoing.waiting.is_empty()
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            },
+            _ => false,
+        });
+        if let Some(error) = failed {
+            return Poll::Ready(Err(error));
+        }
+        self.waiting -= gone;
+        if self.waiting > 0 {
+            return Poll::Pending;
+        }
+        self.give_back();
+        Poll::Ready(Ok(()))
+    }
+
+    /// A link that was busy once need not hold that memory while idle.
+    fn give_back(&mut self) {
+        if self.closing.capacity() > 128 {
+            self.closing = Vec::new();
+        }
+        if self.busy.is_empty() && self.busy.capacity() > 128 {
+            self.busy = Vec::new();
+        }
+        if self.open.is_empty() && self.open.capacity() > 256 {
+            self.open = HashMap::new();
+        }
+    }
+
+    /// Says that no frame follows, and ends every stream after what waits for it.
+    pub(super) fn end(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        let mut mark = BytesMut::with_capacity(12);
+        mark.put_u32(END);
+        mark.put_u64(self.opened);
+        self.waiting += mark.len();
+        self.control.waiting.push_back(mark.freeze());
+        self.control.last = true;
+        self.shared.last = true;
+        self.busy.clear();
+        self.closing.extend(self.open.drain().filter_map(|(_, place)| match place {
+            Place::Own(mut outgoing) => {
+                outgoing.last = true;
+                Some(outgoing)
+            }
+            Place::Shared => None,
+        }));
+    }
+}

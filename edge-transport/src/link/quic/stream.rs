@@ -1,0 +1,107 @@
+//! Both halves together.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quinn::Connection;
+
+use super::code;
+use super::receive::Receiver;
+use super::send::Sender;
+use crate::link::{LinkError, WireFrame};
+
+/// A link that was closed in good order and dropped stays for so long, until the other end has read everything.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Frames over a QUIC connection.
+pub(super) struct QuicLink {
+    connection: Connection,
+    sender: Sender,
+    receiver: Receiver,
+    /// Done when the connection is; there once this end is closing.
+    closed: Option<BoxFuture<'static, ()>>,
+}
+
+impl QuicLink {
+    /// Opens this end's streams and says that it has accepted the link.
+    pub(super) async fn start(connection: Connection, max_frame: usize) -> Result<Self, LinkError> {
+        let sender = Sender::start(connection.clone(), max_frame).await?;
+        let receiver = Receiver::new(connection.clone(), max_frame);
+        let mut link = Self { connection, sender, receiver, closed: None };
+        std::future::poll_fn(|cx| link.sender.poll_flush(cx)).await?;
+        Ok(link)
+    }
+
+    /// Waits until the other end has accepted the link.
+    pub(super) fn poll_greeted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.receiver.poll_greeted(cx)
+    }
+}
+
+impl Stream for QuicLink {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.receiver).poll_next(cx)
+    }
+}
+
+impl Sink<WireFrame> for QuicLink {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        if self.sender.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        match self.sender.poll_flush(cx) {
+            Poll::Pending if self.sender.has_room() => Poll::Ready(Ok(())),
+            other => other,
+        }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        self.sender.push(frame)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.sender.poll_flush(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let this = self.get_mut();
+        this.sender.end();
+        ready!(this.sender.poll_flush(cx))?;
+        // What the connection has taken it may still have to send, for the first time or again. The other end drops the connection
+        // when it has read the end mark, and only then is it certain that everything has arrived.
+        let connection = &this.connection;
+        let closed = this.closed.get_or_insert_with(|| {
+            let connection = connection.clone();
+            async move { drop(connection.closed().await) }.boxed()
+        });
+        ready!(closed.poll_unpin(cx));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for QuicLink {
+    fn drop(&mut self) {
+        if self.sender.has_ended()
+            && self.connection.close_reason().is_none()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let connection = self.connection.clone();
+            runtime.spawn(async move {
+                let _ = tokio::time::timeout(LINGER, connection.closed()).await;
+                connection.close(code::CLOSED.into(), b"closed");
+            });
+            return;
+        }
+        self.connection.close(code::DROPPED.into(), b"dropped");
+    }
+}

@@ -1,0 +1,248 @@
+//! Making a unix socket that nobody else can use, steal or mistake for a live one.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use futures_util::FutureExt;
+use tokio::net::{UnixListener, UnixSocket};
+
+/// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, without its closing zero.
+pub const MAX_SOCKET_PATH: usize = 107;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// Why a socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The path is too long for the kernel.
+    #[error("socket path {} has {found} bytes; at most {MAX_SOCKET_PATH} are allowed: choose a shorter one", path.display())]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The path is empty or holds a zero byte.
+    #[error("socket path {} is empty or holds a zero byte; give a path such as /run/edge-csi/hub.sock", path.display())]
+    PathUnusable {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The directory does not exist.
+    #[error("socket {}: directory {} does not exist: create it first", path.display(), directory.display())]
+    NoDirectory {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The directory that is missing.
+        directory: PathBuf,
+    },
+    /// Something else has that name.
+    #[error("{} exists and is no socket: remove it or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another process answers there.
+    #[error("socket {} is in use by a running process: stop it or choose another path", path.display())]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot {doing} socket {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The path of the socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A listening socket and the guard of its file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct BoundSocket {
+    /// Accepts connections.
+    pub listener: UnixListener,
+    /// Removes the file when dropped.
+    pub file: SocketFile,
+}
+
+/// Removes a socket's file when dropped, unless another socket has taken the path since.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// Path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Ok(found) = fs::symlink_metadata(&self.path)
+            && identity(&found) == self.identity
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Listens on a unix socket that only this user (and root) can connect to.
+///
+/// A socket file that nobody answers on is replaced; one that is answered on is left alone. The file has mode 0600 before
+/// the first connection can be made: it is not yet listened on while its mode is set.
+///
+/// # Errors
+/// [`BindError`], which names the path and what to do.
+///
+/// # Panics
+/// Outside of a tokio runtime with I/O.
+pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, BindError> {
+    let path = path.as_ref();
+    check_path(path)?;
+    clear_stale(path)?;
+    let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
+    let socket = UnixSocket::new_stream().map_err(failed("create"))?;
+    socket.bind(path).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse { path: path.to_owned() },
+        _ => BindError::Io { doing: "create", path: path.to_owned(), source },
+    })?;
+    let found = fs::symlink_metadata(path).map_err(failed("look at"))?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(&found) };
+    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed("restrict"))?;
+    let listener = socket.listen(BACKLOG).map_err(failed("listen on"))?;
+    Ok(BoundSocket { listener, file })
+}
+
+/// Whether the kernel can take the path at all.
+pub(super) fn check_path(path: &Path) -> Result<(), BindError> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.is_empty() || bytes.contains(&0) {
+        return Err(BindError::PathUnusable { path: path.to_owned() });
+    }
+    if bytes.len() > MAX_SOCKET_PATH {
+        return Err(BindError::PathTooLong { path: path.to_owned(), found: bytes.len() });
+    }
+    Ok(())
+}
+
+fn clear_stale(path: &Path) -> Result<(), BindError> {
+    let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return check_directory(path),
+        Err(error) => return Err(failed("look at")(error)),
+    };
+    if !found.file_type().is_socket() {
+        return Err(BindError::NotASocket { path: path.to_owned() });
+    }
+    let probe = UnixSocket::new_stream().map_err(failed("probe"))?;
+    match probe.connect(path).now_or_never() {
+        Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed("replace stale"))
+        }
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A listener whose backlog is full is a live one all the same.
+        Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Err(failed("probe")(error)),
+        _ => Err(BindError::InUse { path: path.to_owned() }),
+    }
+}
+
+fn check_directory(path: &Path) -> Result<(), BindError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => return Ok(()),
+    };
+    match fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(BindError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() })
+        }
+        // Whatever else is wrong with it, binding will say.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_file_is_for_its_owner_only_and_goes_with_the_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let bound = bind_socket(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_another_socket_has_taken_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let first = bind_socket(&path).unwrap();
+        fs::rename(&path, directory.path().join("aside")).unwrap();
+        let second = bind_socket(&path).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_live_one_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _live = bind_socket(&path).unwrap();
+        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })));
+        drop(std::os::unix::net::UnixListener::bind(directory.path().join("stale")).unwrap());
+        bind_socket(directory.path().join("stale")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        assert!(matches!(bind_socket(&path), Err(BindError::NotASocket { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[tokio::test]
+    async fn bad_paths_are_refused_before_binding_with_the_bound() {
+        let long = PathBuf::from(format!("/tmp/{}", "x".repeat(103)));
+        let error = bind_socket(&long).unwrap_err().to_string();
+        assert!(error.contains("108 bytes") && error.contains("107"), "{error}");
+        assert!(matches!(bind_socket(""), Err(BindError::PathUnusable { .. })));
+        assert!(matches!(bind_socket("a\0b"), Err(BindError::PathUnusable { .. })));
+        let error = bind_socket("/nowhere/at/all/s").unwrap_err();
+        assert!(
+            matches!(&error, BindError::NoDirectory { directory, .. } if directory == Path::new("/nowhere/at/all")),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_place_where_nobody_may_make_a_socket_is_named() {
+        // Not even root may here.
+        let error = bind_socket("/proc/edge.sock").unwrap_err();
+        assert!(matches!(&error, BindError::Io { doing: "create", .. }), "{error}");
+        assert!(error.to_string().contains("cannot create socket /proc/edge.sock"), "{error}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Links over unix sockets, for peers on one host.
+//!
+//! On the wire: four bytes of length, high byte first, then the frame; the length `0xffff_ffff` says that no frame follows.
+//! The other end's credentials are its process's user and group, as the kernel knows them.
+//!
+//! An idle link holds less than 2 KiB: its buffers live only while bytes are in them.
+
+mod bind;
+mod socket;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+use tokio::net::{UnixListener, UnixStream};
+
+pub use self::bind::{BindError, BoundSocket, MAX_SOCKET_PATH, SocketFile, bind_socket};
+use self::socket::QuietSocket;
+use self::stream::FramedStream;
+use super::{Credentials, Dialer, Incoming, Limits, Link, LinkError, LinkKind, Listener, accepted};
+
+/// Accepts links on a unix socket; made by [`bind`].
+#[derive(Debug)]
+pub struct UdsListener {
+    listener: UnixListener,
+    file: SocketFile,
+    limits: Limits,
+}
+
+/// Listens on `path`, by the rules of [`bind_socket`].
+///
+/// # Errors
+/// [`BindError`], which names the path and what to do.
+///
+/// # Panics
+/// Outside of a tokio runtime with I/O.
+pub fn bind(path: impl AsRef<Path>, limits: Limits) -> Result<UdsListener, BindError> {
+    let BoundSocket { listener, file } = bind_socket(path)?;
+    Ok(UdsListener { listener, file, limits })
+}
+
+#[async_trait::async_trait]
+impl Listener for UdsListener {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        let accepted = accepted(self.listener.accept().await, || self.local_address()).await?;
+        let link = match accepted {
+            Ok((stream, _)) => link(stream, self.local_address(), &self.limits),
+            Err(error) => Err(error),
+        };
+        Ok(Box::pin(std::future::ready(link)))
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Uds
+    }
+
+    fn local_address(&self) -> String {
+        address_of(self.file.path())
+    }
+}
+
+/// Makes links to a unix socket.
+#[derive(Debug, Clone)]
+pub struct UdsDialer {
+    path: PathBuf,
+    address: String,
+    limits: Limits,
+}
+
+impl UdsDialer {
+    /// Takes the path of the socket.
+    ///
+    /// # Errors
+    /// If no socket can have that path: empty, or longer than [`MAX_SOCKET_PATH`].
+    pub fn new(path: impl Into<PathBuf>, limits: Limits) -> Result<Self, LinkError> {
+        let path = path.into();
+        let address = address_of(&path);
+        bind::check_path(&path)
+            .map_err(|error| LinkError::Address { address: address.clone(), cause: error.to_string() })?;
+        Ok(Self { path, address, limits })
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for UdsDialer {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let connect = tokio::time::timeout(self.limits.handshake_timeout, UnixStream::connect(&self.path));
+        let stream = connect
+            .await
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
+        link(stream, self.address.clone(), &self.limits)
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+fn address_of(path: &Path) -> String {
+    format!("unix://{}", path.display())
+}
+
+fn link(stream: UnixStream, remote: String, limits: &Limits) -> Result<Link, LinkError> {
+    let other = stream.peer_cred().map_err(|source| LinkError::Io {
+        doing: format!("ask the kernel who is behind {remote}"),
+        source,
+    })?;
+    let credentials = Credentials::Process { uid: other.uid(), gid: other.gid() };
+    let socket = QuietSocket::new(stream)
+        .map_err(|source| LinkError::Io { doing: format!("watch the connection with {remote}"), source })?;
+    Ok(Link::new(FramedStream::new(socket, limits.max_frame), LinkKind::Uds, remote, credentials))
+}

@@ -1,0 +1,145 @@
+//! A unix socket that wakes its task only for what it waits for.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream as Socket;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+/// A connected unix socket that is listened to for reading all the time, and for room to write only while there is none.
+///
+/// The kernel reports a unix socket as writable whenever the other end has read from it, and tokio's own type listens for that
+/// all the time: every frame that is sent would cost one more wake-up, as dear as the frame itself.
+#[derive(Debug)]
+pub(super) struct QuietSocket {
+    socket: AsyncFd<Socket>,
+    /// There only while a write waits for room.
+    room: Option<AsyncFd<Socket>>,
+}
+
+impl QuietSocket {
+    /// Takes over a connected socket.
+    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
+        let socket = socket.into_std()?;
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None })
+    }
+}
+
+#[allow(
+    deprecated,
+    reason = "unsafe is forbidden here, and a socket of the standard library keeps its descriptor to itself"
+)]
+fn watch(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
+    AsyncFd::with_interest(socket, interest)
+}
+
+impl AsyncRead for QuietSocket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            let unfilled = buf.initialize_unfilled();
+            let asked = unfilled.len();
+            match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
+                Ok(Ok(read)) => {
+                    if read > 0 && read < asked {
+                        // The socket is empty: asking again would only be told so (epoll(7), question 9).
+                        ready.clear_ready();
+                    }
+                    buf.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl QuietSocket {
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(room) = &self.room {
+                ready!(room.poll_write_ready(cx))?.clear_ready();
+            }
+            match write(self.socket.get_ref()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.room.is_none() {
+                        let again = self.socket.get_ref().try_clone()?;
+                        self.room = Some(watch(again, Interest::WRITABLE)?);
+                    }
+                }
+                written => {
+                    self.room = None;
+                    return Poll::Ready(written);
+                }
+            }
+        }
+    }
+}
+
+impl AsyncWrite for QuietSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_room(cx, |mut socket| socket.write(buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_room(cx, |mut socket| socket.write_vectored(pieces))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket.get_ref().shutdown(Shutdown::Write))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn more_than_the_kernel_holds_goes_through_both_ways_and_then_the_end() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut one, mut other) = (QuietSocket::new(one).unwrap(), QuietSocket::new(other).unwrap());
+        let sent: Vec<u8> = (0..4_000_000_u32).map(|number| number as u8).collect();
+        let expected = sent.clone();
+        let echo = tokio::spawn(async move {
+            let (mut buffer, mut all) = (vec![0; 100_000], Vec::new());
+            loop {
+                match other.read(&mut buffer).await.unwrap() {
+                    0 => return all,
+                    read => {
+                        all.extend_from_slice(&buffer[..read]);
+                        other.write_all(&[1]).await.unwrap();
+                    }
+                }
+            }
+        });
+        one.write_all(&sent).await.unwrap();
+        one.shutdown().await.unwrap();
+        let mut answers = Vec::new();
+        one.read_to_end(&mut answers).await.unwrap();
+        assert!(echo.await.unwrap() == expected && !answers.is_empty());
+        assert!(one.room.is_none(), "still listens for room");
+    }
+}

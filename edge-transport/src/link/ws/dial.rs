@@ -1,0 +1,125 @@
+//! The dialling side.
+
+use std::fmt;
+
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::client_async_with_config;
+
+use super::stream::WsLink;
+use super::{config, explain, handshake_failed, timed_out};
+use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
+use crate::tls::{ClientTls, peer_names};
+
+/// Makes links to a websocket listener.
+#[derive(Debug, Clone)]
+pub struct WsDialer {
+    host: String,
+    port: u16,
+    path: String,
+    tls: Option<(ClientTls, ServerName<'static>)>,
+    limits: Limits,
+    address: String,
+}
+
+impl WsDialer {
+    /// Takes a host name or address (IPv6 without brackets), for `wss` with TLS, for plain `ws` without.
+    ///
+    /// # Errors
+    /// If TLS is asked for and the host can be no server name.
+    pub fn new(host: &str, port: u16, tls: Option<ClientTls>, limits: Limits) -> Result<Self, LinkError> {
+        let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
+        let address = format!("{kind}://{}", Authority(host, port));
+        let tls = match tls {
+            Some(tls) => Some((tls, server_name(host, &address)?)),
+            None => None,
+        };
+        Ok(Self { host: host.to_owned(), port, path: "/".to_owned(), tls, limits, address })
+    }
+
+    /// Asks for this path instead of `/`, for a proxy that sorts by it.
+    #[must_use]
+    pub fn with_path(mut self, path: &str) -> Self {
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        self.path = format!("{slash}{path}");
+        self
+    }
+
+    /// Expects this name in the server's certificate, and sends it, instead of the host. Without TLS it changes nothing.
+    ///
+    /// # Errors
+    /// If it can be no server name.
+    pub fn with_server_name(mut self, name: &str) -> Result<Self, LinkError> {
+        if let Some((_, expected)) = &mut self.tls {
+            *expected = server_name(name, &self.address)?;
+        }
+        Ok(self)
+    }
+
+    const fn kind(&self) -> LinkKind {
+        if self.tls.is_some() { LinkKind::Wss } else { LinkKind::Ws }
+    }
+
+    async fn attempt(&self) -> Result<Link, LinkError> {
+        let stream = TcpStream::connect((&*self.host, self.port))
+            .await
+            .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
+        // Without it the kernel holds back the small writes of the handshake, and then those of every call.
+        let _ = stream.set_nodelay(true);
+        let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
+        let (request, config) = (self.request(), Some(config(&self.limits)));
+        let Some((tls, name)) = &self.tls else {
+            let (socket, _) =
+                client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
+            let io = WsLink::new(socket, self.limits.max_frame);
+            return Ok(Link::new(io, LinkKind::Ws, &*self.address, Credentials::None));
+        };
+        let connect = TlsConnector::from(std::sync::Arc::clone(tls.config())).connect(name.clone(), stream);
+        let stream = connect.await.map_err(|error| failed(error.to_string()))?;
+        let credentials = match stream.get_ref().1.peer_certificates() {
+            Some([own, ..]) if tls.verifies() => Credentials::Certificate(peer_names(own)),
+            _ => Credentials::None,
+        };
+        let (socket, _) =
+            client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
+        Ok(Link::new(WsLink::new(socket, self.limits.max_frame), LinkKind::Wss, &*self.address, credentials))
+    }
+
+    /// What the websocket request names: the library wants a whole URL and takes host and path from it.
+    fn request(&self) -> String {
+        format!("{}://{}{}", self.kind(), Authority(&self.host, self.port), self.path)
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for WsDialer {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        tokio::time::timeout(self.limits.handshake_timeout, self.attempt())
+            .await
+            .unwrap_or_else(|_| Err(handshake_failed(self.kind(), &self.address, timed_out(&self.limits))))
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
+
+/// Host and port, with brackets where IPv6 wants them.
+struct Authority<'a>(&'a str, u16);
+
+impl fmt::Display for Authority<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.contains(':') {
+            true => write!(f, "[{}]:{}", self.0, self.1),
+            false => write!(f, "{}:{}", self.0, self.1),
+        }
+    }
+}
+
+fn server_name(name: &str, address: &str) -> Result<ServerName<'static>, LinkError> {
+    ServerName::try_from(name.to_owned()).map_err(|_| LinkError::Address {
+        address: address.to_owned(),
+        cause: format!("{name:?} can be no server name: expected a DNS name or an IP address"),
+    })
+}

@@ -1,0 +1,160 @@
+//! The accepting side.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
+use tokio_tungstenite::tungstenite::handshake::server::NoCallback;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::stream::WsLink;
+use super::{config, explain, handshake_failed, timed_out};
+use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, accepted};
+use crate::tls::peer_names;
+
+/// Accepts websocket links; made by [`bind`].
+pub struct WsListener {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    limits: Limits,
+}
+
+/// Listens on a TCP address: for `wss` with a configuration (see [`crate::tls::server_config`]), for plain `ws` without.
+/// Plain links have no credentials, and everyone on the way reads along.
+///
+/// # Errors
+/// If the address cannot be listened on.
+pub async fn bind(
+    address: impl ToSocketAddrs + fmt::Display,
+    tls: Option<Arc<ServerConfig>>,
+    limits: Limits,
+) -> Result<WsListener, LinkError> {
+    let failed = |source| LinkError::Io { doing: format!("listen on {address} (tcp)"), source };
+    let listener = TcpListener::bind(&address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok(WsListener { listener, address: bound, tls: tls.map(TlsAcceptor::from), limits })
+}
+
+impl WsListener {
+    /// The address listened on.
+    #[must_use]
+    pub const fn socket_address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl fmt::Debug for WsListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WsListener").field("address", &self.local_address()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait::async_trait]
+impl Listener for WsListener {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        let (stream, from) = match accepted(self.listener.accept().await, || self.local_address()).await? {
+            Ok(accepted) => accepted,
+            Err(error) => return Ok(Box::pin(std::future::ready(Err(error)))),
+        };
+        let (kind, tls, limits) = (self.kind(), self.tls.clone(), self.limits.clone());
+        Ok(Box::pin(async move {
+            let remote = from.to_string();
+            let link = tokio::time::timeout(limits.handshake_timeout, greet(stream, &remote, tls, &limits));
+            link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(&limits))))
+        }))
+    }
+
+    fn kind(&self) -> LinkKind {
+        if self.tls.is_some() { LinkKind::Wss } else { LinkKind::Ws }
+    }
+
+    fn local_address(&self) -> String {
+        format!("{}://{}", self.kind(), self.address)
+    }
+}
+
+async fn greet(
+    stream: TcpStream,
+    remote: &str,
+    tls: Option<TlsAcceptor>,
+    limits: &Limits,
+) -> Result<Link, LinkError> {
+    // Without it the kernel holds back the small writes of the handshake, and then those of every call.
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = tls else {
+        let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
+        return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Ws, remote, Credentials::None));
+    };
+    let stream = tls
+        .accept(stream)
+        .await
+        .map_err(|error| handshake_failed(LinkKind::Wss, remote, tls_cause(&error)))?;
+    let credentials = match stream.get_ref().1.peer_certificates() {
+        Some([own, ..]) => Credentials::Certificate(peer_names(own)),
+        _ => Credentials::None,
+    };
+    let socket = upgrade(stream, LinkKind::Wss, remote, limits).await?;
+    Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Wss, remote, credentials))
+}
+
+fn tls_cause(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "what came is no TLS: dial this port with wss://".to_owned()
+        }
+        Some(rustls::Error::NoCertificatesPresented) => {
+            "the client showed no certificate: give it one that the client CA has issued".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The server's half of the websocket handshake. Who asks for something else gets an answer that says so.
+async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    kind: LinkKind,
+    remote: &str,
+    limits: &Limits,
+) -> Result<WebSocketStream<S>, LinkError> {
+    // Only lent, for the answer below; a client that sends more than its request before it is answered is refused, so
+    // nothing can be lost between this socket and the one that stays.
+    let outcome =
+        tokio_tungstenite::accept_hdr_async_with_config(&mut stream, NoCallback, Some(config(limits)))
+            .await
+            .map(drop);
+    if let Err(error) = outcome {
+        if let Some(answer) = refusal(&error) {
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+        return Err(handshake_failed(kind, remote, explain(error)));
+    }
+    Ok(WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits))).await)
+}
+
+/// What to answer; nothing to those who have gone.
+fn refusal(error: &Error) -> Option<String> {
+    let status = match error {
+        Error::Io(_) => return None,
+        Error::Protocol(
+            ProtocolError::MissingConnectionUpgradeHeader
+            | ProtocolError::MissingUpgradeWebSocketHeader
+            | ProtocolError::MissingSecWebSocketVersionHeader,
+        ) => "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13",
+        _ => "400 Bad Request",
+    };
+    let text = format!("This port speaks websocket only: {error}\n");
+    Some(format!(
+        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    ))
+}

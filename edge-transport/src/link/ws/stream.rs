@@ -1,0 +1,159 @@
+//! Frames as binary messages.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use crate::link::memory::joined;
+use crate::link::{LinkError, WireFrame};
+
+/// A larger message goes out in pieces of this size: neither end then needs a second buffer of the message's whole size,
+/// which the library would keep for as long as the link lives.
+const FRAGMENT: usize = 16 << 10;
+
+/// What is still to be sent of a large message.
+struct Rest {
+    pieces: [Bytes; 2],
+    begun: bool,
+}
+
+impl Rest {
+    /// The next fragment; `None` once the last one has been handed out.
+    fn next(&mut self) -> Option<Frame> {
+        let from = self.pieces.iter_mut().find(|piece| !piece.is_empty())?;
+        let fragment = from.split_to(from.len().min(FRAGMENT));
+        let opcode = if self.begun { Data::Continue } else { Data::Binary };
+        self.begun = true;
+        let last = self.pieces.iter().all(Bytes::is_empty);
+        Some(Frame::message(fragment, OpCode::Data(opcode), last))
+    }
+}
+
+/// Frames over a websocket.
+pub(super) struct WsLink<S> {
+    socket: WebSocketStream<S>,
+    max_frame: usize,
+    rest: Option<Rest>,
+    ended: bool,
+    closed: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WsLink<S> {
+    pub(super) const fn new(socket: WebSocketStream<S>, max_frame: usize) -> Self {
+        Self { socket, max_frame, rest: None, ended: false, closed: false }
+    }
+
+    fn socket(&mut self) -> Pin<&mut WebSocketStream<S>> {
+        Pin::new(&mut self.socket)
+    }
+
+    /// Hands over what is left of a large message.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        while self.rest.is_some() {
+            ready!(self.socket().poll_ready(cx)).map_err(lost)?;
+            match self.rest.as_mut().and_then(Rest::next) {
+                Some(fragment) => self.socket().start_send(Message::Frame(fragment)).map_err(lost)?,
+                None => self.rest = None,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The other end's going is a cut, what it did wrong is told, anything else keeps its cause.
+fn lost(error: Error) -> LinkError {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    match error {
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake | ProtocolError::SendAfterClosing) => {
+            LinkError::Cut
+        }
+        Error::Io(source) => match source.kind() {
+            BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof => LinkError::Cut,
+            _ => LinkError::Io { doing: "use the websocket".to_owned(), source },
+        },
+        Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => {
+            LinkError::TooLarge { found: size, max: max_size }
+        }
+        error => LinkError::Malformed { cause: error.to_string() },
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for WsLink<S> {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let outcome = loop {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.socket().poll_next(cx)) {
+                Some(Ok(Message::Binary(frame))) => return Poll::Ready(Some(Ok(frame))),
+                // Answered by the library with the next read or write.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(_))) => {
+                    // The answer to it is a courtesy; whether it leaves changes nothing here.
+                    let _ = self.socket().poll_flush(cx);
+                    break None;
+                }
+                Some(Ok(Message::Text(_))) => {
+                    let cause = "a text message came; frames are binary messages".to_owned();
+                    break Some(Err(LinkError::Malformed { cause }));
+                }
+                Some(Err(error)) => break Some(Err(lost(error))),
+                None => break Some(Err(LinkError::Cut)),
+            }
+        };
+        self.ended = true;
+        Poll::Ready(outcome)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for WsLink<S> {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        ready!(self.poll_rest(cx))?;
+        self.socket().poll_ready(cx).map_err(lost)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        if self.closed {
+            return Err(LinkError::Cut);
+        }
+        let found = frame.len();
+        if found > self.max_frame {
+            return Err(LinkError::TooLarge { found, max: self.max_frame });
+        }
+        if found <= FRAGMENT {
+            return self.socket().start_send(Message::Binary(joined(frame))).map_err(lost);
+        }
+        self.rest = Some(Rest { pieces: [frame.head, frame.body], begun: false });
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        ready!(self.poll_rest(cx))?;
+        self.socket().poll_flush(cx).map_err(lost)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        ready!(self.poll_rest(cx))?;
+        self.closed = true;
+        match ready!(self.socket().poll_close(cx)).map_err(lost) {
+            // The other end was quicker.
+            Ok(()) | Err(LinkError::Cut) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Names that cannot hold a bad value: who speaks, what is asked of, and which life of a peer it is.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Longest [`PeerId`] in bytes: the bound of a DNS name (RFC 1035 section 2.3.4), which is what certificates carry.
+pub const MAX_PEER_ID: usize = 253;
+
+/// Longest [`ServiceName`] in bytes.
+pub const MAX_SERVICE_NAME: usize = 128;
+
+/// A name is not usable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidName {
+    /// The name has no character.
+    #[error("{what} is empty; give a name of 1 to {max} bytes")]
+    Empty {
+        /// Which name.
+        what: &'static str,
+        /// Its bound in bytes.
+        max: usize,
+    },
+    /// The name is too long.
+    #[error("{what} has {found} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Which name.
+        what: &'static str,
+        /// Its length in bytes.
+        found: usize,
+        /// Its bound in bytes.
+        max: usize,
+    },
+    /// The name holds a character that names may not hold.
+    #[error("{what} holds {found:?} at byte {at}; allowed are letters, digits and any of `-_.:/@`")]
+    Character {
+        /// Which name.
+        what: &'static str,
+        /// The character.
+        found: char,
+        /// Its place in bytes from the start.
+        at: usize,
+    },
+}
+
+fn check(what: &'static str, name: &str, max: usize) -> Result<(), InvalidName> {
+    if name.is_empty() {
+        return Err(InvalidName::Empty { what, max });
+    }
+    if name.len() > max {
+        return Err(InvalidName::TooLong { what, found: name.len(), max });
+    }
+    match name.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || "-_.:/@".contains(*c))) {
+        Some((at, found)) => Err(InvalidName::Character { what, found, at }),
+        None => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal, $max:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Checks and takes a name.
+            ///
+            /// # Errors
+            /// If it is empty, too long, or holds a character other than letters, digits and `-_.:/@`.
+            pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidName> {
+                let name = name.as_ref();
+                check($what, name, $max)?;
+                Ok(Self(name.into()))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = InvalidName;
+
+            fn from_str(name: &str) -> Result<Self, InvalidName> {
+                Self::new(name)
+            }
+        }
+
+        impl TryFrom<&str> for $type {
+            type Error = InvalidName;
+
+            fn try_from(name: &str) -> Result<Self, InvalidName> {
+                Self::new(name)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of a peer: a node, a proxy, a hub. Compared byte for byte. Cheap to clone.
+    PeerId, "peer id", MAX_PEER_ID
+}
+
+name! {
+    /// The name of a service that a peer answers, for example `csi/hostpath.csi.example`. Cheap to clone.
+    ServiceName, "service name", MAX_SERVICE_NAME
+}
+
+/// Which life of a peer it is. A session with a higher epoch fences every session with a lower one of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// Takes a number that is higher than every earlier one of the same peer: a counter on disk, or microseconds of wall time.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_outside_its_bounds_is_refused_with_what_was_found() {
+        assert_eq!(PeerId::new(""), Err(InvalidName::Empty { what: "peer id", max: MAX_PEER_ID }));
+        assert!(matches!(
+            PeerId::new("a".repeat(254)),
+            Err(InvalidName::TooLong { found: 254, max: 253, .. })
+        ));
+        assert!(matches!(PeerId::new("edge 1"), Err(InvalidName::Character { found: ' ', at: 4, .. })));
+        assert!(PeerId::new("a".repeat(253)).is_ok());
+        assert!(ServiceName::new("csi/hostpath.csi.example").is_ok());
+    }
+}

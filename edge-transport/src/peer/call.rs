@@ -1,0 +1,194 @@
+//! Calling another peer.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+use super::driver::{Inbox, Note};
+use super::mailbox::{Mail, MailReceiver};
+use crate::frame::{End, Failure, Reason};
+use crate::name::{PeerId, ServiceName};
+
+/// A call to make.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// Who shall answer.
+    pub target: PeerId,
+    /// Which of its services.
+    pub service: ServiceName,
+    /// How long the caller waits. `None`: without limit.
+    pub remaining: Option<Duration>,
+    /// Bytes that belong to the service, at most [`crate::frame::MAX_METADATA`].
+    pub metadata: Bytes,
+    /// The request.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// A call without metadata and without a limit of time.
+    #[must_use]
+    pub fn new(target: PeerId, service: ServiceName, body: impl Into<Bytes>) -> Self {
+        Self { target, service, remaining: None, metadata: Bytes::new(), body: body.into() }
+    }
+
+    /// How long the caller waits.
+    #[must_use]
+    pub fn remaining(mut self, remaining: impl Into<Option<Duration>>) -> Self {
+        self.remaining = remaining.into();
+        self
+    }
+
+    /// Bytes that belong to the service.
+    #[must_use]
+    pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
+        self.metadata = metadata.into();
+        self
+    }
+}
+
+impl std::fmt::Debug for Request {
+    // Bodies and metadata may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request")
+            .field("target", &self.target)
+            .field("service", &self.service)
+            .field("remaining", &self.remaining)
+            .field("body_len", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call was not made: nothing of it has left this peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No hub is connected.
+    #[error("not connected to a hub{}", last_error.as_ref().map_or_else(String::new, |error| format!("; last attempt: {error}")))]
+    NotConnected {
+        /// Why the last attempt to connect failed.
+        last_error: Option<String>,
+    },
+    /// The peer or its hub takes no new calls.
+    #[error("no new calls are taken: {reason}")]
+    Draining {
+        /// Why.
+        reason: String,
+    },
+    /// The peer has been closed.
+    #[error("this peer is closed")]
+    Closed,
+    /// The request does not fit into a frame.
+    #[error("request of {found} bytes; at most {max} can be sent: raise max_frame at both ends or send less")]
+    TooLarge {
+        /// Bytes of body and metadata.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The metadata does not fit into a header.
+    #[error("metadata of {found} bytes; at most {max} are allowed")]
+    MetadataTooLarge {
+        /// Its bytes.
+        found: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The time was over before the request could be sent.
+    #[error("the time was over before the request could be sent")]
+    Deadline,
+}
+
+impl CallError {
+    /// The same as a reason of the schema.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::NotConnected { .. } | Self::Closed => Reason::PeerOffline,
+            Self::Draining { .. } => Reason::Draining,
+            Self::TooLarge { .. } | Self::MetadataTooLarge { .. } => Reason::TooLarge,
+            Self::Deadline => Reason::Deadline,
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self::new(error.reason(), error.to_string())
+    }
+}
+
+/// A part of an answer.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReplyEvent {
+    /// A message.
+    Message(Bytes),
+    /// The service ended the call, with closing bytes of its own. Nothing follows.
+    Finished(Bytes),
+}
+
+impl std::fmt::Debug for ReplyEvent {
+    // Messages may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, bytes) = match self {
+            Self::Message(bytes) => ("Message", bytes),
+            Self::Finished(bytes) => ("Finished", bytes),
+        };
+        f.debug_tuple(name).field(&format_args!("{} bytes", bytes.len())).finish()
+    }
+}
+
+/// The answer to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
+///
+/// Dropping it before the end tells the other side that nobody waits. The work there goes on.
+#[derive(Debug)]
+#[must_use = "dropping the answer means that nobody waits for it"]
+pub struct ReplyStream {
+    number: u64,
+    mail: MailReceiver,
+    inbox: Inbox,
+}
+
+impl ReplyStream {
+    pub(super) const fn new(number: u64, mail: MailReceiver, inbox: Inbox) -> Self {
+        Self { number, mail, inbox }
+    }
+
+    /// The next part; `None` after the end. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<Result<ReplyEvent, Failure>> {
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl Stream for ReplyStream {
+    type Item = Result<ReplyEvent, Failure>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let number = self.number;
+        self.mail.poll(cx).map(|mail| match mail {
+            Mail::Message { message, credit } => {
+                if credit {
+                    // A peer that has stopped puts an end into the mailbox; that is found next.
+                    let _ = self.inbox.notes.send(Note::Credit { number });
+                }
+                Some(Ok(ReplyEvent::Message(message)))
+            }
+            Mail::End(End::Finished(closing)) => Some(Ok(ReplyEvent::Finished(closing))),
+            Mail::End(End::Failed(failure)) => Some(Err(failure)),
+            Mail::Nothing => None,
+        })
+    }
+}
+
+impl Drop for ReplyStream {
+    fn drop(&mut self) {
+        if !self.mail.has_ended() {
+            let _ = self.inbox.notes.send(Note::StopWaiting { number: self.number });
+        }
+    }
+}

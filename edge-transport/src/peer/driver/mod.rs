@@ -1,0 +1,362 @@
+//! The task of a peer: dials, and owns the session.
+
+mod connection;
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+
+use super::gate::Gate;
+use super::handle::max_request;
+use super::mailbox::MailSender;
+use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
+use crate::frame::{self, End, Failure, Hello, Reason};
+use crate::link::{Dialer, Link, LinkError};
+use crate::name::ServiceName;
+use crate::pump::Pump;
+use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
+
+/// Commands that may wait before callers and services are held back. Few, so that a burst is written in small batches, and the
+/// next process works on the first of them while this one still makes the last.
+const COMMANDS: usize = 8;
+
+/// A link that was in use for so long makes the next wait short again. Shorter ones let the waits grow, so that two processes
+/// that fight over one name slow down.
+const STABLE: Duration = Duration::from_secs(1);
+
+/// What callers and services ask of the session, in order. Bounded: whoever asks waits.
+#[derive(Debug)]
+pub(super) enum Command {
+    Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: MailSender },
+    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
+}
+
+/// What must not wait. Bounded by the open calls: at most one credit and one end for each.
+#[derive(Debug)]
+pub(super) enum Note {
+    Credit { number: u64 },
+    StopWaiting { number: u64 },
+    ServiceLost { serving: ServingId },
+    Drain { reason: String },
+    Close,
+}
+
+/// The way to the session.
+#[derive(Debug, Clone)]
+pub(super) struct Inbox {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) notes: mpsc::UnboundedSender<Note>,
+}
+
+/// What ends the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    Drain,
+    Close,
+}
+
+pub(super) struct Driver {
+    session: Session,
+    settings: PeerSettings,
+    dialers: Vec<Box<dyn Dialer>>,
+    services: HashMap<ServiceName, Arc<dyn Service>>,
+    backoff: Backoff,
+    inbox: Inbox,
+    commands: mpsc::Receiver<Command>,
+    notes: mpsc::UnboundedReceiver<Note>,
+    state: watch::Sender<PeerState>,
+    calls: HashMap<u64, MailSender>,
+    gates: HashMap<ServingId, Arc<Gate>>,
+    pump: Option<Pump>,
+    /// Index of the dialer that made the link.
+    dialled: usize,
+    closed: Option<CloseReason>,
+    ending: Ending,
+    /// When a drain that was asked for must be done.
+    drain_by: Option<Instant>,
+    /// Attempts to connect since the last connection.
+    attempts: u64,
+}
+
+impl Driver {
+    pub(super) fn new(
+        hello: Hello,
+        dialers: Vec<Box<dyn Dialer>>,
+        services: HashMap<ServiceName, Arc<dyn Service>>,
+        settings: PeerSettings,
+        backoff: Backoff,
+    ) -> (Self, Inbox, watch::Receiver<PeerState>) {
+        let (command_sender, commands) = mpsc::channel(COMMANDS);
+        let (note_sender, notes) = mpsc::unbounded_channel();
+        let inbox = Inbox { commands: command_sender, notes: note_sender };
+        let (state, state_receiver) = watch::channel(PeerState::Connecting { attempts: 0, last_error: None });
+        let driver = Self {
+            session: Session::new(hello, settings.session.clone()),
+            settings,
+            dialers,
+            services,
+            backoff,
+            inbox: inbox.clone(),
+            commands,
+            notes,
+            state,
+            calls: HashMap::new(),
+            gates: HashMap::new(),
+            pump: None,
+            dialled: 0,
+            closed: None,
+            ending: Ending::No,
+            drain_by: None,
+            attempts: 0,
+        };
+        (driver, inbox, state_receiver)
+    }
+
+    pub(super) async fn run(mut self) {
+        // After a blip the address that worked is the best guess; from then on they are tried in their order.
+        let mut best = None;
+        while self.ending == Ending::No {
+            let order = best.take().map_or(0..self.dialers.len(), |index| index..index + 1);
+            for index in order {
+                if self.attempt(index).await {
+                    best = Some(index);
+                }
+                if best.is_some() || self.ending != Ending::No {
+                    break;
+                }
+            }
+            if self.ending == Ending::No {
+                let wait = self.backoff.next_wait();
+                self.offline(tokio::time::sleep(wait)).await;
+            }
+        }
+        self.stop();
+    }
+
+    /// One attempt at one address, to the end of the link that comes of it. Whether the link was in use.
+    async fn attempt(&mut self, index: usize) -> bool {
+        self.attempts += 1;
+        match self.dial(index).await {
+            Some(Ok(link)) => {
+                let Some(opened) = self.connection(link).await else { return false };
+                if now().saturating_duration_since(opened) >= STABLE {
+                    self.backoff.reset();
+                }
+                true
+            }
+            Some(Err(error)) => {
+                let address = self.dialers[index].address();
+                tracing::info!(%address, %error, "no connection");
+                let error = format!("{address}: {error}");
+                self.connecting(error);
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn connecting(&self, error: String) {
+        self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
+    }
+
+    /// Does something else while there is no link; `None` if the peer is to end meanwhile.
+    async fn offline<F: Future>(&mut self, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            while self.poll_inbox(cx).is_ready() {}
+            if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
+        })
+        .await
+    }
+
+    async fn dial(&mut self, index: usize) -> Option<Result<Link, LinkError>> {
+        let bound = self.settings.dial_timeout;
+        let dialers = std::mem::take(&mut self.dialers);
+        self.dialled = index;
+        let dialled = self.offline(tokio::time::timeout(bound, dialers[index].dial())).await;
+        self.dialers = dialers;
+        let address = || self.dialers[index].address().to_owned();
+        dialled.map(|dialled| {
+            dialled.unwrap_or_else(|_| {
+                let cause = format!("no connection within {bound:?}");
+                Err(LinkError::Address { address: address(), cause })
+            })
+        })
+    }
+
+    /// Takes one command or note. Ready if there was one.
+    fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_command(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        self.poll_note(cx)
+    }
+
+    fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.commands.poll_recv(cx) {
+            Poll::Ready(Some(command)) => {
+                self.command(command);
+                Poll::Ready(())
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_note(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.notes.poll_recv(cx) {
+            Poll::Ready(Some(note)) => {
+                self.note(note);
+                Poll::Ready(())
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Call { number, request, credit, deadline, sender } => {
+                self.calls.insert(number, sender);
+                let Request { target, service, remaining, metadata, body } = *request;
+                let request = frame::Request { service, remaining, metadata, credit, body };
+                self.handle(Event::Call { number, target, request, deadline });
+            }
+            Command::Answer { serving, message, end } => self.answer(serving, message, end),
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Credit { number } => {
+                let bytes = self.calls.get(&number).map_or(0, MailSender::take_read);
+                if bytes > 0 {
+                    self.handle(Event::Credit { number, bytes });
+                }
+            }
+            Note::StopWaiting { number } => {
+                if self.calls.remove(&number).is_some() {
+                    self.handle(Event::StopWaiting { number });
+                }
+            }
+            Note::ServiceLost { serving } => {
+                let failure = Failure::new(Reason::ServiceLost, "the service ended without an answer");
+                self.answer(serving, None, Some(End::Failed(failure)));
+            }
+            Note::Drain { reason } => {
+                self.ending = Ending::Drain;
+                self.drain_by = Some(now() + self.settings.session.drain_timeout);
+                if self.pump.is_some() {
+                    self.state.send_replace(PeerState::Draining { reason: reason.clone() });
+                    self.handle(Event::Drain { reason });
+                }
+            }
+            Note::Close => {
+                self.ending = Ending::Close;
+                self.drain_by = None;
+                self.handle(Event::Close);
+            }
+        }
+    }
+
+    fn answer(&mut self, serving: ServingId, message: Option<Bytes>, end: Option<End>) {
+        if end.is_some() {
+            self.gates.remove(&serving);
+        }
+        self.handle(Event::Answer { serving, message, end });
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.session.handle(event, now());
+        while let Some(action) = self.session.poll_action() {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send(frame) => {
+                if let Some(pump) = &mut self.pump {
+                    pump.push(frame);
+                }
+            }
+            Action::Reply { number, message, end: None } => {
+                if let Some(sender) = self.calls.get(&number) {
+                    sender.put(message, None);
+                }
+            }
+            Action::Reply { number, message, end } => {
+                if let Some(sender) = self.calls.remove(&number) {
+                    sender.put(message, end);
+                }
+            }
+            Action::Serve(incoming) => self.serve(incoming),
+            Action::Credit { serving, bytes } => {
+                if let Some(gate) = self.gates.get(&serving) {
+                    gate.give(bytes);
+                }
+            }
+            Action::Abandoned { serving } => {
+                if let Some(gate) = self.gates.remove(&serving) {
+                    gate.close();
+                }
+            }
+            Action::Opened(remote) => {
+                let Some(pump) = &self.pump else { return };
+                self.attempts = 0;
+                let address = self.dialers[self.dialled].address().to_owned();
+                let kind = pump.link().kind();
+                tracing::info!(%address, %kind, hub = %remote.peer, "connected");
+                let max_frame = self.settings.session.max_frame.min(remote.max_frame);
+                self.state.send_replace(PeerState::Connected {
+                    address,
+                    kind,
+                    hub: remote.peer,
+                    max_request: max_request(max_frame),
+                    since: now(),
+                });
+            }
+            Action::Draining { reason } => {
+                self.state.send_replace(PeerState::Draining { reason });
+            }
+            Action::Close(reason) => self.closed = Some(reason),
+        }
+    }
+
+    fn serve(&mut self, incoming: Incoming) {
+        let Incoming { serving, source, id, request } = incoming;
+        let frame::Request { service: name, remaining, metadata, credit, body } = request;
+        // The session lets only those services through that this peer has named.
+        let Some(service) = self.services.get(&name).map(Arc::clone) else { return };
+        let gate = Arc::new(Gate::new(credit));
+        self.gates.insert(serving, Arc::clone(&gate));
+        let replies = ReplySender::new(serving, gate, self.inbox.clone());
+        let request = IncomingRequest { source, id, service: name, remaining, metadata, body };
+        tracing::debug!(source = %request.source, id = %request.id, service = %request.service, "call");
+        tokio::spawn(async move { service.call(request, replies).await });
+    }
+
+    /// Ends everything that still waits for this peer.
+    fn stop(mut self) {
+        self.handle(Event::LinkLost);
+        self.commands.close();
+        self.notes.close();
+        for gate in self.gates.values() {
+            gate.close();
+        }
+        // What is dropped here with its mailbox open finds an end in it.
+        while self.commands.try_recv().is_ok() {}
+        self.calls.clear();
+        self.state.send_replace(PeerState::Closed);
+    }
+}
+
+/// Tokio's clock, so that tests can pause it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,179 @@
+//! The handle of a running peer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::driver::{Command, Inbox, Note};
+use super::mailbox::mailbox;
+use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream, Request};
+use crate::frame::{HEADROOM, MAX_METADATA};
+use crate::name::PeerId;
+
+/// A running peer. Cheap to clone; when the last clone is dropped the peer closes.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: PeerId,
+    inbox: Inbox,
+    state: watch::Receiver<PeerState>,
+    settings: PeerSettings,
+    numbers: AtomicU64,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = self.inbox.notes.send(Note::Close);
+    }
+}
+
+impl Peer {
+    /// Builds a peer.
+    pub fn builder(name: PeerId) -> PeerBuilder {
+        PeerBuilder::new(name)
+    }
+
+    pub(super) fn new(
+        name: PeerId,
+        inbox: Inbox,
+        state: watch::Receiver<PeerState>,
+        settings: PeerSettings,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { name, inbox, state, settings, numbers: AtomicU64::new(0) }) }
+    }
+
+    /// This peer's name.
+    #[must_use]
+    pub fn name(&self) -> &PeerId {
+        &self.shared.name
+    }
+
+    /// Where the connection stands.
+    #[must_use]
+    pub fn state(&self) -> PeerState {
+        self.shared.state.borrow().clone()
+    }
+
+    /// Follows where the connection stands.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<PeerState> {
+        self.shared.state.clone()
+    }
+
+    /// Waits until a hub is connected.
+    ///
+    /// # Errors
+    /// If the peer is closed.
+    pub async fn connected(&self) -> Result<(), CallError> {
+        let mut state = self.shared.state.clone();
+        let reached = state.wait_for(|state| state.is_connected() || *state == PeerState::Closed).await;
+        match reached.as_deref() {
+            Ok(state) if state.is_connected() => Ok(()),
+            _ => Err(CallError::Closed),
+        }
+    }
+
+    /// Calls another peer. Returns as soon as the request is on its way; what becomes of it comes from the [`ReplyStream`].
+    ///
+    /// # Errors
+    /// If the request does not leave this peer at all.
+    pub async fn call(&self, request: Request) -> Result<ReplyStream, CallError> {
+        let deadline = request.remaining.map(|remaining| Instant::now() + remaining);
+        if request.metadata.len() > MAX_METADATA {
+            return Err(CallError::MetadataTooLarge { found: request.metadata.len(), max: MAX_METADATA });
+        }
+        let found = request.body.len() + request.metadata.len();
+        let max = match self.check_state() {
+            Ok(max) => max,
+            Err(error) if error == CallError::Closed || self.shared.settings.connect_wait.is_zero() => {
+                return Err(error);
+            }
+            // A hub that drains will soon be another one.
+            Err(_) => self.wait_connected(deadline).await?,
+        };
+        if found > max {
+            return Err(CallError::TooLarge { found, max });
+        }
+        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let credit = self.shared.settings.session.credit;
+        let (sender, receiver) = mailbox(credit);
+        let inbox = &self.shared.inbox;
+        let command = Command::Call {
+            number,
+            request: Box::new(request),
+            credit,
+            deadline: deadline.map(Instant::into_std),
+            sender,
+        };
+        let sent = match deadline {
+            None => inbox.commands.send(command).await,
+            Some(deadline) => match inbox.commands.try_reserve() {
+                Ok(slot) => {
+                    slot.send(command);
+                    Ok(())
+                }
+                Err(_) => match tokio::time::timeout_at(deadline, inbox.commands.send(command)).await {
+                    Ok(sent) => sent,
+                    Err(_) => return Err(CallError::Deadline),
+                },
+            },
+        };
+        match sent {
+            Ok(()) => Ok(ReplyStream::new(number, receiver, inbox.clone())),
+            Err(_) => Err(CallError::Closed),
+        }
+    }
+
+    /// Most bytes of a request, or why there can be none.
+    fn check_state(&self) -> Result<usize, CallError> {
+        match &*self.shared.state.borrow() {
+            PeerState::Connected { max_request, .. } => Ok(*max_request),
+            PeerState::Connecting { last_error, .. } => {
+                Err(CallError::NotConnected { last_error: last_error.clone() })
+            }
+            PeerState::Draining { reason } => Err(CallError::Draining { reason: reason.clone() }),
+            PeerState::Closed => Err(CallError::Closed),
+        }
+    }
+
+    async fn wait_connected(&self, deadline: Option<Instant>) -> Result<usize, CallError> {
+        let bound = Instant::now() + self.shared.settings.connect_wait;
+        let until = deadline.map_or(bound, |deadline| deadline.min(bound));
+        match tokio::time::timeout_at(until, self.connected()).await {
+            Ok(Ok(())) => self.check_state(),
+            Ok(Err(error)) => Err(error),
+            Err(_) if deadline.is_some_and(|deadline| deadline <= bound) => Err(CallError::Deadline),
+            Err(_) => self.check_state(),
+        }
+    }
+
+    /// Takes and makes no new calls, waits for open ones as long as `drain_timeout` of the settings, then closes.
+    pub async fn drain(&self, reason: impl Into<String>) {
+        let _ = self.shared.inbox.notes.send(Note::Drain { reason: reason.into() });
+        self.closed().await;
+    }
+
+    /// Closes at once. Open calls end with `LINK_LOST`; services run to their ends.
+    pub async fn close(&self) {
+        let _ = self.shared.inbox.notes.send(Note::Close);
+        self.closed().await;
+    }
+
+    /// Waits until the peer is closed.
+    pub async fn closed(&self) {
+        let mut state = self.shared.state.clone();
+        // An error means that the peer's task has ended, which is the same.
+        let _ = state.wait_for(|state| *state == PeerState::Closed).await;
+    }
+}
+
+/// Most bytes of body and metadata in a frame of at most `max_frame` bytes.
+pub(super) const fn max_request(max_frame: usize) -> usize {
+    max_frame.saturating_sub(HEADROOM)
+}

@@ -1,0 +1,31 @@
+//! A peer: keeps one session to a hub alive over whatever link can be had, calls services of other peers and answers for its own.
+
+mod backoff;
+#[cfg(feature = "runtime")]
+mod builder;
+#[cfg(feature = "runtime")]
+mod call;
+#[cfg(feature = "runtime")]
+mod driver;
+#[cfg(feature = "runtime")]
+mod gate;
+#[cfg(feature = "runtime")]
+mod handle;
+#[cfg(feature = "runtime")]
+mod mailbox;
+#[cfg(feature = "runtime")]
+mod service;
+#[cfg(feature = "runtime")]
+mod state;
+
+pub use backoff::Backoff;
+#[cfg(feature = "runtime")]
+pub use builder::{PeerBuilder, PeerError, PeerSettings};
+#[cfg(feature = "runtime")]
+pub use call::{CallError, ReplyEvent, ReplyStream, Request};
+#[cfg(feature = "runtime")]
+pub use handle::Peer;
+#[cfg(feature = "runtime")]
+pub use service::{CallerGone, IncomingRequest, ReplySender, Service};
+#[cfg(feature = "runtime")]
+pub use state::PeerState;

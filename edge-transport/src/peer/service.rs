@@ -1,0 +1,151 @@
+//! What a peer answers.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::driver::{Command, Inbox, Note};
+use super::gate::Gate;
+use crate::frame::{CallId, End, Failure, Reason, cost};
+use crate::name::{PeerId, ServiceName};
+use crate::session::ServingId;
+
+/// Answers calls. Each call runs in a task of its own, to its end, even if the caller has left or the link is lost: a
+/// deadline ends the wait, never the work.
+#[async_trait::async_trait]
+pub trait Service: Send + Sync + 'static {
+    /// Answers one call. If this returns or panics without having ended the call through `replies`, the caller gets
+    /// `SERVICE_LOST`.
+    async fn call(&self, request: IncomingRequest, replies: ReplySender);
+}
+
+/// A call of another peer.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IncomingRequest {
+    /// Who calls, as authenticated by the hub.
+    pub source: PeerId,
+    /// Which of its calls. With `source`, the call's identity.
+    pub id: CallId,
+    /// What is called.
+    pub service: ServiceName,
+    /// Time left to the caller when it sent the request. `None`: no limit.
+    pub remaining: Option<Duration>,
+    /// Bytes that belong to the service.
+    pub metadata: Bytes,
+    /// The request.
+    pub body: Bytes,
+}
+
+impl std::fmt::Debug for IncomingRequest {
+    // Bodies and metadata may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IncomingRequest")
+            .field("source", &self.source)
+            .field("id", &self.id)
+            .field("service", &self.service)
+            .field("remaining", &self.remaining)
+            .field("body_len", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Nobody waits for this answer any more: the caller has left, its time is over, or the link was lost. The work may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nobody waits for the answer any more")]
+#[non_exhaustive]
+pub struct CallerGone;
+
+/// Sends the answer of one call.
+pub struct ReplySender {
+    serving: ServingId,
+    gate: Arc<Gate>,
+    inbox: Inbox,
+    ended: bool,
+}
+
+impl ReplySender {
+    pub(super) const fn new(serving: ServingId, gate: Arc<Gate>, inbox: Inbox) -> Self {
+        Self { serving, gate, inbox, ended: false }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Sends a message; waits while the caller has not read enough of the earlier ones.
+    ///
+    /// # Errors
+    /// If nobody waits for the answer any more.
+    pub async fn message(&mut self, body: Bytes) -> Result<(), CallerGone> {
+        self.spend(&body).await?;
+        self.answer(Some(body), None).await
+    }
+
+    /// Ends the call with closing bytes of the service's own, at most [`crate::frame::MAX_CLOSING`].
+    ///
+    /// # Errors
+    /// If nobody waits for the answer any more.
+    pub async fn finish(mut self, closing: Bytes) -> Result<(), CallerGone> {
+        self.end(None, End::Finished(closing)).await
+    }
+
+    /// Sends the only or last message and ends the call, in one frame.
+    ///
+    /// # Errors
+    /// If nobody waits for the answer any more.
+    pub async fn message_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), CallerGone> {
+        if let Err(gone) = self.spend(&body).await {
+            // The session must know that the work is done.
+            let _ = self.end(None, End::Finished(Bytes::new())).await;
+            return Err(gone);
+        }
+        self.end(Some(body), End::Finished(closing)).await
+    }
+
+    /// Ends the call with a failure of the transport.
+    ///
+    /// # Errors
+    /// If nobody waits for the answer any more.
+    pub async fn fail(mut self, reason: Reason, detail: impl Into<String> + Send) -> Result<(), CallerGone> {
+        self.end(None, End::Failed(Failure::new(reason, detail))).await
+    }
+
+    async fn spend(&self, body: &Bytes) -> Result<(), CallerGone> {
+        poll_fn(|cx| self.gate.poll_spend(cost(body), cx)).await
+    }
+
+    async fn end(&mut self, message: Option<Bytes>, end: End) -> Result<(), CallerGone> {
+        let wanted = !self.gate.is_closed();
+        self.answer(message, Some(end)).await?;
+        if wanted { Ok(()) } else { Err(CallerGone) }
+    }
+
+    async fn answer(&mut self, message: Option<Bytes>, end: Option<End>) -> Result<(), CallerGone> {
+        let ends = end.is_some();
+        let serving = self.serving;
+        let sent = self.inbox.commands.send(Command::Answer { serving, message, end }).await;
+        // Only now: if this future is dropped while it waits, the call must still end.
+        self.ended |= ends;
+        sent.map_err(|_| CallerGone)
+    }
+}
+
+impl Drop for ReplySender {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A peer that has stopped has no caller to tell.
+            let _ = self.inbox.notes.send(Note::ServiceLost { serving: self.serving });
+        }
+    }
+}
+
+impl std::fmt::Debug for ReplySender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplySender").field("serving", &self.serving).finish_non_exhaustive()
+    }
+}

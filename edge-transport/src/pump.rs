@@ -1,0 +1,125 @@
+//! Moves frames between a link and whoever owns it: many frames are fed, then flushed with one write.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+
+use crate::frame::WireFrame;
+use crate::link::{Link, LinkError};
+
+/// A link and the frames that wait for it.
+#[derive(Debug)]
+pub(crate) struct Pump {
+    link: Link,
+    waiting: VecDeque<WireFrame>,
+    waiting_bytes: usize,
+    unflushed: bool,
+    /// The link has taken something since this was last asked.
+    progressed: bool,
+    /// Bytes of the frame that the link took last.
+    last_taken: usize,
+    refused: Vec<Bytes>,
+}
+
+/// A link's own bound is not known here; below this size no link refuses a frame.
+const SURELY_SENDABLE: usize = 16 * 1024;
+
+impl Pump {
+    pub(crate) const fn new(link: Link) -> Self {
+        Self {
+            link,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            unflushed: false,
+            progressed: false,
+            last_taken: 0,
+            refused: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn push(&mut self, frame: WireFrame) {
+        self.waiting_bytes += frame.len();
+        self.waiting.push_back(frame);
+    }
+
+    /// The queue itself, for whoever fills it from another; its bytes are not counted.
+    pub(crate) const fn queue(&mut self) -> &mut VecDeque<WireFrame> {
+        &mut self.waiting
+    }
+
+    pub(crate) const fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, LinkError>>> {
+        Pin::new(&mut self.link).poll_next(cx)
+    }
+
+    /// Feeds what the link takes and flushes it. Ready when nothing is left to write.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let mut link = Pin::new(&mut self.link);
+        while !self.waiting.is_empty() {
+            if link.as_mut().poll_ready(cx)?.is_pending() {
+                return Poll::Pending;
+            }
+            let Some(frame) = self.waiting.pop_front() else { break };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(frame.len());
+            let lane = frame.lane;
+            self.progressed = true;
+            self.last_taken = frame.len();
+            let head = (frame.len() > SURELY_SENDABLE).then(|| frame.head.clone());
+            match (link.as_mut().start_send(frame), head) {
+                (Ok(()), _) => self.unflushed = true,
+                (Err(LinkError::TooLarge { .. }), Some(head)) => {
+                    // What follows on the lane would come without what was before it.
+                    self.waiting.retain(|later| later.lane != lane);
+                    self.waiting_bytes = self.waiting.iter().map(WireFrame::len).sum();
+                    self.refused.push(head);
+                }
+                (Err(error), _) => return Poll::Ready(Err(error)),
+            }
+        }
+        if self.waiting.capacity() > 256 {
+            self.waiting = VecDeque::new();
+        }
+        if self.unflushed {
+            if link.poll_flush(cx)?.is_pending() {
+                return Poll::Pending;
+            }
+            self.unflushed = false;
+            self.progressed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the link has taken something since the last question.
+    pub(crate) const fn take_progress(&mut self) -> bool {
+        std::mem::replace(&mut self.progressed, false)
+    }
+
+    /// Bytes of the frame that the link took last, which it may still be writing.
+    pub(crate) const fn last_taken(&self) -> usize {
+        self.last_taken
+    }
+
+    /// Heads of the frames that the link refused as too large, without harm to others.
+    pub(crate) fn take_refused(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.refused)
+    }
+
+    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        Pin::new(&mut self.link).poll_close(cx)
+    }
+}

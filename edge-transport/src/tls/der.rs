@@ -1,0 +1,195 @@
+//! A reader for the few parts of an X.509 certificate that the verifier does not hand out: the end of its validity and the
+//! subject's common name. It reads definite lengths only, copies nothing, and answers `None` to whatever it does not know.
+
+/// Tag bytes (X.690 section 8.1.2) of what a certificate is made of.
+mod tag {
+    pub(super) const INTEGER: u8 = 0x02;
+    pub(super) const OID: u8 = 0x06;
+    pub(super) const UTF8_STRING: u8 = 0x0c;
+    pub(super) const PRINTABLE_STRING: u8 = 0x13;
+    pub(super) const IA5_STRING: u8 = 0x16;
+    pub(super) const UTC_TIME: u8 = 0x17;
+    pub(super) const GENERALIZED_TIME: u8 = 0x18;
+    pub(super) const SEQUENCE: u8 = 0x30;
+    pub(super) const SET: u8 = 0x31;
+    pub(super) const VERSION: u8 = 0xa0;
+}
+
+/// 2.5.4.3, the common name.
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next element: its tag and its content.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&[tag, first], mut rest) = self.0.split_first_chunk::<2>()?;
+        let mut length = usize::from(first);
+        if first & 0x80 != 0 {
+            let bytes = usize::from(first & 0x7f);
+            if !(1..=4).contains(&bytes) {
+                return None;
+            }
+            let (digits, after) = rest.split_at_checked(bytes)?;
+            length = digits.iter().fold(0_usize, |sum, digit| sum << 8 | usize::from(*digit));
+            rest = after;
+        }
+        let (content, after) = rest.split_at_checked(length)?;
+        self.0 = after;
+        Some((tag, content))
+    }
+
+    /// The content of the next element, which must have this tag.
+    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
+        self.next().filter(|(found, _)| *found == tag).map(|(_, content)| content)
+    }
+}
+
+/// The parts of a certificate's body up to its subject.
+pub(super) struct Body<'a> {
+    not_after: (u8, &'a [u8]),
+    subject: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    /// Reads a certificate (RFC 5280 section 4.1).
+    pub(super) fn read(certificate: &'a [u8]) -> Option<Self> {
+        let mut outer = Reader(Reader(certificate).expect(tag::SEQUENCE)?);
+        let mut body = Reader(outer.expect(tag::SEQUENCE)?);
+        if body.0.first() == Some(&tag::VERSION) {
+            body.next()?;
+        }
+        body.expect(tag::INTEGER)?;
+        body.expect(tag::SEQUENCE)?;
+        body.expect(tag::SEQUENCE)?;
+        let mut validity = Reader(body.expect(tag::SEQUENCE)?);
+        validity.next()?;
+        let not_after = validity.next()?;
+        let subject = body.expect(tag::SEQUENCE)?;
+        Some(Self { not_after, subject })
+    }
+
+    /// When the certificate ends, in seconds since 1970.
+    pub(super) fn not_after(&self) -> Option<u64> {
+        let (tag, text) = self.not_after;
+        let number = |digits: &[u8]| {
+            digits.iter().try_fold(0_u64, |sum, c| c.is_ascii_digit().then(|| sum * 10 + u64::from(c - b'0')))
+        };
+        let (year, rest) = match tag {
+            // Two digits of the year stand for 1950 to 2049 (RFC 5280 section 4.1.2.5.1).
+            tag::UTC_TIME if text.len() == 13 => match number(&text[..2])? {
+                short @ 50.. => (1900 + short, &text[2..]),
+                short => (2000 + short, &text[2..]),
+            },
+            tag::GENERALIZED_TIME if text.len() == 15 => (number(&text[..4])?, &text[4..]),
+            _ => return None,
+        };
+        let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
+        let (month, day, time) = (month?, day?, hour? * 3600 + minute? * 60 + second?);
+        if rest[10] != b'Z' || !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
+            return None;
+        }
+        Some(days_since_1970(year, month, day) * 86_400 + time)
+    }
+
+    /// The subject's common name, if it has exactly one: of two, none is more the name than the other.
+    pub(super) fn common_name(&self) -> Option<&'a str> {
+        let mut subject = Reader(self.subject);
+        let mut found = None;
+        while let Some(set) = subject.expect(tag::SET) {
+            let mut set = Reader(set);
+            while let Some(attribute) = set.expect(tag::SEQUENCE) {
+                let mut attribute = Reader(attribute);
+                if attribute.expect(tag::OID)? != COMMON_NAME {
+                    continue;
+                }
+                if found.is_some() {
+                    return None;
+                }
+                match attribute.next()? {
+                    (tag::UTF8_STRING | tag::PRINTABLE_STRING | tag::IA5_STRING, text) => {
+                        found = Some(std::str::from_utf8(text).ok()?);
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Days from 1970-01-01 to a day of the Gregorian calendar, from 1970 on.
+fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
+    // Years that begin in March have the leap day at their end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year / 4 - year / 100 + year / 400;
+    // 719_468 days lie between 0000-03-01 and 1970-01-01.
+    (year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1) - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(name: &str) -> Vec<u8> {
+        let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "edge");
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.not_after = rcgen::date_time_ymd(2031, 3, 1);
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn the_common_name_and_the_end_are_read() {
+        let der = certificate("edge-1");
+        let body = Body::read(&der).unwrap();
+        assert_eq!(body.common_name(), Some("edge-1"));
+        assert_eq!(body.not_after(), Some(1_930_089_600));
+    }
+
+    #[test]
+    fn days_are_counted_as_the_calendar_does() {
+        for (date, days) in
+            [((1970, 1, 1), 0), ((2000, 2, 29), 11_016), ((2000, 3, 1), 11_017), ((2038, 1, 19), 24_855)]
+        {
+            assert_eq!(days_since_1970(date.0, date.1, date.2), days, "{date:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_certificate_is_never_more_than_unknown() {
+        let good = certificate("edge-1");
+        let read = |der: &[u8]| {
+            Body::read(der).map(|body| (body.not_after(), body.common_name().map(str::to_owned)))
+        };
+        for end in 0..good.len() {
+            assert_eq!(read(&good[..end]), None, "cut at {end}");
+        }
+        let mut damaged = good.clone();
+        for at in 0..good.len() {
+            for value in [0x00, 0x01, 0x7f, 0x80, 0x84, 0x88, 0xff, good[at] ^ 0x20, good[at].wrapping_add(1)]
+            {
+                damaged[at] = value;
+                let _ = read(&damaged);
+            }
+            damaged[at] = good[at];
+        }
+    }
+
+    #[test]
+    fn two_common_names_are_none() {
+        let name = |text: &[u8]| {
+            let mut attribute = vec![tag::OID, 3];
+            attribute.extend_from_slice(COMMON_NAME);
+            attribute.extend_from_slice(&[tag::UTF8_STRING, u8::try_from(text.len()).unwrap()]);
+            attribute.extend_from_slice(text);
+            let length = u8::try_from(attribute.len()).unwrap();
+            [&[tag::SET, length + 2, tag::SEQUENCE, length], &attribute[..]].concat()
+        };
+        let body = |subject: &'static [u8]| Body { not_after: (0, b""), subject };
+        assert_eq!(body(Vec::leak(name(b"a"))).common_name(), Some("a"));
+        assert_eq!(body(Vec::leak([name(b"a"), name(b"b")].concat())).common_name(), None);
+        assert_eq!(body(Vec::leak(name(&[0xff]))).common_name(), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! The names in a certificate.
+
+use rustls_pki_types::CertificateDer;
+
+use super::der::Body;
+use crate::name::PeerId;
+
+/// The names that a verified certificate gives its owner: DNS names and URIs of the subject alternative name, in their order,
+/// then the subject's common name. What cannot be a [`PeerId`] (a wildcard, say) is left out. The caller has verified the
+/// certificate; this only reads it.
+#[must_use]
+pub fn peer_names(certificate: &CertificateDer<'_>) -> Vec<PeerId> {
+    let mut names = Vec::new();
+    let mut add = |name: &str| {
+        if let Ok(name) = PeerId::new(name)
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    };
+    if let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) {
+        parsed.valid_dns_names().for_each(&mut add);
+        parsed.valid_uri_names().for_each(&mut add);
+    }
+    if let Some(name) = Body::read(certificate).and_then(|body| body.common_name()) {
+        add(name);
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dns_names_then_uris_then_the_common_name_and_no_wildcard() {
+        let mut params =
+            rcgen::CertificateParams::new(vec!["edge-1".to_owned(), "*.edge".to_owned()]).unwrap();
+        params.subject_alt_names.push(rcgen::SanType::URI("spiffe://edge/node/1".try_into().unwrap()));
+        params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:edge-1");
+        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let names = peer_names(certificate.der());
+        assert_eq!(
+            names.iter().map(PeerId::as_str).collect::<Vec<_>>(),
+            ["edge-1", "spiffe://edge/node/1", "system:node:edge-1"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_names() {
+        assert!(peer_names(&CertificateDer::from(&b"garbage"[..])).is_empty());
+    }
+}

@@ -1,0 +1,95 @@
+//! Every kind of link keeps every promise.
+#![cfg(all(feature = "uds", feature = "ws", feature = "quic"))]
+#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+
+mod link_pki;
+
+use edge_transport::link::{
+    Credentials, DEFAULT_MAX_FRAME, Dialer, Limits, Link, LinkError, LinkKind, Listener, conformance, faulty,
+    memory, quic, uds, ws,
+};
+use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use link_pki::Authority;
+
+/// One accepted and one dialled end.
+async fn meet(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Link, Link), LinkError> {
+    let accepting = async { listener.accept().await?.await };
+    tokio::try_join!(dialer.dial(), accepting)
+}
+
+/// The suite from both sides: the dialled end plays either part.
+async fn suite(listener: &mut dyn Listener, dialer: &dyn Dialer) {
+    let listener = tokio::sync::Mutex::new(listener);
+    for dialled_first in [true, false] {
+        let make = || async {
+            let (dialled, accepted) = meet(&mut **listener.lock().await, dialer).await?;
+            Ok(if dialled_first { (dialled, accepted) } else { (accepted, dialled) })
+        };
+        conformance::run(DEFAULT_MAX_FRAME, make).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn memory_links_conform() {
+    let (mut listener, dialer) = memory::listen("hub", DEFAULT_MAX_FRAME);
+    suite(&mut listener, &dialer).await;
+}
+
+#[tokio::test]
+async fn faulty_links_without_faults_conform() {
+    let make = || async {
+        let (left, right) = memory::pair(DEFAULT_MAX_FRAME);
+        Ok((faulty::wrap(left, faulty::Plan::new(1)).0, faulty::wrap(right, faulty::Plan::new(2)).0))
+    };
+    conformance::run(DEFAULT_MAX_FRAME, make).await.unwrap();
+}
+
+#[tokio::test]
+async fn uds_links_conform_and_know_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let mut listener = uds::bind(&path, Limits::default()).unwrap();
+    let dialer = uds::UdsDialer::new(&path, Limits::default()).unwrap();
+    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    assert_eq!(dialled.credentials(), accepted.credentials());
+    assert!(matches!(accepted.credentials(), Credentials::Process { .. }));
+    suite(&mut listener, &dialer).await;
+}
+
+#[tokio::test]
+async fn ws_links_conform() {
+    let mut listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
+    let port = listener.socket_address().port();
+    let dialer = ws::WsDialer::new("127.0.0.1", port, None, Limits::default()).unwrap();
+    suite(&mut listener, &dialer).await;
+}
+
+#[tokio::test]
+async fn wss_links_conform_and_know_the_certificates() {
+    let authority = Authority::new();
+    let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let mut listener = ws::bind("127.0.0.1:0", Some(server), Limits::default()).await.unwrap();
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let port = listener.socket_address().port();
+    let dialer = ws::WsDialer::new("127.0.0.1", port, Some(tls), Limits::default()).unwrap();
+    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    assert_eq!((dialled.kind(), accepted.kind()), (LinkKind::Wss, LinkKind::Wss));
+    assert_eq!(link_pki::names(&dialled), ["hub"]);
+    assert_eq!(link_pki::names(&accepted), ["edge-1"]);
+    suite(&mut listener, &dialer).await;
+}
+
+// On several threads, so that the connection's own task runs beside the link's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quic_links_conform_and_know_the_certificates() {
+    let authority = Authority::new();
+    let server = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let mut listener = quic::bind("127.0.0.1:0", &server, Limits::default()).await.unwrap();
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let port = listener.socket_address().port();
+    let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
+    let (dialled, accepted) = meet(&mut listener, &dialer).await.unwrap();
+    assert_eq!(link_pki::names(&dialled), ["hub"]);
+    assert_eq!(link_pki::names(&accepted), ["edge-1"]);
+    suite(&mut listener, &dialer).await;
+}

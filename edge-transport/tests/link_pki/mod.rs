@@ -1,0 +1,72 @@
+//! Certificates for tests.
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+
+use edge_transport::link::{Credentials, Link};
+use edge_transport::tls::Identity;
+use rcgen::{CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType};
+
+/// A private certificate authority.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A certificate and its key as PEM.
+pub(crate) struct Issued {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        // Each has a name of its own, so that a stranger is not mistaken for a forger.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("authority {:02x?}", &key.public_key_raw()[..8]));
+        Self { issuer: CertifiedIssuer::self_signed(params, key).unwrap() }
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate that is good until the given year, for a peer that can also be reached at 127.0.0.1.
+    pub(crate) fn issue_until(&self, name: &str, year: i32) -> Issued {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    pub(crate) fn issue(&self, name: &str) -> Issued {
+        self.issue_until(name, 2090)
+    }
+
+    /// An identity that this authority has issued and that believes in it.
+    pub(crate) fn identity(&self, name: &str) -> Identity {
+        self.issue(name).trusting(self)
+    }
+}
+
+impl Issued {
+    pub(crate) fn trusting(&self, authority: &Authority) -> Identity {
+        Identity::from_pem(self.certificate.as_bytes(), self.key.as_bytes(), authority.pem().as_bytes())
+            .unwrap()
+    }
+}
+
+/// The names that the other end's certificate has given.
+pub(crate) fn names(link: &Link) -> Vec<&str> {
+    match link.credentials() {
+        Credentials::Certificate(names) => names.iter().map(edge_transport::PeerId::as_str).collect(),
+        _ => Vec::new(),
+    }
+}

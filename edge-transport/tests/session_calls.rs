@@ -1,0 +1,231 @@
+//! Calls between peers through a hub, over memory links.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod session_common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::Reason;
+use session_common::{collect, echo, net};
+
+#[tokio::test(start_paused = true)]
+async fn a_unary_call_comes_back_with_its_closing_bytes() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let request = echo("edge-1", "hello").metadata("meta").remaining(Duration::from_secs(5));
+    let (messages, end) = collect(cloud.call(request).await.unwrap()).await;
+    assert_eq!(messages, [Bytes::from("hello")]);
+    assert_eq!(end, Ok(Bytes::from("meta")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_arrives_whole_and_in_order() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let (messages, end) = collect(cloud.call(echo("edge-1", "stream:500:4000")).await.unwrap()).await;
+    assert_eq!(end, Ok(Bytes::from("done")));
+    let numbers: Vec<u64> =
+        messages.iter().map(|message| u64::from_be_bytes(message[4000..].try_into().unwrap())).collect();
+    assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_is_not_connected_is_told_at_once() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let before = tokio::time::Instant::now();
+    let (_, end) = collect(cloud.call(echo("nobody", "x")).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::PeerOffline));
+    assert!(before.elapsed() < Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_calls_in_flight_each_get_their_own_answer() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let mut calls = tokio::task::JoinSet::new();
+    for index in 0..256_u32 {
+        let cloud = cloud.clone();
+        calls.spawn(async move {
+            for round in 0..4_u32 {
+                let body = format!("{index}/{round}");
+                let (messages, end) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+                assert_eq!((messages, end), (vec![Bytes::from(body)], Ok(Bytes::new())));
+            }
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    assert_eq!(net.hub.stats().open_calls, 0);
+    assert_eq!(net.hub.stats().calls, 1024);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peers_may_call_each_other_and_themselves() {
+    let net = net();
+    let (left, _) = net.edge("left").await;
+    let (right, _) = net.edge("right").await;
+    for (from, to) in [(&left, "right"), (&right, "left"), (&left, "left")] {
+        let (messages, _) = collect(from.call(echo(to, "x")).await.unwrap()).await;
+        assert_eq!(messages, [Bytes::from("x")]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_holds_the_service_back() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let mut replies = cloud.call(echo("edge-1", "stream:1000:16384")).await.unwrap();
+    // With nobody reading, everything comes to rest; then time jumps.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let sent = service.sent.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(sent, 16, "256 KiB of credit are 15.9 messages of 16 KiB, and the last may overdraw");
+    // The same reader, once it reads, gets all of it; another call was never held back.
+    let (other, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    assert_eq!(other.len(), 1);
+    assert!(replies.next().await.unwrap().is_ok());
+    let (messages, end) = collect(replies).await;
+    assert_eq!((messages.len(), end), (999, Ok(Bytes::from("done"))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_the_wait_and_not_the_work() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let before = tokio::time::Instant::now();
+    let request = echo("edge-1", "never").remaining(Duration::from_secs(2));
+    let (_, end) = collect(cloud.call(request).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::Deadline));
+    assert_eq!(before.elapsed().as_secs(), 2);
+    assert_eq!(service.finished.load(std::sync::atomic::Ordering::SeqCst), 0);
+    service.release.notify_one();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(service.finished.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(net.hub.stats().open_calls, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_frees_the_call_while_the_service_runs_on() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let replies = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    assert_eq!(net.hub.stats().open_calls, 1);
+    drop(replies);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(net.hub.stats().open_calls, 0);
+    service.release.notify_one();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(service.finished.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    for (body, reason) in
+        [("drop", Reason::ServiceLost), ("panic", Reason::ServiceLost), ("fail", Reason::Overloaded)]
+    {
+        let (_, end) = collect(cloud.call(echo("edge-1", body)).await.unwrap()).await;
+        assert_eq!(end, Err(reason), "{body}");
+    }
+    let request = edge_transport::Request::new(
+        session_common::peer_id("edge-1"),
+        session_common::service_name("other"),
+        Bytes::new(),
+    );
+    let (_, end) = collect(cloud.call(request).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::NoSuchService));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_or_answer_beyond_the_frame_bound_is_refused_before_it_is_sent() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let max = 8 * 1024 * 1024 - 1024;
+    let (messages, _) = collect(cloud.call(echo("edge-1", vec![1; max])).await.unwrap()).await;
+    assert_eq!(messages[0].len(), max);
+    let error = cloud.call(echo("edge-1", vec![1; max + 1])).await.unwrap_err();
+    assert_eq!(error, edge_transport_too_large(max + 1, max));
+    let (_, end) = collect(cloud.call(echo("edge-1", format!("stream:1:{max}"))).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::TooLarge), "8 bytes too many");
+    let (messages, _) = collect(cloud.call(echo("edge-1", "after")).await.unwrap()).await;
+    assert_eq!(messages, [Bytes::from("after")], "nothing else suffers");
+}
+
+fn edge_transport_too_large(found: usize, max: usize) -> edge_transport::CallError {
+    let error = edge_transport::CallError::TooLarge { found, max };
+    assert_eq!(error.reason(), Reason::TooLarge);
+    error
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_several_threads_no_wake_up_is_lost() {
+    let net = net();
+    let (_left, _) = net.edge("left").await;
+    let (_right, _) = net.edge("right").await;
+    let cloud = net.caller("cloud").await;
+    let mut calls = tokio::task::JoinSet::new();
+    for index in 0..32_u32 {
+        let cloud = cloud.clone();
+        calls.spawn(async move {
+            for round in 0..50_u32 {
+                let body =
+                    if round % 10 == 0 { "stream:40:9000".to_owned() } else { format!("{index}/{round}") };
+                let target = if index % 2 == 0 { "left" } else { "right" };
+                let replies = cloud.call(echo(target, body)).await.unwrap();
+                let (messages, end) =
+                    tokio::time::timeout(Duration::from_secs(20), collect(replies)).await.unwrap();
+                assert_eq!((messages.len(), end.is_ok()), (if round % 10 == 0 { 40 } else { 1 }, true));
+            }
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    net.hub.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_beyond_what_a_peer_works_on_are_refused() {
+    let mut settings = edge_transport::PeerSettings::default();
+    settings.session.max_serving = 3;
+    settings.session.max_serving_bytes = 1000;
+    let net = net();
+    let echo_service = session_common::Echo::default();
+    let edge = edge_transport::Peer::builder(session_common::peer_id("edge-1"))
+        .dialer(Box::new(net.dialer.clone()))
+        .service(session_common::service_name("echo"), echo_service.clone())
+        .settings(settings)
+        .start()
+        .unwrap();
+    edge.connected().await.unwrap();
+    let cloud = net.caller("cloud").await;
+    let mut body = b"never:".to_vec();
+    body.resize(600, b'.');
+    let mut first = cloud.call(echo("edge-1", body.clone())).await.unwrap();
+    echo_service.started.notified().await;
+    let (_, end) = collect(cloud.call(echo("edge-1", body)).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::Overloaded), "1200 bytes");
+    let _others = (
+        cloud.call(echo("edge-1", "never")).await.unwrap(),
+        cloud.call(echo("edge-1", "never")).await.unwrap(),
+    );
+    let (_, end) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::Overloaded), "a fourth call");
+    echo_service.release.notify_one();
+    assert!(first.next().await.unwrap().is_ok());
+    let (messages, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    assert_eq!(messages.len(), 1);
+}

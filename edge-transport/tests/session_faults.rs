@@ -1,0 +1,131 @@
+//! Peers and a hub over links that fail on purpose.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails and speaks by them"
+)]
+
+mod session_common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use edge_transport::link::faulty::{self, Faults, Handle, Plan};
+use edge_transport::link::memory::MemoryDialer;
+use edge_transport::link::{Dialer, Link, LinkError};
+use edge_transport::{Peer, PeerSettings, Reason};
+use session_common::{Echo, collect, echo, net, peer_id, service_name};
+use tokio::time::{Instant, timeout};
+
+/// Every link that it makes follows the next plan.
+#[derive(Clone)]
+struct Faulty {
+    inner: MemoryDialer,
+    plan: Arc<dyn Fn(u64) -> Plan + Send + Sync>,
+    dials: Arc<AtomicU64>,
+    last: Arc<Mutex<Option<Handle>>>,
+}
+
+impl Faulty {
+    fn new(inner: MemoryDialer, plan: impl Fn(u64) -> Plan + Send + Sync + 'static) -> Self {
+        Self { inner, plan: Arc::new(plan), dials: Arc::default(), last: Arc::default() }
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for Faulty {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let number = self.dials.fetch_add(1, Ordering::SeqCst);
+        let (link, handle) = faulty::wrap(self.inner.dial().await?, (self.plan)(number));
+        *self.last.lock().unwrap() = Some(handle);
+        Ok(link)
+    }
+
+    fn address(&self) -> &str {
+        "faulty"
+    }
+}
+
+fn edge(dialer: Faulty) -> (Peer, Echo) {
+    let echo = Echo::default();
+    let builder =
+        Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).service(service_name("echo"), echo.clone());
+    (builder.start().unwrap(), echo)
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_links_that_are_cut_again_and_again_every_call_ends_soon_and_the_peer_comes_back() {
+    let net = net();
+    let faults = |number: u64, salt: u64| Faults::default().with_cut_after(2 + (number * 7 + salt) % 23);
+    let dialer = Faulty::new(net.dialer.clone(), move |number| {
+        Plan::new(number).with_sending(faults(number, 3)).with_receiving(faults(number, 11))
+    });
+    let (_edge, _) = edge(dialer.clone());
+    let cloud = net.caller("cloud").await;
+    let (mut good, mut lost, mut offline) = (0, 0, 0);
+    for index in 0..400 {
+        let body = if index % 3 == 0 { "stream:5:100" } else { "x" };
+        let before = Instant::now();
+        match collect(cloud.call(echo("edge-1", body)).await.unwrap()).await.1 {
+            Ok(_) => good += 1,
+            // One direction may be cut while the other stands: then silence tells.
+            Err(Reason::LinkLost) => lost += 1,
+            Err(Reason::PeerOffline) => offline += 1,
+            Err(other) => panic!("{other}"),
+        }
+        assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(good > 200 && lost > 10, "{good} good, {lost} lost, {offline} offline");
+    assert!(dialer.dials.load(Ordering::SeqCst) > 10);
+    assert_eq!(net.hub.stats().open_calls, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_links_that_twist_frames_every_call_ends_by_its_deadline() {
+    let faults = Faults::default().with_drop(30).with_duplicate(30).with_corrupt(30).with_reorder(3);
+    for seed in 0..10 {
+        eprintln!("seed {seed}");
+        let net = net();
+        let dialer = Faulty::new(net.dialer.clone(), move |number| {
+            Plan::new(seed * 1000 + number).with_sending(faults).with_receiving(faults)
+        });
+        let (_edge, _) = edge(dialer);
+        let cloud = net.caller("cloud").await;
+        for index in 0..100 {
+            let body = if index % 3 == 0 { "stream:20:100" } else { "x" };
+            let request = echo("edge-1", body).remaining(Duration::from_secs(1));
+            let replies = cloud.call(request).await.unwrap();
+            // How it ends is up to the faults; that it ends is not.
+            let _ = timeout(Duration::from_millis(1010), collect(replies)).await.unwrap();
+        }
+        assert_eq!(net.hub.stats().open_calls, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
+    let net = net();
+    let dialer = Faulty::new(net.dialer.clone(), Plan::new);
+    let (edge, service) = edge(dialer.clone());
+    edge.connected().await.unwrap();
+    let mut settings = PeerSettings::default();
+    settings.session.ping_interval = Duration::from_secs(2);
+    let cloud = net.caller_with("cloud", settings).await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    let before = Instant::now();
+    dialer.last.lock().unwrap().as_ref().unwrap().half_open();
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert_eq!(dialer.dials.load(Ordering::SeqCst), 2);
+    // The work went on all the while.
+    service.release.notify_one();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(service.finished.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,729 @@
+//! Links that come, go, and misbehave.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod session_common;
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::frame::{self, CallId, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
+use edge_transport::hub::Presence;
+use edge_transport::link::{Dialer, Link, LinkError};
+use edge_transport::{CallError, Epoch, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
+use futures_util::{SinkExt, StreamExt};
+use session_common::{Echo, collect, echo, listen, net, net_with, peer_id, service_name};
+use tokio::time::{Instant, sleep, timeout};
+
+/// A peer that speaks frame by frame.
+struct Raw {
+    link: Link,
+}
+
+impl Raw {
+    async fn dial(net: &session_common::Net) -> Self {
+        Self { link: net.dialer.dial().await.unwrap() }
+    }
+
+    async fn admitted(net: &session_common::Net, name: &str, epoch: u64) -> Self {
+        let mut raw = Self::dial(net).await;
+        raw.send(Kind::Hello(hello(name, epoch, 1, 1))).await;
+        assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)));
+        raw
+    }
+
+    async fn send(&mut self, kind: Kind) {
+        self.send_frame(Frame::hop(kind)).await;
+    }
+
+    async fn send_frame(&mut self, frame: Frame) {
+        self.link.send(frame::encode(frame, Lane::Control)).await.unwrap();
+    }
+
+    async fn send_bytes(&mut self, bytes: &'static [u8]) {
+        let frame = WireFrame::new(Lane::Control, false, Bytes::from_static(bytes), Bytes::new());
+        self.link.send(frame).await.unwrap();
+    }
+
+    /// The next frame but pings; `None` when the hub has closed.
+    async fn receive(&mut self) -> Option<Frame> {
+        loop {
+            let bytes = timeout(Duration::from_secs(60), self.link.next()).await.unwrap()?.ok()?;
+            match frame::decode(bytes, usize::MAX).unwrap() {
+                Frame { kind: Kind::Ping { .. }, .. } => {}
+                frame => return Some(frame),
+            }
+        }
+    }
+
+    async fn refusal(&mut self) -> String {
+        let Some(Frame { kind: Kind::Drain { reason }, .. }) = self.receive().await else {
+            panic!("no reason")
+        };
+        assert!(self.receive().await.is_none(), "the hub closes after its refusal");
+        reason
+    }
+
+    async fn call(&mut self, epoch: u64, number: u64, target: &str, source: Option<&str>) {
+        let mut request = frame_request();
+        request.body = Bytes::from_static(b"never");
+        let id = CallId::new(Epoch::new(epoch), number);
+        self.send_frame(Frame::call(source.map(peer_id), Some(peer_id(target)), id, Part::Request(request)))
+            .await;
+    }
+
+    async fn failure(&mut self) -> (u64, Reason) {
+        match self.receive().await.unwrap().kind {
+            Kind::Call(id, Part::Reply(Reply { end: Some(frame::End::Failed(failure)), .. })) => {
+                (id.number, failure.reason())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn hello(name: &str, epoch: u64, min: u32, max: u32) -> Hello {
+    let mut hello = Hello::new(peer_id(name), Epoch::new(epoch));
+    (hello.version_min, hello.version_max) = (min, max);
+    hello
+}
+
+fn frame_request() -> frame::Request {
+    frame::Request::new(service_name("echo"), Bytes::new())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_cut_in_the_middle_of_a_call_ends_it_at_once() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let mut edge = Raw::admitted(&net, "edge-1", 1).await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    assert!(matches!(edge.receive().await.unwrap().kind, Kind::Call(_, Part::Request(_))));
+    drop(edge);
+    let before = Instant::now();
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    assert!(before.elapsed() < Duration::from_millis(10));
+    assert_eq!(net.hub.stats().open_calls, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requester_that_is_gone_is_told_to_the_target() {
+    let net = net();
+    let mut cloud = Raw::admitted(&net, "cloud", 1).await;
+    let mut edge = Raw::admitted(&net, "edge-1", 1).await;
+    cloud.call(1, 1, "edge-1", None).await;
+    assert!(matches!(edge.receive().await.unwrap().kind, Kind::Call(_, Part::Request(_))));
+    drop(cloud);
+    let stop = edge.receive().await.unwrap();
+    assert_eq!(
+        (stop.source, stop.kind),
+        (Some(peer_id("cloud")), Kind::Call(CallId::new(Epoch::new(1), 1), Part::StopWaiting))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_comes_back_within_a_second_and_calls_go_on() {
+    let net = net();
+    let mut settings = PeerSettings::default();
+    settings.connect_wait = Duration::from_secs(1);
+    let cloud = Peer::builder(peer_id("cloud"))
+        .epoch(Epoch::new(5))
+        .dialer(Box::new(net.dialer.clone()))
+        .settings(settings)
+        .start()
+        .unwrap();
+    let (_edge, _) = net.edge("edge-1").await;
+    cloud.connected().await.unwrap();
+    let intruder = Raw::admitted(&net, "cloud", 5).await;
+    let mut watch = cloud.watch();
+    watch.wait_for(|state| !state.is_connected()).await.unwrap();
+    let before = Instant::now();
+    let (messages, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    assert_eq!(messages.len(), 1);
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    drop(intruder);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_hub_calls_fail_at_once_and_say_why() {
+    let (listener, dialer) = listen();
+    drop(listener);
+    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).start().unwrap();
+    let mut watch = peer.watch();
+    watch.wait_for(|state| matches!(state, PeerState::Connecting { attempts: 2.., .. })).await.unwrap();
+    let error = peer.call(echo("edge-1", "x")).await.unwrap_err();
+    assert!(
+        matches!(&error, CallError::NotConnected { last_error: Some(cause) } if cause.contains("nobody listens")),
+        "{error}"
+    );
+    peer.close().await;
+    assert_eq!(peer.call(echo("edge-1", "x")).await.unwrap_err(), CallError::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_may_wait_for_the_connection_but_not_beyond_its_time() {
+    let (listener, dialer) = listen();
+    let mut settings = PeerSettings::default();
+    settings.connect_wait = Duration::from_secs(9);
+    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap();
+    let before = Instant::now();
+    let error = peer.call(echo("edge-1", "x").remaining(Duration::from_secs(1))).await.unwrap_err();
+    assert_eq!((error, before.elapsed().as_secs()), (CallError::Deadline, 1));
+    let error = peer.call(echo("edge-1", "x")).await.unwrap_err();
+    assert!(matches!(error, CallError::NotConnected { .. }));
+    assert_eq!(before.elapsed().as_secs(), 10);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let (_, end) = collect(peer.call(echo("edge-1", "x")).await.unwrap()).await;
+    assert_eq!(end, Err(Reason::PeerOffline));
+    hub.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_without_overlap_are_refused_with_both_ranges() {
+    let net = net();
+    let mut raw = Raw::dial(&net).await;
+    raw.send(Kind::Hello(hello("edge-1", 1, 2, 3))).await;
+    let reason = raw.refusal().await;
+    assert!(reason.contains("this end speaks 1, the other 2 to 3"), "{reason}");
+    let mut newer = Raw::dial(&net).await;
+    newer.send(Kind::Hello(hello("edge-1", 1, 1, 9))).await;
+    assert!(
+        matches!(newer.receive().await.unwrap().kind, Kind::Hello(_)),
+        "a newer peer that still speaks 1 is taken"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hello_that_never_comes_has_a_deadline() {
+    let net = net();
+    let before = Instant::now();
+    let mut raw = Raw::dial(&net).await;
+    assert!(raw.refusal().await.contains("no hello within"));
+    assert_eq!(before.elapsed().as_secs(), 5);
+    assert_eq!(net.hub.stats().failed_handshakes, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_frame_that_is_no_hello_is_refused() {
+    let net = net();
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"\x01", b"", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+        let mut raw = Raw::dial(&net).await;
+        raw.send_bytes(bytes).await;
+        assert!(raw.refusal().await.contains("protocol error"), "{bytes:?}");
+    }
+    let mut raw = Raw::dial(&net).await;
+    raw.send(Kind::Ping { nonce: 1 }).await;
+    assert!(raw.refusal().await.contains("not a hello"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_without_credentials_is_refused_unless_it_was_allowed() {
+    let (listener, dialer) = listen();
+    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let net = session_common::Net { hub, dialer };
+    let mut raw = Raw::dial(&net).await;
+    raw.send(Kind::Hello(hello("edge-1", 1, 1, 1))).await;
+    assert!(raw.refusal().await.contains("proves no name"));
+    assert_eq!(net.hub.stats().unauthenticated, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_claims_another_source_ends_only_its_call() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let mut raw = Raw::admitted(&net, "mallory", 1).await;
+    raw.call(1, 1, "edge-1", Some("cloud")).await;
+    assert_eq!(raw.failure().await, (1, Reason::Forbidden));
+    assert_eq!(net.hub.stats().spoofed, 1);
+    raw.call(1, 2, "nobody", Some("mallory")).await;
+    assert_eq!(raw.failure().await, (2, Reason::PeerOffline), "the link goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_from_another_peer_than_the_target_is_refused() {
+    let net = net();
+    let mut cloud = Raw::admitted(&net, "cloud", 1).await;
+    let mut edge = Raw::admitted(&net, "edge-1", 1).await;
+    let mut mallory = Raw::admitted(&net, "mallory", 1).await;
+    cloud.call(1, 1, "edge-1", None).await;
+    edge.receive().await.unwrap();
+    let id = CallId::new(Epoch::new(1), 1);
+    let reply = |text: &'static str| {
+        let mut reply = Reply::new(1);
+        reply.message = Some(Bytes::from_static(text.as_bytes()));
+        reply.end = Some(frame::End::Finished(Bytes::new()));
+        Frame::call(None, Some(peer_id("cloud")), id, Part::Reply(reply))
+    };
+    mallory.send_frame(reply("false")).await;
+    while net.hub.stats().wrong_replier == 0 {
+        tokio::task::yield_now().await;
+    }
+    edge.send_frame(reply("true")).await;
+    let got = cloud.receive().await.unwrap();
+    assert_eq!(got.source, Some(peer_id("edge-1")));
+    assert!(
+        matches!(got.kind, Kind::Call(_, Part::Reply(reply)) if reply.message == Some(Bytes::from("true")))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_life_replaces_an_older_one_and_an_older_one_is_refused() {
+    let net = net();
+    let mut presence = net.hub.presence();
+    let mut old = Raw::admitted(&net, "edge-1", 7).await;
+    let mut same = Raw::admitted(&net, "edge-1", 7).await;
+    assert!(old.refusal().await.contains("connected again with epoch 7"));
+    let mut older = Raw::dial(&net).await;
+    older.send(Kind::Hello(hello("edge-1", 6, 1, 1))).await;
+    assert!(older.refusal().await.contains("this is an older life"));
+    let newer = Raw::admitted(&net, "edge-1", 8).await;
+    assert!(same.refusal().await.contains("connected again with epoch 8"));
+    drop(newer);
+    for epoch in [7, 7, 8] {
+        assert!(matches!(presence.recv().await.unwrap(), Presence::Up(info) if info.epoch.number() == epoch));
+    }
+    assert!(matches!(presence.recv().await.unwrap(), Presence::Down { epoch, .. } if epoch.number() == 8));
+    assert!(net.hub.peers().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_on_an_open_link_is_counted_and_harms_nothing() {
+    let net = net();
+    let (_edge, _) = net.edge("edge-1").await;
+    let mut raw = Raw::admitted(&net, "cloud", 1).await;
+    for bytes in [&b"\x00"[..], b"\x05abc", b"\xff\xff\xff", b"\x02\xff\xff", b""] {
+        raw.send_bytes(bytes).await;
+    }
+    raw.call(1, 3, "nobody", None).await;
+    assert_eq!(raw.failure().await, (3, Reason::PeerOffline));
+    assert_eq!(net.hub.stats().malformed, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_is_found_dead_and_a_quiet_one_is_kept() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let mut edge = Raw::admitted(&net, "edge-1", 1).await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    edge.receive().await.unwrap();
+    let before = Instant::now();
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    assert_eq!(before.elapsed().as_secs(), 10);
+    sleep(Duration::from_secs(3600)).await;
+    assert!(cloud.state().is_connected());
+    assert_eq!(net.hub.peers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_finds_a_silent_hub_dead() {
+    let (mut listener, dialer) = listen();
+    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).start().unwrap();
+    let mut hub = edge_transport::link::Listener::accept(&mut listener).await.unwrap().await.unwrap();
+    hub.next().await.unwrap().unwrap();
+    hub.send(frame::encode(Frame::hop(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
+    peer.connected().await.unwrap();
+    let before = Instant::now();
+    let mut watch = peer.watch();
+    watch.wait_for(|state| !state.is_connected()).await.unwrap();
+    assert!((10_000..10_010).contains(&before.elapsed().as_millis()), "{:?}", before.elapsed());
+    let mut again = edge_transport::link::Listener::accept(&mut listener).await.unwrap().await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(11), "{:?}", before.elapsed());
+    again.next().await.unwrap().unwrap();
+    again.send(frame::encode(Frame::hop(Kind::Hello(hello("hub", 1, 1, 1))), Lane::Control)).await.unwrap();
+    peer.connected().await.unwrap();
+    let before = Instant::now();
+    drop(again);
+    watch.wait_for(|state| !state.is_connected()).await.unwrap();
+    assert!(before.elapsed() < Duration::from_millis(10), "a cut is seen at once");
+    assert!(
+        matches!(peer.state(), PeerState::Connecting { last_error: Some(error), .. } if error.contains("cut"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_peer_finishes_its_calls_and_takes_no_new_ones() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let (edge, service) = net.edge("edge-1").await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    let draining = tokio::spawn(async move { edge.drain("update").await });
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1, Err(Reason::Draining));
+    assert!(!draining.is_finished());
+    service.release.notify_one();
+    assert_eq!(collect(call).await.1, Ok(Bytes::new()));
+    timeout(Duration::from_secs(1), draining).await.unwrap().unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1, Err(Reason::PeerOffline));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_hub_finishes_calls_then_closes() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let (_edge, service) = net.edge("edge-1").await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    let hub = net.hub.clone();
+    let draining = tokio::spawn(async move { hub.drain("update").await });
+    let mut watch = cloud.watch();
+    watch.wait_for(|state| matches!(state, PeerState::Draining { .. })).await.unwrap();
+    let error = cloud.call(echo("edge-1", "x")).await.unwrap_err();
+    assert!(matches!(&error, CallError::Draining { reason } if reason == "update"), "{error}");
+    service.release.notify_one();
+    assert_eq!(collect(call).await.1, Ok(Bytes::new()));
+    timeout(Duration::from_secs(1), draining).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_has_a_bound_and_a_close_does_not_wait() {
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let (edge, service) = net.edge("edge-1").await;
+    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    let before = Instant::now();
+    edge.drain("update").await;
+    assert_eq!(before.elapsed().as_secs(), 30);
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    let before = Instant::now();
+    net.hub.close().await;
+    cloud.close().await;
+    assert!(before.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_read_costs_its_callers_only() {
+    let mut settings = HubSettings::default();
+    settings.queue_bytes = 1024 * 1024;
+    let net = net_with(|builder| builder.settings(settings));
+    let cloud = net.caller("cloud").await;
+    let (_good, _) = net.edge("good").await;
+    let _stuck = Raw::admitted(&net, "stuck", 1).await;
+    let mut calls = Vec::new();
+    for _ in 0..128 {
+        calls.push(
+            cloud.call(echo("stuck", vec![0; 64 * 1024]).remaining(Duration::from_secs(1))).await.unwrap(),
+        );
+    }
+    let (messages, _) = collect(cloud.call(echo("good", "x")).await.unwrap()).await;
+    assert_eq!(messages.len(), 1);
+    assert!(net.hub.stats().queued_bytes <= 1024 * 1024 + 64 * 128);
+    let mut overloaded = 0;
+    for call in calls {
+        match collect(call).await.1 {
+            Err(Reason::Overloaded) => overloaded += 1,
+            other => assert_eq!(other, Err(Reason::Deadline)),
+        }
+    }
+    assert!(overloaded > 0, "1 MiB may wait, 8 MiB came");
+    assert_eq!(net.hub.stats().overloaded, overloaded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_policy_decides_who_may_call_whom() {
+    struct OnlyCloud;
+    impl edge_transport::hub::Policy for OnlyCloud {
+        fn may_call(
+            &self,
+            requester: &edge_transport::hub::Requester<'_>,
+            _: &edge_transport::PeerId,
+            _: &edge_transport::ServiceName,
+        ) -> bool {
+            requester.peer.as_str() == "cloud"
+        }
+    }
+    let net = net_with(|builder| builder.policy(OnlyCloud));
+    let cloud = net.caller("cloud").await;
+    let (edge, _) = net.edge("edge-1").await;
+    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert_eq!(collect(edge.call(echo("cloud", "x")).await.unwrap()).await.1, Err(Reason::Forbidden));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_address_is_used_when_the_first_does_not_answer() {
+    struct Never;
+    #[async_trait::async_trait]
+    impl Dialer for Never {
+        async fn dial(&self) -> Result<Link, LinkError> {
+            std::future::pending().await
+        }
+        fn address(&self) -> &str {
+            "never"
+        }
+    }
+    let net = net();
+    let before = Instant::now();
+    let echo_service = Echo::default();
+    let peer = Peer::builder(peer_id("edge-1"))
+        .dialers([Box::new(Never) as Box<dyn Dialer>, Box::new(net.dialer.clone())])
+        .service(service_name("echo"), echo_service.clone())
+        .start()
+        .unwrap();
+    peer.connected().await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 5);
+    assert!(matches!(peer.state(), PeerState::Connected { address, .. } if address == "memory:hub"));
+    // After a blip the address that worked is tried first.
+    let before = Instant::now();
+    let epoch = net.hub.peers()[0].epoch;
+    drop(Raw::admitted(&net, "edge-1", epoch.number()).await);
+    let mut watch = peer.watch();
+    watch.wait_for(|state| !state.is_connected()).await.unwrap();
+    peer.connected().await.unwrap();
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    assert_eq!(echo_service.finished.load(SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_with_a_lower_bound_than_the_session_ends_calls_and_not_itself() {
+    let (listener, dialer) = edge_transport::link::memory::listen("hub", 100_000);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let net = session_common::Net { hub, dialer };
+    let (_edge, _) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let before = net.hub.stats();
+    assert_eq!(
+        collect(cloud.call(echo("edge-1", vec![0; 200_000])).await.unwrap()).await.1,
+        Err(Reason::TooLarge)
+    );
+    assert_eq!(
+        collect(cloud.call(echo("edge-1", "stream:1:200000")).await.unwrap()).await.1,
+        Err(Reason::TooLarge)
+    );
+    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert_eq!(net.hub.stats().fenced, before.fenced);
+    assert_eq!(net.hub.stats().open_calls, 0);
+}
+
+#[tokio::test]
+async fn over_unix_sockets_peers_are_known_by_their_process() {
+    use edge_transport::link::{Limits, uds};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hub.sock");
+    let listener = uds::bind(&path, Limits::default()).unwrap();
+    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let dialer = || Box::new(uds::UdsDialer::new(&path, Limits::default()).unwrap());
+    let edge = Peer::builder(peer_id("edge-1"))
+        .dialer(dialer())
+        .service(service_name("echo"), Echo::default())
+        .start()
+        .unwrap();
+    let cloud = Peer::builder(peer_id("cloud")).dialer(dialer()).start().unwrap();
+    edge.connected().await.unwrap();
+    cloud.connected().await.unwrap();
+    let body = vec![3; 4 * 1024 * 1024];
+    let (messages, end) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+    assert_eq!((messages, end), (vec![Bytes::from(body)], Ok(Bytes::new())));
+    hub.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_handshakes_run_at_once_and_a_silent_one_gives_its_place_back() {
+    let mut settings = HubSettings::default();
+    settings.max_handshakes = 2;
+    let net = net_with(|builder| builder.settings(settings));
+    let (_first, _second) = (Raw::dial(&net).await, Raw::dial(&net).await);
+    sleep(Duration::from_millis(1)).await;
+    let before = Instant::now();
+    let _good = Raw::admitted(&net, "edge-1", 1).await;
+    assert_eq!(before.elapsed().as_secs(), 4, "it waits for the hello deadline of the others");
+    let before = Instant::now();
+    let mut more = Vec::new();
+    for index in 0..10 {
+        more.push(Raw::admitted(&net, &format!("peer-{index}"), 1).await);
+    }
+    assert!(before.elapsed() < Duration::from_secs(1), "an admitted peer takes no place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_last_handle_is_dropped_the_peer_goes() {
+    let net = net();
+    let (edge, _) = net.edge("edge-1").await;
+    let mut presence = net.hub.presence();
+    let clone = edge.clone();
+    drop(edge);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(net.hub.peers().len(), 1);
+    drop(clone);
+    assert!(
+        matches!(presence.recv().await.unwrap(), Presence::Down { peer, .. } if peer == peer_id("edge-1"))
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_the_start() {
+    assert_eq!(
+        Hub::builder().start().unwrap_err().to_string(),
+        "the hub has no listener; add one with `listener`"
+    );
+    let (listener, dialer) = listen();
+    let mut settings = HubSettings::default();
+    settings.session.max_frame = 100;
+    let error = Hub::builder().listener(Box::new(listener)).settings(settings).start().unwrap_err();
+    assert_eq!(error.to_string(), "setting session.max_frame is 100; it must be at least 4096");
+    let error = Peer::builder(peer_id("cloud")).start().unwrap_err();
+    assert_eq!(error.to_string(), "the peer has no address of a hub; add one with `dialer`");
+    let mut settings = PeerSettings::default();
+    settings.session.credit = 0;
+    let error =
+        Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap_err();
+    assert_eq!(error.to_string(), "setting session.credit is 0; it must be at least 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
+    let net = net();
+    let mut raw = Raw::admitted(&net, "edge-1", 1).await;
+    for nonce in 0..20_000 {
+        raw.send(Kind::Ping { nonce }).await;
+    }
+    raw.call(1, 1, "nobody", None).await;
+    let (mut pongs, mut last) = (0, 0);
+    loop {
+        match raw.receive().await.unwrap().kind {
+            Kind::Pong { nonce } => (pongs, last) = (pongs + 1, nonce),
+            Kind::Call(..) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..500).contains(&pongs), "{pongs} pongs waited");
+    assert!(last > 10_000, "the last pong answers a late ping, not {last}");
+}
+
+/// A peer that pings and never reads, with more waiting for it than its link takes, and the calls that wait.
+async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transport::ReplyStream>) {
+    let raw = Raw::admitted(net, name, 1).await;
+    let cloud = net.caller(&format!("caller-of-{name}")).await;
+    let mut calls = Vec::new();
+    for _ in 0..200 {
+        calls.push(cloud.call(echo(name, vec![0; 16 * 1024])).await.unwrap());
+    }
+    while net.hub.stats().queued_bytes == 0 {
+        tokio::task::yield_now().await;
+    }
+    (raw, calls)
+}
+
+/// Pings every second until the hub lets go of the link.
+async fn ping_until_cut(raw: &mut Raw) {
+    while raw.link.send(frame::encode(Frame::hop(Kind::Ping { nonce: 1 }), Lane::Control)).await.is_ok() {
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_link_is_closed_even_if_its_peer_does_not_read() {
+    let net = net();
+    let (mut old, calls) = stuck(&net, "edge-1").await;
+    let before = Instant::now();
+    let _new = Raw::admitted(&net, "edge-1", 2).await;
+    timeout(Duration::from_secs(60), ping_until_cut(&mut old)).await.unwrap();
+    assert!(before.elapsed() <= Duration::from_secs(4), "{:?}", before.elapsed());
+    for call in calls {
+        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_pings_but_takes_nothing_is_closed_and_its_calls_end() {
+    let net = net();
+    let (mut raw, calls) = stuck(&net, "edge-1").await;
+    let before = Instant::now();
+    timeout(Duration::from_secs(60), ping_until_cut(&mut raw)).await.unwrap();
+    assert!((9..16).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    for call in calls {
+        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    }
+    assert_eq!((net.hub.stats().queued_bytes, net.hub.stats().open_calls), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
+    let mut settings = HubSettings::default();
+    (settings.total_queue_bytes, settings.queue_bytes) = (1024 * 1024, 1024 * 1024);
+    let net = net_with(|builder| builder.settings(settings));
+    let (_good, _) = net.edge("good").await;
+    let mut all = Vec::new();
+    for name in ["stuck-1", "stuck-2", "stuck-3"] {
+        all.push(stuck(&net, name).await);
+    }
+    let cloud = net.caller("cloud").await;
+    let (messages, end) = collect(cloud.call(echo("good", vec![1; 48 * 1024])).await.unwrap()).await;
+    assert_eq!((messages.len(), end), (1, Ok(Bytes::new())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn credit_cannot_cut_the_link_of_a_slow_target() {
+    let mut settings = HubSettings::default();
+    (settings.queue_frames, settings.max_calls) = (100, 10);
+    let net = net_with(|builder| builder.settings(settings));
+    let _slow = Raw::admitted(&net, "slow", 1).await;
+    let mut mallory = Raw::admitted(&net, "mallory", 1).await;
+    mallory.call(1, 1, "slow", None).await;
+    let id = CallId::new(Epoch::new(1), 1);
+    for _ in 0..1000 {
+        mallory.send_frame(Frame::call(None, Some(peer_id("slow")), id, Part::Credit { bytes: 1 })).await;
+    }
+    assert_eq!(mallory.failure().await, (1, Reason::Overloaded));
+    assert!(net.hub.peers().iter().any(|info| info.peer == peer_id("slow")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn handshakes_at_one_listener_hold_up_no_other() {
+    let (flooded, flood) = listen();
+    let (quiet, dialer) = listen();
+    let mut settings = HubSettings::default();
+    settings.max_handshakes = 1;
+    let builder = Hub::builder().listener(Box::new(flooded)).listener(Box::new(quiet));
+    let hub = builder.settings(settings).allow_unauthenticated().start().unwrap();
+    let net = session_common::Net { hub, dialer };
+    let _silent = (flood.dial().await.unwrap(), flood.dial().await.unwrap());
+    sleep(Duration::from_millis(1)).await;
+    let before = Instant::now();
+    let _edge = Raw::admitted(&net, "edge-1", 1).await;
+    assert!(before.elapsed() < Duration::from_millis(10), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_life_is_refused_although_the_newer_one_is_away() {
+    let net = net();
+    let newer = Raw::admitted(&net, "edge-1", 8).await;
+    drop(newer);
+    while !net.hub.peers().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let mut older = Raw::dial(&net).await;
+    older.send(Kind::Hello(hello("edge-1", 7, 1, 1))).await;
+    assert!(older.refusal().await.contains("this is an older life"));
+    let _again = Raw::admitted(&net, "edge-1", 8).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_until_the_last_answers_are_written() {
+    let (mut listener, dialer) = listen();
+    let builder = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer));
+    let edge = builder.service(service_name("echo"), Echo::default()).start().unwrap();
+    let link = edge_transport::link::Listener::accept(&mut listener).await.unwrap().await.unwrap();
+    let mut hub = Raw { link };
+    hub.receive().await.unwrap();
+    hub.send(Kind::Hello(hello("hub", 1, 1, 1))).await;
+    for number in 1..=300 {
+        let id = CallId::new(Epoch::new(1), number);
+        let mut request = frame_request();
+        request.credit = 1000;
+        hub.send_frame(Frame::call(Some(peer_id("cloud")), None, id, Part::Request(request))).await;
+    }
+    let draining = tokio::spawn(async move { edge.drain("update").await });
+    for _ in 0..5 {
+        sleep(Duration::from_secs(1)).await;
+        hub.send(Kind::Ping { nonce: 1 }).await;
+    }
+    let mut answers = 0;
+    while let Some(frame) = hub.receive().await {
+        answers += usize::from(matches!(frame.kind, Kind::Call(_, Part::Reply(_))));
+    }
+    assert_eq!(answers, 300);
+    draining.await.unwrap();
+}

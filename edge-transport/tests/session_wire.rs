@@ -1,0 +1,138 @@
+//! Sessions over real links with certificates.
+
+#![cfg(all(feature = "ws", feature = "quic"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod link_pki;
+mod session_common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::link::{Dialer, Limits, Listener, quic, ws};
+use edge_transport::tls::{ClientAuth, ClientTls, server_config};
+use edge_transport::{Hub, Peer, PeerState, Reason};
+use link_pki::Authority;
+use session_common::{Echo, collect, echo, peer_id, service_name};
+
+enum Kind {
+    Wss,
+    Quic,
+}
+
+struct Net {
+    hub: Hub,
+    authority: Authority,
+    port: u16,
+    kind: Kind,
+}
+
+impl Net {
+    async fn new(kind: Kind) -> Self {
+        let authority = Authority::new();
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let (listener, port): (Box<dyn Listener>, u16) = match kind {
+            Kind::Wss => {
+                let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+                let port = listener.socket_address().port();
+                (Box::new(listener), port)
+            }
+            Kind::Quic => {
+                let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+                let port = listener.socket_address().port();
+                (Box::new(listener), port)
+            }
+        };
+        let hub = Hub::builder().listener(listener).start().unwrap();
+        Self { hub, authority, port, kind }
+    }
+
+    fn dialer(&self, certificate: &str) -> Box<dyn Dialer> {
+        let tls = ClientTls::new(&self.authority.identity(certificate)).unwrap();
+        match self.kind {
+            Kind::Wss => {
+                Box::new(ws::WsDialer::new("127.0.0.1", self.port, Some(tls), Limits::default()).unwrap())
+            }
+            Kind::Quic => {
+                Box::new(quic::QuicDialer::new("127.0.0.1", self.port, &tls, Limits::default()).unwrap())
+            }
+        }
+    }
+
+    async fn peer(&self, name: &str) -> (Peer, Echo) {
+        let echo = Echo::default();
+        let builder = Peer::builder(peer_id(name))
+            .dialer(self.dialer(name))
+            .service(service_name("echo"), echo.clone());
+        let peer = builder.start().unwrap();
+        peer.connected().await.unwrap();
+        (peer, echo)
+    }
+}
+
+async fn calls_of_every_shape(kind: Kind) {
+    let net = Net::new(kind).await;
+    let (_edge, service) = net.peer("edge-1").await;
+    let (cloud, _) = net.peer("cloud").await;
+
+    let big = vec![9; 4 * 1024 * 1024];
+    let (messages, _) = collect(cloud.call(echo("edge-1", big.clone())).await.unwrap()).await;
+    assert_eq!(messages, [Bytes::from(big)]);
+
+    let (messages, end) = collect(cloud.call(echo("edge-1", "stream:400:40000")).await.unwrap()).await;
+    assert_eq!((messages.len(), end), (400, Ok(Bytes::from("done"))));
+
+    // More streams are begun and left than a link may have open lanes: each must be let go of.
+    for _ in 0..130 {
+        let mut replies = cloud.call(echo("edge-1", "stream:1000:20000")).await.unwrap();
+        assert!(replies.next().await.unwrap().is_ok());
+    }
+    let mut calls = tokio::task::JoinSet::new();
+    for index in 0..256 {
+        let cloud = cloud.clone();
+        calls.spawn(async move {
+            let body = Bytes::from(format!("{index}"));
+            let (messages, _) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+            assert_eq!(messages, [body]);
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    let waiting = cloud.call(echo("edge-1", "never")).await.unwrap();
+    service.started.notified().await;
+    net.hub.close().await;
+    assert_eq!(collect(waiting).await.1, Err(Reason::LinkLost));
+    assert_eq!(net.hub.stats().malformed, 0);
+}
+
+async fn a_name_that_the_certificate_does_not_hold_is_refused(kind: Kind) {
+    let net = Net::new(kind).await;
+    let peer = Peer::builder(peer_id("edge-1")).dialer(net.dialer("edge-2")).start().unwrap();
+    let mut watch = peer.watch();
+    let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
+    let state = tokio::time::timeout(Duration::from_secs(10), refused).await.unwrap().unwrap().clone();
+    assert!(format!("{state:?}").contains("its certificate is for [edge-2]"), "{state:?}");
+    assert_eq!(net.hub.stats().unauthenticated, 1);
+    assert!(net.hub.peers().is_empty());
+}
+
+#[tokio::test]
+async fn calls_of_every_shape_pass_over_wss() {
+    calls_of_every_shape(Kind::Wss).await;
+}
+
+#[tokio::test]
+async fn calls_of_every_shape_pass_over_quic() {
+    calls_of_every_shape(Kind::Quic).await;
+}
+
+#[tokio::test]
+async fn over_wss_a_name_that_the_certificate_does_not_hold_is_refused() {
+    a_name_that_the_certificate_does_not_hold_is_refused(Kind::Wss).await;
+}
+
+#[tokio::test]
+async fn over_quic_a_name_that_the_certificate_does_not_hold_is_refused() {
+    a_name_that_the_certificate_does_not_hold_is_refused(Kind::Quic).await;
+}
