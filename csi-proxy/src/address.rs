@@ -1,0 +1,111 @@
+//! Where a CSI socket is.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Longest path of a unix socket in bytes, on Linux: 108 with the closing zero.
+pub const MAX_SOCKET_PATH: usize = 107;
+
+/// The address of a unix socket in the form of `CSI_ENDPOINT`: `unix:///csi/csi.sock`, or the absolute path alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketAddress(PathBuf);
+
+/// A socket address is not usable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSocketAddress {
+    /// It is no address of a unix socket.
+    #[error("{found:?} is not the address of a unix socket; give `unix:///absolute/path.sock`")]
+    Form {
+        /// What was given.
+        found: String,
+    },
+    /// The operating system takes no path of that length.
+    #[error(
+        "the socket path {path:?} has {found} bytes; at most {MAX_SOCKET_PATH} are possible; choose a shorter directory"
+    )]
+    TooLong {
+        /// The path.
+        path: String,
+        /// Its length in bytes.
+        found: usize,
+    },
+}
+
+impl SocketAddress {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// If it is no absolute path, with or without `unix://`, or the path is longer than [`MAX_SOCKET_PATH`] bytes.
+    pub fn new(address: impl AsRef<str>) -> Result<Self, InvalidSocketAddress> {
+        let address = address.as_ref();
+        let path =
+            address.strip_prefix("unix://").or_else(|| address.strip_prefix("unix:")).unwrap_or(address);
+        if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+            return Err(InvalidSocketAddress::Form { found: address.to_owned() });
+        }
+        if path.len() > MAX_SOCKET_PATH {
+            return Err(InvalidSocketAddress::TooLong { path: path.to_owned(), found: path.len() });
+        }
+        Ok(Self(path.into()))
+    }
+
+    /// The path of the socket; absolute.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Whether the path ends in `.sock`, as the spec wants it of `CSI_ENDPOINT`.
+    #[must_use]
+    pub fn is_named_as_the_spec_wants(&self) -> bool {
+        self.0.extension().is_some_and(|extension| extension == "sock")
+    }
+}
+
+impl fmt::Display for SocketAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unix://{}", self.0.display())
+    }
+}
+
+impl FromStr for SocketAddress {
+    type Err = InvalidSocketAddress;
+
+    fn from_str(address: &str) -> Result<Self, InvalidSocketAddress> {
+        Self::new(address)
+    }
+}
+
+impl TryFrom<&str> for SocketAddress {
+    type Error = InvalidSocketAddress;
+
+    fn try_from(address: &str) -> Result<Self, InvalidSocketAddress> {
+        Self::new(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_absolute_path_with_or_without_its_scheme() {
+        for good in ["unix:///csi/csi.sock", "unix:/csi/csi.sock", "/csi/csi.sock"] {
+            let address = SocketAddress::new(good).unwrap();
+            assert_eq!(address.path(), Path::new("/csi/csi.sock"), "{good}");
+            assert_eq!(address.to_string(), "unix:///csi/csi.sock");
+        }
+        for bad in ["", "csi.sock", "unix://csi.sock", "tcp://1.2.3.4:5", "unix:///", "/csi/"] {
+            assert_eq!(
+                SocketAddress::new(bad),
+                Err(InvalidSocketAddress::Form { found: bad.into() }),
+                "{bad:?}"
+            );
+        }
+        let long = format!("/{}", "a".repeat(107));
+        assert!(matches!(SocketAddress::new(&long), Err(InvalidSocketAddress::TooLong { found: 108, .. })));
+        assert!(SocketAddress::new(&long[..107]).is_ok());
+    }
+}

@@ -1,0 +1,77 @@
+//! What names a call in every log.
+
+use std::fmt;
+#[cfg(feature = "runtime")]
+use std::hash::{BuildHasher, Hasher, RandomState};
+#[cfg(feature = "runtime")]
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Names one call on its whole way, in the form of a UUID. Version 7, so ids sort by the time at which calls came in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId([u8; 16]);
+
+impl CallId {
+    /// A fresh id.
+    #[cfg(feature = "runtime")]
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "two ids are never equal, so there is no default one")]
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Ids need to differ, not to be secret: the standard library's hash keys are random and new for every state, and cost
+        // no system call, of which `Uuid::now_v7` makes two.
+        let random = || RandomState::new().build_hasher().finish().to_le_bytes();
+        let ([a, b, ..], [c, d, e, f, g, h, i, j]) = (random(), random());
+        let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let id = uuid::Builder::from_unix_timestamp_millis(millis, &[a, b, c, d, e, f, g, h, i, j]);
+        Self(id.into_uuid().into_bytes())
+    }
+
+    /// Takes the sixteen bytes of an id.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The sixteen bytes of the id.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_prints_as_a_uuid() {
+        let id = CallId::from_bytes([0x01, 0x8f, 2, 3, 4, 5, 0x76, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(id.to_string(), "018f0203-0405-7607-0809-0a0b0c0d0e0f");
+    }
+
+    #[cfg(feature = "runtime")]
+    #[test]
+    fn fresh_ids_are_of_version_7_and_differ() {
+        let ids: std::collections::BTreeSet<_> = std::iter::repeat_with(CallId::new).take(10_000).collect();
+        assert_eq!(ids.len(), 10_000);
+        assert!(ids.iter().all(|id| id.0[6] >> 4 == 7 && id.0[8] >> 6 == 0b10));
+    }
+}

@@ -1,0 +1,165 @@
+//! Headers and trailers that travel with a call: few, bounded, and never by accident.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// Most bytes, names and values together, that one [`Metadata`] holds.
+pub const MAX_METADATA: usize = 8 * 1024;
+
+/// Header or trailer entries in the order in which they came. At most [`MAX_METADATA`] bytes.
+///
+/// Values are kept as they stand on the wire, so the base64 text of a `-bin` entry stays base64. `Debug` prints names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    entries: Vec<(Box<str>, Bytes)>,
+    bytes: usize,
+}
+
+/// An entry cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// The name is not a lower-case header name, or belongs to gRPC or HTTP itself.
+    #[error(
+        "{name:?} cannot be a metadata name; use lower-case letters, digits, `-`, `_` and `.`, not starting with `grpc-`"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The value holds a control character.
+    #[error("the value of {name:?} holds a control character")]
+    Value {
+        /// Its name.
+        name: String,
+    },
+    /// There is no room left.
+    #[error("metadata would have {found} bytes with {name:?}; at most {MAX_METADATA} are allowed")]
+    TooLarge {
+        /// The name of the entry that did not fit.
+        name: String,
+        /// The size with it, in bytes.
+        found: usize,
+    },
+}
+
+impl Metadata {
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// If the name or the value cannot stand in an HTTP/2 header, or the total would exceed [`MAX_METADATA`].
+    pub fn insert(&mut self, name: &str, value: impl Into<Bytes>) -> Result<(), MetadataError> {
+        let value = value.into();
+        if !usable(name) {
+            return Err(MetadataError::Name { name: name.into() });
+        }
+        if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+            return Err(MetadataError::Value { name: name.into() });
+        }
+        let found = self.bytes + name.len() + value.len();
+        if found > MAX_METADATA {
+            return Err(MetadataError::TooLarge { name: name.into(), found });
+        }
+        self.bytes = found;
+        self.entries.push((name.into(), value));
+        Ok(())
+    }
+
+    /// The entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        self.entries.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// The first value of a name.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&Bytes> {
+        self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+fn usable(name: &str) -> bool {
+    const OF_THE_PROTOCOL: [&str; 10] = [
+        "content-type",
+        "content-length",
+        "te",
+        "connection",
+        "host",
+        "user-agent",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    let bytes = name.as_bytes();
+    !bytes.is_empty()
+        && bytes.iter().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.'))
+        && !name.starts_with("grpc-")
+        && !OF_THE_PROTOCOL.contains(&name)
+}
+
+/// Which request headers travel with a call. All others end at the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowList(Vec<Box<str>>);
+
+impl AllowList {
+    /// These header names, in lower case.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(names.into_iter().map(|name| name.to_ascii_lowercase().into()).collect())
+    }
+
+    /// Whether the list has the name.
+    #[must_use]
+    pub fn allows(&self, name: &str) -> bool {
+        self.0.iter().any(|allowed| **allowed == *name)
+    }
+}
+
+/// The trace context (W3C): `traceparent`, `tracestate` and `baggage`.
+impl Default for AllowList {
+    fn default() -> Self {
+        Self::new(["traceparent", "tracestate", "baggage"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_protocol_are_refused() {
+        let mut metadata = Metadata::default();
+        for bad in ["", "grpc-status", "te", "content-type", ":path", "Upper", "sp ace"] {
+            assert_eq!(metadata.insert(bad, "v"), Err(MetadataError::Name { name: bad.into() }), "{bad:?}");
+        }
+        assert_eq!(metadata.insert("a", "x\ny"), Err(MetadataError::Value { name: "a".into() }));
+        assert!(metadata.is_empty());
+    }
+
+    #[test]
+    fn the_total_is_bounded() {
+        let mut metadata = Metadata::default();
+        metadata.insert("a", vec![b'x'; MAX_METADATA - 1]).unwrap();
+        let found = metadata.insert("b", "");
+        assert_eq!(found, Err(MetadataError::TooLarge { name: "b".into(), found: MAX_METADATA + 1 }));
+    }
+
+    #[test]
+    fn values_are_never_printed() {
+        let mut metadata = Metadata::default();
+        metadata.insert("baggage", "canary").unwrap();
+        assert_eq!(format!("{metadata:?}"), r#"["baggage"]"#);
+    }
+}

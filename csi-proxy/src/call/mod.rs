@@ -1,0 +1,96 @@
+//! A CSI call as a message.
+
+mod id;
+mod metadata;
+mod method;
+mod node;
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::id::CallId;
+pub use self::metadata::{AllowList, MAX_METADATA, Metadata, MetadataError};
+pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
+pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
+use csi_proto::DriverName;
+
+/// One call of one driver on one node, with nothing decoded.
+///
+/// The body is the protobuf message as the caller sent it, and goes on byte for byte: a field or a method that these
+/// bindings do not know passes untouched. It may hold secrets, so `Debug` prints its length only.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Call {
+    /// Names this call in every log on its way.
+    pub id: CallId,
+    /// The node whose driver is to answer.
+    pub node: NodeId,
+    /// The driver that is to answer.
+    pub driver: DriverName,
+    /// The gRPC method.
+    pub method: MethodPath,
+    /// How long the caller still waits; `None` if it set no limit. It ends the wait, never the work.
+    pub remaining: Option<Duration>,
+    /// The request headers on the allow-list, at most [`MAX_METADATA`] bytes.
+    pub metadata: Metadata,
+    /// The request message.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// A call without a deadline and without metadata.
+    #[must_use]
+    pub fn new(id: CallId, node: NodeId, driver: DriverName, method: MethodPath, body: Bytes) -> Self {
+        Self { id, node, driver, method, remaining: None, metadata: Metadata::default(), body }
+    }
+
+    /// The same call from a caller who waits this long.
+    #[must_use]
+    pub fn with_remaining(mut self, remaining: Duration) -> Self {
+        self.remaining = Some(remaining);
+        self
+    }
+
+    /// The same call with these headers.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = metadata;
+        self
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("id", &self.id)
+            .field("node", &self.node)
+            .field("driver", &self.driver)
+            .field("method", &self.method)
+            .field("remaining", &self.remaining)
+            .field("metadata", &self.metadata)
+            .field("body", &format_args!("{} bytes", self.body.len()))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_never_prints_the_body() {
+        let call = Call::new(
+            CallId::from_bytes([7; 16]),
+            NodeId::new("edge-1").unwrap(),
+            DriverName::new("csi-hostpath").unwrap(),
+            MethodPath::new("/csi.v1.Controller/CreateVolume").unwrap(),
+            Bytes::from_static(b"canary"),
+        );
+        for text in [format!("{call:?}"), format!("{call:#?}")] {
+            assert!(!text.contains("canary") && !text.contains("99, 97"), "{text}");
+            assert!(text.contains("6 bytes"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The client side: calls become gRPC on a driver's own socket.
+
+mod answer;
+mod connection;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use csi_proto::DriverName;
+use futures_util::stream;
+use tokio::time::{Instant, timeout_at};
+
+use self::answer::Answer;
+use self::connection::{Connections, Windows};
+use crate::address::SocketAddress;
+use crate::call::Call;
+use crate::fault::Fault;
+use crate::outcome::Outcome;
+use crate::relay::{Relay, RelayError};
+use crate::replies::{Replies, Reply};
+
+/// Bounds of a [`Driver`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DriverSettings {
+    /// How long a call may take at most; default 15 minutes, at most a year. The driver sees it as its deadline. It is not the
+    /// caller's time, which ends the wait only: some operations take longer than any sidecar waits.
+    pub ceiling: Duration,
+    /// How long to wait for the socket to accept; default 5 s.
+    pub connect: Duration,
+    /// Largest answer message in bytes; default 16 MiB.
+    pub max_reply: usize,
+}
+
+impl Default for DriverSettings {
+    fn default() -> Self {
+        Self {
+            ceiling: Duration::from_secs(15 * 60),
+            connect: Duration::from_secs(5),
+            max_reply: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// Longest [`DriverSettings::ceiling`].
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A driver behind a unix socket. Cheap to clone; all clones share one connection for unary calls, made at the first call and
+/// made anew when a call finds it gone, and another one for streams and methods that are not known here: those are read
+/// only as fast as their callers read, and may stall each other but no unary call.
+///
+/// As a [`Relay`] it calls the driver wherever the call is addressed, and gives up the call at the driver when the answer is
+/// dropped; a [`Dispatcher`](crate::Dispatcher) in front sees every call through.
+#[derive(Clone)]
+pub struct Driver {
+    unary: Arc<Connections>,
+    streams: Arc<Connections>,
+    ceiling: Duration,
+}
+
+impl Driver {
+    /// A driver with default bounds. Nothing is opened yet.
+    #[must_use]
+    pub fn new(name: DriverName, address: SocketAddress) -> Self {
+        Self::with_settings(name, address, DriverSettings::default())
+    }
+
+    /// A driver with these bounds. Nothing is opened yet.
+    #[must_use]
+    pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
+        let ceiling = settings.ceiling.min(LONGEST);
+        let connections =
+            |windows| Arc::new(Connections::new(name.clone(), address.clone(), settings.clone(), windows));
+        let (unary, streams) = (connections(Windows::AT_ONCE), connections(Windows::AS_CALLERS_READ));
+        Self { unary, streams, ceiling }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &DriverName {
+        self.unary.name()
+    }
+
+    /// Where its socket is.
+    #[must_use]
+    pub fn address(&self) -> &SocketAddress {
+        self.unary.address()
+    }
+
+    async fn call(&self, call: Call) -> Result<Replies, Fault> {
+        let end = Instant::now() + self.ceiling;
+        let late = Fault::Deadline { waited: self.ceiling };
+        let unary = call.method.is_unary();
+        let connections = if unary { &self.unary } else { &self.streams };
+        let begun = async {
+            let answer = connections.call(call, self.ceiling).await?;
+            if unary { answer.whole().await.map(Begun::Whole) } else { Ok(Begun::Parts(answer)) }
+        };
+        match timeout_at(end, begun).await {
+            Err(_) => Err(late),
+            Ok(Err(fault)) => Err(fault),
+            Ok(Ok(Begun::Whole((message, outcome)))) => Ok(Replies::whole(message, outcome)),
+            Ok(Ok(Begun::Parts(answer))) => Ok(parts(answer, end, late)),
+        }
+    }
+}
+
+#[allow(clippy::large_enum_variant, reason = "moved once, on the stack of one call")]
+enum Begun {
+    Whole((Option<bytes::Bytes>, Outcome)),
+    Parts(Answer),
+}
+
+fn parts(answer: Answer, end: Instant, late: Fault) -> Replies {
+    Replies::stream(stream::unfold(Some((answer, late)), move |state| async move {
+        let (mut answer, late) = state?;
+        let part = timeout_at(end, answer.next()).await;
+        Some(match part {
+            Ok(Ok(Reply::Message(message))) => (Reply::Message(message), Some((answer, late))),
+            Ok(Ok(end @ Reply::End(_))) => (end, None),
+            Ok(Err(fault)) => (Reply::End(fault.into()), None),
+            Err(_) => (Reply::End(late.into()), None),
+        })
+    }))
+}
+
+#[async_trait]
+impl Relay for Driver {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        Ok(self.call(call).await?)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("name", self.name())
+            .field("address", self.address())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+//! The server side: gRPC on a unix socket becomes calls.
+
+mod connection;
+mod front;
+mod serving;
+mod socket;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::DriverName;
+
+use self::front::Front;
+pub use self::serving::{Drained, Serving};
+pub use self::socket::ServeError;
+use crate::address::SocketAddress;
+use crate::call::AllowList;
+use crate::relay::Relay;
+use crate::router::Router;
+
+/// Bounds of an [`Endpoint`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct EndpointSettings {
+    /// How long a caller who sets no deadline is kept waiting; default 15 minutes, as long as the driver may take.
+    pub ceiling: Duration,
+    /// Largest request message in bytes; default 8 MiB. CSI requests are a few KiB; a list of volume ids may be larger.
+    pub max_request: usize,
+    /// Most open calls on one connection; default 1024. More wait at the caller.
+    pub max_calls: u32,
+    /// Most connections at once; default 128. More wait in the socket's queue.
+    pub max_connections: usize,
+    /// Request headers that travel with a call; default the trace context.
+    pub metadata: AllowList,
+    /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
+    /// an endpoint on the driver's own host, the edge shim.
+    pub relay_node_calls: bool,
+    /// Where to keep what the driver offers, so that sidecars can start while its node is off; default nowhere. The directory
+    /// must exist. Holds no secret. What another driver or node has left there is not used.
+    pub facts_file: Option<PathBuf>,
+    /// How long the first capability questions wait for the driver's first answers; default 10 s.
+    pub first_answer: Duration,
+}
+
+impl Default for EndpointSettings {
+    fn default() -> Self {
+        Self {
+            ceiling: Duration::from_secs(15 * 60),
+            max_request: 8 * 1024 * 1024,
+            max_calls: 1024,
+            max_connections: 128,
+            metadata: AllowList::default(),
+            relay_node_calls: false,
+            facts_file: None,
+            first_answer: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A CSI socket whose driver is elsewhere.
+///
+/// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities` and `Probe`
+/// from what it has learnt in the background, refuses the Node service, and relays everything else untouched.
+#[must_use = "an endpoint does nothing until it serves"]
+pub struct Endpoint {
+    front: Front,
+    settings: EndpointSettings,
+}
+
+impl Endpoint {
+    /// An endpoint for one driver, with default bounds.
+    pub fn new(driver: DriverName, router: Router, relay: impl Relay + 'static) -> Self {
+        Self::with_settings(driver, router, relay, EndpointSettings::default())
+    }
+
+    /// An endpoint for one driver, with these bounds.
+    pub fn with_settings(
+        driver: DriverName,
+        router: Router,
+        relay: impl Relay + 'static,
+        settings: EndpointSettings,
+    ) -> Self {
+        Self { front: Front::new(driver, router, Arc::new(relay), &settings), settings }
+    }
+
+    /// Opens the socket, readable and writable by this user only, and serves it in tasks of the current runtime.
+    ///
+    /// A socket file that nobody listens on is replaced. Serving goes on until [`Serving::shutdown`], also if the returned
+    /// handle is dropped.
+    ///
+    /// # Errors
+    /// If somebody listens there already, something else than a socket is there, or the directory is missing or not writable.
+    pub async fn serve(self, address: SocketAddress) -> Result<Serving, ServeError> {
+        let listener = socket::listen(&address).await?;
+        Ok(serving::start(listener, address, self.front, self.settings))
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! A unix socket as `h2` should see it.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream as Socket;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+/// A socket that wakes its task only for what it waits for, and that does not gather.
+///
+/// The kernel reports a unix socket as writable whenever the other end has read from it. Tokio listens for that all the time, so
+/// every message that is sent costs one more wake-up, as dear as the message itself; here it is listened for only while
+/// something could not be written.
+///
+/// With a gathering socket `h2` copies only payloads under 256 bytes into its write buffer and flushes after each larger one;
+/// without, under 1 KiB. Headers, a usual CSI answer and trailers then leave in one system call instead of two.
+#[derive(Debug)]
+pub(crate) struct QuietSocket {
+    socket: AsyncFd<Socket>,
+    /// There only while a write waits for room.
+    room: Option<AsyncFd<Socket>>,
+}
+
+impl QuietSocket {
+    /// Takes over a connected socket.
+    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+        let socket = socket.into_std()?;
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None })
+    }
+}
+
+#[allow(
+    deprecated,
+    reason = "unsafe is forbidden here, and a socket of the standard library keeps its descriptor to itself"
+)]
+fn watch(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
+    AsyncFd::with_interest(socket, interest)
+}
+
+impl AsyncRead for QuietSocket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            let unfilled = buf.initialize_unfilled();
+            let asked = unfilled.len();
+            match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
+                Ok(Ok(read)) => {
+                    if read > 0 && read < asked {
+                        // The socket is empty: asking again would only be told so (epoll(7), question 9).
+                        ready.clear_ready();
+                    }
+                    buf.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for QuietSocket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { socket, room } = &mut *self;
+        loop {
+            if let Some(room) = room {
+                ready!(room.poll_write_ready(cx))?.clear_ready();
+            }
+            match socket.get_ref().write(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if room.is_none() {
+                        let again = socket.get_ref().try_clone()?;
+                        *room = Some(watch(again, Interest::WRITABLE)?);
+                    }
+                }
+                written => {
+                    *room = None;
+                    return Poll::Ready(written);
+                }
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket.get_ref().shutdown(Shutdown::Write))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn more_than_the_kernel_holds_goes_through_both_ways_and_then_the_end() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut one, mut other) = (QuietSocket::new(one).unwrap(), QuietSocket::new(other).unwrap());
+        let sent: Vec<u8> = (0..4_000_000_u32).map(|number| number as u8).collect();
+        let expected = sent.clone();
+        let echo = tokio::spawn(async move {
+            let (mut buffer, mut all) = (vec![0; 100_000], Vec::new());
+            loop {
+                match other.read(&mut buffer).await.unwrap() {
+                    0 => return all,
+                    read => {
+                        all.extend_from_slice(&buffer[..read]);
+                        other.write_all(&[1]).await.unwrap();
+                    }
+                }
+            }
+        });
+        one.write_all(&sent).await.unwrap();
+        one.shutdown().await.unwrap();
+        let mut answers = Vec::new();
+        one.read_to_end(&mut answers).await.unwrap();
+        assert!(echo.await.unwrap() == expected && !answers.is_empty());
+        assert!(one.room.is_none(), "still listens for room");
+    }
+}

@@ -1,0 +1,198 @@
+//! Length-prefixed messages: a flag byte, four bytes of length, the message.
+
+use std::fmt;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+const PREFIX: usize = 5;
+
+/// Most bytes that are set aside for a message on the word of its prefix alone.
+const TRUSTED: usize = 1024 * 1024;
+
+/// What is wrong with a stream of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MessageError {
+    #[error("a message is compressed, though no compression was agreed")]
+    Compressed,
+    #[error("a message starts with flag {found}; expected 0")]
+    Flag { found: u8 },
+    #[error("a message of {found} bytes; at most {max} are accepted")]
+    TooLarge { found: usize, max: usize },
+    #[error("the stream ends within a message, {missing} bytes short")]
+    Truncated { missing: usize },
+}
+
+/// Cuts messages out of chunks. Holds at most one message and one chunk.
+pub(crate) struct Deframer {
+    buffer: BytesMut,
+    chunk: Bytes,
+    max: usize,
+}
+
+impl Deframer {
+    /// Accepts messages of at most `max` bytes.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { buffer: BytesMut::new(), chunk: Bytes::new(), max }
+    }
+
+    /// Takes the next chunk. All messages of the one before must have been taken out.
+    pub(crate) fn push(&mut self, chunk: Bytes) {
+        debug_assert!(self.chunk.is_empty(), "a chunk was left");
+        self.chunk = chunk;
+    }
+
+    /// The next whole message, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
+        if self.buffer.is_empty() {
+            let Some(length) = self.length(&self.chunk)? else {
+                self.keep();
+                return Ok(None);
+            };
+            if self.chunk.len() >= PREFIX + length {
+                self.chunk.advance(PREFIX);
+                return Ok(Some(self.chunk.split_to(length)));
+            }
+            self.buffer.reserve((PREFIX + length).min(TRUSTED));
+            self.keep();
+            return Ok(None);
+        }
+        if self.buffer.len() < PREFIX {
+            self.fill(PREFIX);
+        }
+        let Some(length) = self.length(&self.buffer)? else { return Ok(None) };
+        self.fill(PREFIX + length);
+        if self.buffer.len() < PREFIX + length {
+            return Ok(None);
+        }
+        let mut message = std::mem::take(&mut self.buffer).freeze();
+        message.advance(PREFIX);
+        Ok(Some(message))
+    }
+
+    /// Whether the stream may end here.
+    pub(crate) fn finish(&self) -> Result<(), MessageError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let whole = self.length(&self.buffer)?.map_or(PREFIX, |length| PREFIX + length);
+        Err(MessageError::Truncated { missing: whole - self.buffer.len() })
+    }
+
+    fn length(&self, bytes: &[u8]) -> Result<Option<usize>, MessageError> {
+        let Some((&[flag, a, b, c, d], _)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        match flag {
+            0 => {}
+            1 => return Err(MessageError::Compressed),
+            found => return Err(MessageError::Flag { found }),
+        }
+        let found = u32::from_be_bytes([a, b, c, d]) as usize;
+        if found > self.max {
+            return Err(MessageError::TooLarge { found, max: self.max });
+        }
+        Ok(Some(found))
+    }
+
+    fn keep(&mut self) {
+        let rest = std::mem::take(&mut self.chunk);
+        self.buffer.extend_from_slice(&rest);
+    }
+
+    fn fill(&mut self, upto: usize) {
+        let more = upto.saturating_sub(self.buffer.len()).min(self.chunk.len());
+        self.buffer.extend_from_slice(&self.chunk.split_to(more));
+    }
+}
+
+/// A message behind its prefix, without copying it.
+pub(crate) struct Framed {
+    prefix: [u8; PREFIX],
+    sent: usize,
+    message: Bytes,
+}
+
+impl Framed {
+    /// Frames a message of less than 4 GiB; callers bound it far below.
+    pub(crate) fn new(message: Bytes) -> Self {
+        let [a, b, c, d] = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
+        Self { prefix: [0, a, b, c, d], sent: 0, message }
+    }
+}
+
+impl Buf for Framed {
+    fn remaining(&self) -> usize {
+        PREFIX - self.sent + self.message.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        if self.sent < PREFIX { &self.prefix[self.sent..] } else { &self.message }
+    }
+
+    fn advance(&mut self, count: usize) {
+        let of_prefix = count.min(PREFIX - self.sent);
+        self.sent += of_prefix;
+        self.message.advance(count - of_prefix);
+    }
+}
+
+impl fmt::Debug for Deframer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Deframer({} bytes)", self.buffer.len() + self.chunk.len())
+    }
+}
+
+// h2 asks for this, and logs frames at trace.
+impl fmt::Debug for Framed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Framed({} bytes)", self.message.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for message in messages {
+            let mut framed = Framed::new(message.clone().into());
+            bytes.extend_from_slice(&framed.copy_to_bytes(framed.remaining()));
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_any_cut_into_chunks(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
+            size in 1_usize..64,
+        ) {
+            let mut deframer = Deframer::new(64);
+            let mut found = Vec::new();
+            for chunk in framed(&messages).chunks(size) {
+                deframer.push(Bytes::copy_from_slice(chunk));
+                while let Some(message) = deframer.next().unwrap() {
+                    found.push(message.to_vec());
+                }
+            }
+            prop_assert_eq!(deframer.finish(), Ok(()));
+            prop_assert_eq!(found, messages);
+        }
+    }
+
+    #[test]
+    fn a_bad_prefix_or_end_is_named() {
+        let first = |bytes: &'static [u8]| {
+            let mut deframer = Deframer::new(8);
+            deframer.push(Bytes::from_static(bytes));
+            deframer.next().and_then(|message| deframer.finish().map(|()| message))
+        };
+        assert_eq!(first(&[1, 0, 0, 0, 0]), Err(MessageError::Compressed));
+        assert_eq!(first(b"HTTP/1.1"), Err(MessageError::Flag { found: b'H' }));
+        assert_eq!(first(&[0, 0, 0, 0, 9]), Err(MessageError::TooLarge { found: 9, max: 8 }));
+        assert_eq!(first(&[0, 0, 0, 0, 2, 7]), Err(MessageError::Truncated { missing: 1 }));
+        assert_eq!(first(&[0, 0]), Err(MessageError::Truncated { missing: 3 }));
+        assert_eq!(first(&[0, 0, 0, 0, 1, 7]), Ok(Some(Bytes::from_static(&[7]))));
+    }
+}

@@ -1,0 +1,141 @@
+//! A CSI call as a message: sidecars here, the driver elsewhere.
+//!
+//! (Not related to `kubernetes-csi/csi-proxy`, which does privileged work on Windows hosts.)
+//!
+//! ```text
+//! sidecar --gRPC/UDS--> Endpoint -> Router -> Relay ==> ... ==> Dispatcher -> Driver --gRPC/UDS--> vendor's driver
+//! ```
+//!
+//! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
+//!   ([`startup`]), and turns everything else into a [`Call`].
+//! - [`Router`] says which node a call goes to, [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay`
+//!   (feature `edge-transport`) over a session, or yours over any message bus.
+//! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
+//!
+//! Bodies are opaque: a method or field of a later CSI version passes untouched. What the driver said passes unchanged, and a
+//! failure on the way is a [`Fault`], which [`outcome_of`] turns into a code that does not make a sidecar forget a volume.
+//!
+//! # A socket whose driver is elsewhere
+//!
+//! ```
+//! use csi_proxy::{Dispatcher, DriverName, Endpoint, MemoryRelay, Router};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let socket = format!("unix://{}/csi.sock", directory.path().display());
+//! let name = DriverName::new("csi-hostpath")?;
+//! // Where the driver is.
+//! let drivers = Dispatcher::new().with_driver(name.clone(), "unix:///plugins/csi-hostpath/csi.sock".parse()?);
+//! // Where the sidecars are.
+//! let router = Router::fixed("edge-1".parse()?);
+//! let serving = Endpoint::new(name, router, MemoryRelay::new(drivers)).serve(socket.parse()?).await?;
+//! serving.shutdown(std::time::Duration::from_secs(30)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # My own message bus: one method
+//!
+//! ```
+//! use csi_proxy::{Call, Fault, Outcome, Relay, RelayError, Replies};
+//! # struct Mqtt;
+//! # impl Mqtt {
+//! #     async fn request(&self, _: &str, _: bytes::Bytes, _: bytes::Bytes) -> Result<[bytes::Bytes; 2], String> { Err("off".into()) }
+//! # }
+//!
+//! struct MyMqtt(Mqtt);
+//!
+//! #[async_trait::async_trait]
+//! impl Relay for MyMqtt {
+//!     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+//!         let lost = |reason: String| Fault::LinkLost { reason };
+//!         let topic = format!("csi/{}", call.node);
+//!         // At the node: Call::decode, Dispatcher::relay, and Outcome::encode.
+//!         let answer = self.0.request(&topic, call.encode_header(), call.body).await;
+//!         let [message, closing] = answer.map_err(lost)?;
+//!         let outcome = Outcome::decode(closing).map_err(|error| lost(error.to_string()))?;
+//!         Ok(if outcome.is_ok() { Replies::unary(message, outcome) } else { Replies::outcome(outcome) })
+//!     }
+//! }
+//! ```
+//!
+//! [`conformance`] tests such a relay. [`RelayService`] and [`ServiceRelay`] make tower services of relays and back.
+//!
+//! # Features
+//!
+//! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
+//!   [wire] form and the [`startup`] state machine.
+//! - `edge-transport`: `SessionRelay` and `SessionService`.
+//! - `metrics`: the histogram `csi_plugin_operations_seconds` and the counter `csi_plugin_relay_faults_total` through the
+//!   `metrics` facade.
+//!
+//! # Bounds
+//!
+//! Request 8 MiB, answer message 16 MiB, metadata 8 KiB, 1024 open calls a connection and a driver, 128 connections, 15 minutes a
+//! call; all but the metadata are settings ([`EndpointSettings`], [`DriverSettings`], [`Dispatcher::with_max_in_flight`]).
+//!
+//! # Known limit
+//!
+//! A caller whose `:authority` is a percent-encoded socket path (grpc-go before its fix of kubernetes/kubernetes#112597) is
+//! refused by the HTTP/2 library. Today's sidecars, kubelet and csi-sanity send `localhost`.
+
+mod address;
+pub mod call;
+mod code;
+#[cfg(feature = "runtime")]
+mod dispatcher;
+#[cfg(feature = "runtime")]
+mod driver;
+#[cfg(feature = "runtime")]
+mod endpoint;
+mod fault;
+#[cfg(feature = "runtime")]
+mod grpc;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(feature = "runtime")]
+mod observe;
+mod outcome;
+#[cfg(feature = "runtime")]
+mod relay;
+mod replies;
+#[cfg(feature = "runtime")]
+mod router;
+#[cfg(feature = "runtime")]
+mod service;
+#[cfg(feature = "edge-transport")]
+pub mod session_relay;
+pub mod startup;
+pub mod wire;
+
+pub use csi_proto::DriverName;
+
+pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
+pub use self::call::{Call, CallId, MAX_METADATA, Metadata, MethodPath, NodeId};
+pub use self::code::Code;
+#[cfg(feature = "runtime")]
+pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher};
+#[cfg(feature = "runtime")]
+pub use self::driver::{Driver, DriverSettings};
+#[cfg(feature = "runtime")]
+pub use self::endpoint::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
+pub use self::fault::{Fault, outcome_of};
+#[cfg(feature = "runtime")]
+pub use self::observe::{Observe, ObserveLayer};
+pub use self::outcome::{Origin, Outcome};
+#[cfg(feature = "runtime")]
+pub use self::relay::{Fate, FaultyRelay, MemoryRelay, Relay, RelayError, conformance};
+#[cfg(feature = "runtime")]
+pub use self::replies::{CallerLeft, ReplySender};
+pub use self::replies::{Replies, Reply};
+#[cfg(feature = "runtime")]
+pub use self::router::{Route, RouteError, Router};
+#[cfg(feature = "runtime")]
+pub use self::service::{RelayService, ServiceRelay};
+#[cfg(feature = "edge-transport")]
+pub use self::session_relay::{SessionRelay, SessionService};
+
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

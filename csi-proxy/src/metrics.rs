@@ -1,0 +1,133 @@
+//! Call timings in the form of the sidecars' own, through the `metrics` facade.
+//!
+//! - histogram `csi_plugin_operations_seconds` with `driver_name`, `method_name`, `grpc_status_code`, as csi-lib-utils labels its
+//!   `csi_sidecar_operations_seconds`, and `stage`: the hop. Methods that CSI does not know are `other`, so that a caller
+//!   cannot make up label values;
+//! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`.
+
+use std::time::Duration;
+
+use csi_proto::{DriverName, Method};
+
+use crate::call::MethodPath;
+use crate::code::Code;
+use crate::outcome::Outcome;
+
+const OPERATIONS: &str = "csi_plugin_operations_seconds";
+const FAULTS: &str = "csi_plugin_relay_faults_total";
+
+pub(crate) fn record(
+    stage: &'static str,
+    driver: &DriverName,
+    method: &MethodPath,
+    outcome: &Outcome,
+    taken: Duration,
+) {
+    let method = Method::from_path(method.as_str()).map_or("other", Method::path);
+    let code = go_name(outcome.code);
+    metrics::histogram!(
+        OPERATIONS, "driver_name" => driver.to_string(), "method_name" => method, "grpc_status_code" => code, "stage" => stage
+    )
+    .record(taken);
+    if let Some(fault) = outcome.fault() {
+        metrics::counter!(FAULTS, "driver_name" => driver.to_string(), "kind" => fault.kind(), "stage" => stage)
+            .increment(1);
+    }
+}
+
+/// The name that grpc-go prints, which dashboards for the sidecars look for.
+fn go_name(code: Code) -> &'static str {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "Canceled",
+        "Unknown",
+        "InvalidArgument",
+        "DeadlineExceeded",
+        "NotFound",
+        "AlreadyExists",
+        "PermissionDenied",
+        "ResourceExhausted",
+        "FailedPrecondition",
+        "Aborted",
+        "OutOfRange",
+        "Unimplemented",
+        "Internal",
+        "Unavailable",
+        "DataLoss",
+        "Unauthenticated",
+    ];
+    NAMES.get(code.number() as usize).copied().unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use metrics::{
+        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    use super::*;
+    use crate::fault::Fault;
+
+    /// Writes down every record as text.
+    #[derive(Default)]
+    struct Records(Arc<Mutex<Vec<String>>>);
+
+    struct Record(String, Arc<Mutex<Vec<String>>>);
+
+    impl HistogramFn for Record {
+        fn record(&self, value: f64) {
+            self.1.lock().unwrap().push(format!("{} {value}", self.0));
+        }
+    }
+
+    impl CounterFn for Record {
+        fn increment(&self, value: u64) {
+            self.1.lock().unwrap().push(format!("{} {value}", self.0));
+        }
+        fn absolute(&self, _: u64) {}
+    }
+
+    impl Records {
+        fn of(&self, key: &Key) -> Arc<Record> {
+            let labels: Vec<_> =
+                key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            Arc::new(Record(format!("{} {}", key.name(), labels.join(" ")), Arc::clone(&self.0)))
+        }
+    }
+
+    impl Recorder for Records {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.of(key))
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.of(key))
+        }
+    }
+
+    #[test]
+    fn calls_are_labelled_as_the_sidecars_label_theirs() {
+        let records = Records::default();
+        let driver = DriverName::new("vendor").unwrap();
+        let taken = Duration::from_millis(250);
+        metrics::with_local_recorder(&records, || {
+            let method = |path| MethodPath::new(path).unwrap();
+            record("endpoint", &driver, &method("/csi.v1.Controller/CreateVolume"), &Outcome::ok(), taken);
+            record("endpoint", &driver, &method("/made.up/ByTheCaller"), &Fault::CallerGone.into(), taken);
+        });
+        let expected = [
+            "csi_plugin_operations_seconds driver_name=vendor method_name=/csi.v1.Controller/CreateVolume grpc_status_code=OK stage=endpoint 0.25",
+            "csi_plugin_operations_seconds driver_name=vendor method_name=other grpc_status_code=Canceled stage=endpoint 0.25",
+            "csi_plugin_relay_faults_total driver_name=vendor kind=caller_gone stage=endpoint 1",
+        ];
+        assert_eq!(*records.0.lock().unwrap(), expected);
+    }
+}

@@ -1,0 +1,258 @@
+//! What the operator sees of a call: one line a hop, joined by the call's id. Never a body.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use csi_proto::DriverName;
+use futures_core::Stream;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+use crate::call::{Call, CallId, MethodPath, NodeId};
+use crate::fault::Fault;
+use crate::outcome::{Origin, Outcome};
+use crate::relay::RelayError;
+use crate::replies::{Replies, Reply};
+
+/// Logs every call at a hop: its start, its success and a caller that left at debug, its failure at warn. With the feature
+/// `metrics` it is also counted and timed.
+///
+/// Endpoints and dispatchers do this by themselves, as hops `endpoint` and `dispatcher`.
+#[derive(Debug, Clone, Copy)]
+pub struct ObserveLayer {
+    hop: &'static str,
+}
+
+impl ObserveLayer {
+    /// Logs under this name of the hop.
+    #[must_use]
+    pub fn new(hop: &'static str) -> Self {
+        Self { hop }
+    }
+}
+
+impl<S> Layer<S> for ObserveLayer {
+    type Service = Observe<S>;
+
+    fn layer(&self, inner: S) -> Observe<S> {
+        Observe { inner, hop: self.hop }
+    }
+}
+
+/// The service of [`ObserveLayer`].
+#[derive(Debug, Clone)]
+pub struct Observe<S> {
+    inner: S,
+    hop: &'static str,
+}
+
+impl<S> Service<Call> for Observe<S>
+where
+    S: Service<Call, Response = Replies, Error = RelayError>,
+    S::Future: Send + 'static,
+{
+    type Response = Replies;
+    type Error = RelayError;
+    type Future = Pin<Box<dyn Future<Output = Result<Replies, RelayError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RelayError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, call: Call) -> Self::Future {
+        let observation = Observation::start(self.hop, &call);
+        let answer = self.inner.call(call);
+        Box::pin(async move { observation.answered(answer.await) })
+    }
+}
+
+/// Why the answer to a call is not read to its end: told by whoever stops, before the answer is dropped. If nobody tells, the
+/// caller has left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Abandoned(Arc<OnceLock<Fault>>);
+
+impl Abandoned {
+    pub(crate) fn because(&self, fault: &Fault) {
+        // The first reason is the reason.
+        let _ = self.0.set(fault.clone());
+    }
+}
+
+/// A call that is under way at a hop.
+#[derive(Debug)]
+pub(crate) struct Observation {
+    hop: &'static str,
+    id: CallId,
+    node: NodeId,
+    driver: DriverName,
+    method: MethodPath,
+    since: Instant,
+    abandoned: Option<Abandoned>,
+    ended: bool,
+}
+
+impl Observation {
+    pub(crate) fn start(hop: &'static str, call: &Call) -> Self {
+        tracing::debug!(
+            hop, call = %call.id, method = %call.method, node = %call.node, driver = %call.driver,
+            remaining = ?call.remaining, bytes = call.body.len(), "call"
+        );
+        let Call { id, node, driver, method, .. } = call;
+        let (node, driver, method) = (node.clone(), driver.clone(), method.clone());
+        Self { hop, id: *id, node, driver, method, since: Instant::now(), abandoned: None, ended: false }
+    }
+
+    /// Says where to look for the reason if the answer is not read to its end.
+    pub(crate) fn abandoned_by(mut self, abandoned: Abandoned) -> Self {
+        self.abandoned = Some(abandoned);
+        self
+    }
+
+    /// Follows the answer to its end.
+    pub(crate) fn answered(mut self, answer: Result<Replies, RelayError>) -> Result<Replies, RelayError> {
+        match answer.map(Replies::into_whole) {
+            Err(error) => {
+                self.end(&error.clone().into());
+                Err(error)
+            }
+            Ok(Ok((message, outcome))) => {
+                self.end(&outcome);
+                Ok(Replies::whole(message, outcome))
+            }
+            Ok(Err(parts)) => Ok(Replies::stream(Observed { parts, observation: self })),
+        }
+    }
+
+    fn end(&mut self, outcome: &Outcome) {
+        self.ended = true;
+        let taken = self.since.elapsed();
+        let Self { hop, id, node, driver, method, .. } = self;
+        #[cfg(feature = "metrics")]
+        crate::metrics::record(hop, driver, method, outcome, taken);
+        if outcome.is_ok() {
+            tracing::debug!(hop, call = %id, ?taken, "answered");
+            return;
+        }
+        let origin = match &outcome.origin {
+            Origin::Driver => "driver",
+            Origin::Endpoint => "endpoint",
+            Origin::Relay(fault) => fault.kind(),
+        };
+        if let Some(Fault::CallerGone) = outcome.fault() {
+            tracing::debug!(
+                hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, ?taken,
+                "nobody waits for the answer any more"
+            );
+            return;
+        }
+        tracing::warn!(
+            hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = outcome.message, ?taken,
+            "call failed"
+        );
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        if !self.ended {
+            let told = self.abandoned.as_ref().and_then(|Abandoned(told)| told.get().cloned());
+            self.end(&told.unwrap_or(Fault::CallerGone).into());
+        }
+    }
+}
+
+struct Observed {
+    parts: Replies,
+    observation: Observation,
+}
+
+impl Stream for Observed {
+    type Item = Reply;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
+        let part = ready!(Pin::new(&mut self.parts).poll_next(cx));
+        if let Some(Reply::End(outcome)) = &part {
+            self.observation.end(outcome);
+        }
+        Poll::Ready(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::code::Code;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(level: tracing::Level, act: impl FnOnce()) -> String {
+        let log = Log::default();
+        let to = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(move || to.clone());
+        tracing::subscriber::with_default(subscriber.finish(), act);
+        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn call() -> Call {
+        let (node, driver) = (NodeId::new("edge-1").unwrap(), DriverName::new("vendor").unwrap());
+        let method = MethodPath::new("/csi.v1.Controller/CreateVolume").unwrap();
+        Call::new(CallId::from_bytes([7; 16]), node, driver, method, Bytes::from_static(b"canary"))
+    }
+
+    #[test]
+    fn a_failed_call_is_one_line_that_says_what_where_and_who() {
+        let text = logged(tracing::Level::INFO, || {
+            let fault = Fault::LinkLost { reason: "cut".to_owned() };
+            let _ = Observation::start("endpoint", &call()).answered(Err(fault.into()));
+            let status = Outcome::from_driver(Code::NOT_FOUND, "no such volume").with_details("canary");
+            let _ = Observation::start("endpoint", &call()).answered(Ok(Replies::outcome(status)));
+            let _ =
+                Observation::start("endpoint", &call()).answered(Ok(Replies::unary("canary", Outcome::ok())));
+        });
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        for part in
+            ["WARN", "07070707-0707-", "CreateVolume", "edge-1", "vendor", "UNAVAILABLE", "link_lost", "cut"]
+        {
+            assert!(lines[0].contains(part), "{part} is not in {text}");
+        }
+        for part in ["NOT_FOUND", "origin=\"driver\"", "no such volume"] {
+            assert!(lines[1].contains(part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn no_level_of_logging_shows_a_body() {
+        let text = logged(tracing::Level::TRACE, || {
+            let _ =
+                Observation::start("endpoint", &call()).answered(Ok(Replies::unary("canary", Outcome::ok())));
+            let end = Reply::End(Outcome::from_driver(Code::ABORTED, "pending"));
+            let parts = [Reply::Message(Bytes::from_static(b"canary")), end];
+            let replies = Replies::stream(futures_util::stream::iter(parts));
+            let answer = Observation::start("endpoint", &call()).answered(Ok(replies)).unwrap();
+            let mut answer = answer;
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            while let Poll::Ready(Some(_)) = Pin::new(&mut answer).poll_next(&mut cx) {}
+        });
+        assert_eq!(text.matches("07070707-0707-").count(), 4, "{text}");
+        assert!(!text.contains("canary") && !text.contains("99, 97, 110"), "{text}");
+    }
+}

@@ -1,0 +1,111 @@
+//! How a call ended, and who says so.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::call::Metadata;
+use crate::code::Code;
+use crate::fault::{Fault, outcome_of};
+
+/// Who decided an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The driver. The caller gets it unchanged.
+    Driver,
+    /// The endpoint, about a question that never travels: a start-up call, a Node RPC, or a request that is not gRPC.
+    Endpoint,
+    /// A fault on our own way; the driver may not even have seen the call.
+    Relay(Box<Fault>),
+}
+
+/// The status that ends a call.
+///
+/// `Debug` prints the size of the details only, and of the trailers the names.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Who decided it.
+    pub origin: Origin,
+    /// The gRPC code.
+    pub code: Code,
+    /// The message as text; what goes over the wire percent-encoded is decoded here.
+    pub message: String,
+    /// The bytes of `grpc-status-details-bin`, decoded from base64; empty if there were none.
+    pub details: Bytes,
+    /// The driver's other trailers, at most [`MAX_METADATA`](crate::MAX_METADATA) bytes.
+    pub trailers: Metadata,
+}
+
+impl Outcome {
+    /// The driver succeeded.
+    #[must_use]
+    pub fn ok() -> Self {
+        Self::from_driver(Code::OK, "")
+    }
+
+    /// The driver said so.
+    #[must_use]
+    pub fn from_driver(code: Code, message: impl Into<String>) -> Self {
+        Self::new(Origin::Driver, code, message)
+    }
+
+    /// The endpoint itself answers so.
+    #[must_use]
+    pub fn from_endpoint(code: Code, message: impl Into<String>) -> Self {
+        Self::new(Origin::Endpoint, code, message)
+    }
+
+    /// The same outcome with these detail bytes.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// The same outcome with these trailers.
+    #[must_use]
+    pub fn with_trailers(mut self, trailers: Metadata) -> Self {
+        self.trailers = trailers;
+        self
+    }
+
+    /// Whether the call succeeded.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.code == Code::OK
+    }
+
+    /// The fault, if it is one of ours.
+    #[must_use]
+    pub fn fault(&self) -> Option<&Fault> {
+        match &self.origin {
+            Origin::Relay(fault) => Some(fault),
+            Origin::Driver | Origin::Endpoint => None,
+        }
+    }
+
+    fn new(origin: Origin, code: Code, message: impl Into<String>) -> Self {
+        Self { origin, code, message: message.into(), details: Bytes::new(), trailers: Metadata::default() }
+    }
+}
+
+impl From<Fault> for Outcome {
+    fn from(fault: Fault) -> Self {
+        let (code, message) = outcome_of(&fault);
+        Self::new(Origin::Relay(Box::new(fault)), code, message)
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("origin", &self.origin)
+            .field("code", &self.code)
+            .field("message", &self.message)
+            .field("details", &format_args!("{} bytes", self.details.len()))
+            .field("trailers", &self.trailers)
+            .finish()
+    }
+}

@@ -1,0 +1,66 @@
+//! What carries a call to where its driver is.
+
+pub mod conformance;
+mod faulty;
+mod memory;
+
+use async_trait::async_trait;
+
+pub use self::faulty::{Fate, FaultyRelay};
+pub use self::memory::MemoryRelay;
+use crate::call::Call;
+use crate::fault::Fault;
+use crate::outcome::Outcome;
+use crate::replies::Replies;
+
+/// Carries a call to its node and its answer back. The only thing to write for another message bus.
+///
+/// # Contract
+/// - The body and every message arrive byte for byte.
+/// - What the driver answered, success or failure, is an `Ok` that ends with [`Origin::Driver`](crate::Origin::Driver); a
+///   failure on the way is an `Err`, or, after messages have been passed on, an end with [`Origin::Relay`](crate::Origin::Relay).
+/// - Dropping the future or the [`Replies`] ends the wait. It never ends the work: a volume may be half made.
+/// - The caller watches its own time; [`Call::remaining`] is for what lies further on.
+///
+///
+/// [`conformance`](crate::conformance) tests an implementation against this.
+#[async_trait]
+pub trait Relay: Send + Sync {
+    /// Carries one call.
+    ///
+    /// # Errors
+    /// If the call failed on its way, so that there is no answer of the driver.
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError>;
+}
+
+#[async_trait]
+impl<R: Relay + ?Sized> Relay for std::sync::Arc<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        (**self).relay(call).await
+    }
+}
+
+/// A call failed on its way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct RelayError(#[from] Fault);
+
+impl RelayError {
+    /// What went wrong.
+    #[must_use]
+    pub fn fault(&self) -> &Fault {
+        &self.0
+    }
+
+    /// What went wrong, as a value.
+    #[must_use]
+    pub fn into_fault(self) -> Fault {
+        self.0
+    }
+}
+
+impl From<RelayError> for Outcome {
+    fn from(error: RelayError) -> Self {
+        error.0.into()
+    }
+}

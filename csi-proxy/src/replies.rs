@@ -1,0 +1,225 @@
+//! What comes back: messages, then exactly one outcome.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+use crate::fault::Fault;
+use crate::outcome::Outcome;
+
+/// One part of an answer.
+#[derive(Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "an answer is messages and an end, and nothing else")]
+pub enum Reply {
+    /// A response message, byte for byte as the driver sent it.
+    Message(Bytes),
+    /// The last part.
+    End(Outcome),
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(message) => write!(f, "Message({} bytes)", message.len()),
+            Self::End(outcome) => f.debug_tuple("End").field(outcome).finish(),
+        }
+    }
+}
+
+/// The answer to a call: a stream of messages that always ends with an [`Outcome`].
+///
+/// A unary answer holds its parts and costs no task, channel or allocation. Dropping it says that nobody waits any more; it
+/// does not stop the work. A source that ends without an outcome is completed with [`Fault::ServiceLost`].
+#[must_use = "an answer that is not read is lost"]
+pub struct Replies(Source);
+
+enum Source {
+    Unary { message: Bytes, outcome: Outcome },
+    Outcome(Outcome),
+    Stream(Pin<Box<dyn Stream<Item = Reply> + Send>>),
+    Ended,
+}
+
+impl Replies {
+    /// One message and its outcome: nearly every CSI answer.
+    pub fn unary(message: impl Into<Bytes>, outcome: Outcome) -> Self {
+        Self(Source::Unary { message: message.into(), outcome })
+    }
+
+    /// No message, only an outcome: nearly every failure.
+    pub fn outcome(outcome: impl Into<Outcome>) -> Self {
+        Self(Source::Outcome(outcome.into()))
+    }
+
+    #[cfg(feature = "runtime")]
+    pub(crate) fn whole(message: Option<Bytes>, outcome: Outcome) -> Self {
+        match message {
+            Some(message) => Self::unary(message, outcome),
+            None => Self::outcome(outcome),
+        }
+    }
+
+    /// Parts as they come. The first [`Reply::End`] is the last part that is read.
+    pub fn stream(parts: impl Stream<Item = Reply> + Send + 'static) -> Self {
+        Self(Source::Stream(Box::pin(parts)))
+    }
+
+    /// The next part; `None` after the end.
+    pub async fn next(&mut self) -> Option<Reply> {
+        poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// All messages and the outcome. Holds all of them in memory at once.
+    pub async fn collect(mut self) -> (Vec<Bytes>, Outcome) {
+        let mut messages = Vec::new();
+        loop {
+            match self.next().await {
+                Some(Reply::Message(message)) => messages.push(message),
+                Some(Reply::End(outcome)) => return (messages, outcome),
+                None => return (messages, lost()),
+            }
+        }
+    }
+
+    /// The whole answer, if it is unary or an outcome alone and nothing of it has been read yet.
+    ///
+    /// Lets a relay send such an answer in one frame.
+    ///
+    /// # Errors
+    /// Gives the answer back if its parts are still coming.
+    #[allow(clippy::result_large_err, reason = "an answer is moved here, not carried up through callers")]
+    pub fn into_whole(self) -> Result<(Option<Bytes>, Outcome), Self> {
+        match self.0 {
+            Source::Unary { message, outcome } => Ok((Some(message), outcome)),
+            Source::Outcome(outcome) => Ok((None, outcome)),
+            source @ (Source::Stream(_) | Source::Ended) => Err(Self(source)),
+        }
+    }
+}
+
+impl Stream for Replies {
+    type Item = Reply;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
+        if let Source::Stream(stream) = &mut self.0 {
+            let part = ready!(stream.as_mut().poll_next(cx)).unwrap_or_else(|| Reply::End(lost()));
+            if matches!(part, Reply::End(_)) {
+                self.0 = Source::Ended;
+            }
+            return Poll::Ready(Some(part));
+        }
+        Poll::Ready(match std::mem::replace(&mut self.0, Source::Ended) {
+            Source::Unary { message, outcome } => {
+                self.0 = Source::Outcome(outcome);
+                Some(Reply::Message(message))
+            }
+            Source::Outcome(outcome) => Some(Reply::End(outcome)),
+            Source::Stream(_) | Source::Ended => None,
+        })
+    }
+}
+
+impl fmt::Debug for Replies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Unary { message, outcome } => {
+                write!(f, "Unary({} bytes, {outcome:?})", message.len())
+            }
+            Source::Outcome(outcome) => f.debug_tuple("Outcome").field(outcome).finish(),
+            Source::Stream(_) => f.write_str("Stream"),
+            Source::Ended => f.write_str("Ended"),
+        }
+    }
+}
+
+fn lost() -> Outcome {
+    Fault::ServiceLost { what: "the relay".to_owned() }.into()
+}
+
+#[cfg(feature = "runtime")]
+pub use self::channel::{CallerLeft, ReplySender};
+
+#[cfg(feature = "runtime")]
+mod channel {
+    use tokio::sync::mpsc;
+
+    use super::{Bytes, Outcome, Replies, Reply};
+
+    impl Replies {
+        /// An answer that a task writes. The writer waits while `capacity` parts (at least 1) have not been read.
+        pub fn channel(capacity: usize) -> (ReplySender, Self) {
+            let (sender, mut receiver) = mpsc::channel(capacity.max(1));
+            let parts = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+            (ReplySender(sender), Self::stream(parts))
+        }
+    }
+
+    /// Writes the parts of an answer. Dropped without an end, it ends the answer with `ServiceLost`.
+    #[derive(Debug)]
+    pub struct ReplySender(mpsc::Sender<Reply>);
+
+    /// Nobody reads the answer any more.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+    #[error("the caller left")]
+    #[non_exhaustive]
+    pub struct CallerLeft;
+
+    impl ReplySender {
+        /// Sends a message, once there is room for it.
+        ///
+        /// # Errors
+        /// If nobody reads the answer any more.
+        pub async fn message(&mut self, message: Bytes) -> Result<(), CallerLeft> {
+            self.0.send(Reply::Message(message)).await.map_err(|_| CallerLeft)
+        }
+
+        /// Sends the end.
+        ///
+        /// # Errors
+        /// If nobody reads the answer any more.
+        pub async fn end(self, outcome: impl Into<Outcome>) -> Result<(), CallerLeft> {
+            self.0.send(Reply::End(outcome.into())).await.map_err(|_| CallerLeft)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn parts(mut replies: Replies) -> Vec<Reply> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut parts = Vec::new();
+        while let Poll::Ready(Some(part)) = Pin::new(&mut replies).poll_next(&mut cx) {
+            parts.push(part);
+        }
+        parts
+    }
+
+    struct Once(Option<Reply>);
+
+    impl Stream for Once {
+        type Item = Reply;
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Reply>> {
+            Poll::Ready(self.0.take())
+        }
+    }
+
+    #[test]
+    fn a_unary_answer_is_a_message_and_its_end() {
+        let expected = [Reply::Message(Bytes::from_static(b"x")), Reply::End(Outcome::ok())];
+        assert_eq!(parts(Replies::unary("x", Outcome::ok())), expected);
+    }
+
+    #[test]
+    fn a_source_that_stops_without_an_outcome_ends_as_a_fault() {
+        let found = parts(Replies::stream(Once(Some(Reply::Message(Bytes::new())))));
+        assert_eq!(found, [Reply::Message(Bytes::new()), Reply::End(lost())]);
+    }
+}

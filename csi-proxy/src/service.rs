@@ -1,0 +1,87 @@
+//! Relays as tower services and back, so that timeouts, limits and your own middleware are layers.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use tower::{Service, ServiceExt as _};
+
+use crate::call::Call;
+use crate::relay::{Relay, RelayError};
+use crate::replies::Replies;
+
+/// Any [`Relay`], so also a [`Dispatcher`](crate::Dispatcher) or a [`Driver`](crate::Driver), as a tower service of calls. Always
+/// ready; cheap to clone.
+///
+/// ```
+/// use csi_proxy::{Dispatcher, Endpoint, RelayError, RelayService, ServiceRelay};
+/// use tower::limit::ConcurrencyLimit;
+///
+/// // At most eight calls at once, the others wait.
+/// let limited = ConcurrencyLimit::new(RelayService::new(Dispatcher::new()), 8);
+/// let relay = ServiceRelay::new(limited);
+/// # let _ = relay;
+/// ```
+pub struct RelayService<R: ?Sized>(Arc<R>);
+
+impl<R: Relay> RelayService<R> {
+    /// The relay as a service.
+    #[must_use]
+    pub fn new(relay: R) -> Self {
+        Self(Arc::new(relay))
+    }
+}
+
+impl<R: ?Sized> Clone for RelayService<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R: ?Sized> fmt::Debug for RelayService<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RelayService")
+    }
+}
+
+impl<R: Relay + ?Sized + 'static> Service<Call> for RelayService<R> {
+    type Response = Replies;
+    type Error = RelayError;
+    type Future = Pin<Box<dyn Future<Output = Result<Replies, RelayError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RelayError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Call) -> Self::Future {
+        let relay = Arc::clone(&self.0);
+        Box::pin(async move { relay.relay(call).await })
+    }
+}
+
+/// A tower service of calls as a [`Relay`].
+#[derive(Debug, Clone)]
+pub struct ServiceRelay<S>(S);
+
+impl<S> ServiceRelay<S> {
+    /// The service as a relay. It is cloned for every call.
+    #[must_use]
+    pub fn new(service: S) -> Self {
+        Self(service)
+    }
+}
+
+#[async_trait]
+impl<S> Relay for ServiceRelay<S>
+where
+    S: Service<Call, Response = Replies> + Clone + Send + Sync,
+    S::Error: Into<RelayError>,
+    S::Future: Send,
+{
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        self.0.clone().oneshot(call).await.map_err(Into::into)
+    }
+}

@@ -1,0 +1,200 @@
+//! What has been learnt of a driver, cut down to what these bindings understand.
+
+use std::fmt;
+
+use bytes::Bytes;
+use csi_proto::DriverName;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
+use prost::Message;
+
+use crate::call::NodeId;
+use crate::code::Code;
+
+/// A driver's answer to a capability question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "an answer or a refusal, and nothing else")]
+pub enum Fact {
+    /// The response message.
+    Answer(Bytes),
+    /// The driver does not offer the service: `UNIMPLEMENTED`, with this message.
+    NotOffered(String),
+}
+
+/// Everything that is known of a driver. Small; worth keeping on disk, so that sidecars can start while the node is off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The `GetPluginInfoResponse`, under the name that the endpoint was given.
+    pub info: Option<Bytes>,
+    /// The `GetPluginCapabilitiesResponse`, without values that are unknown here.
+    pub plugin: Option<Bytes>,
+    /// The controller's capabilities, without values that are unknown here.
+    pub controller: Option<Fact>,
+    /// The group controller's capabilities, without values that are unknown here.
+    pub group: Option<Fact>,
+}
+
+/// Whose facts they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "a driver is known by its name and its node")]
+pub struct Subject {
+    /// The driver, by the name that the endpoint was given.
+    pub driver: DriverName,
+    /// The node that the driver is on; `None` if that is decided call by call.
+    pub node: Option<NodeId>,
+}
+
+/// Facts that were kept cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FactsError {
+    /// The bytes are not what [`Facts::encode`] made.
+    #[error("not a protobuf record of start-up facts")]
+    Malformed,
+    /// They are another driver's, or that of another node.
+    #[error("they are of {found}, and those of {expected} are wanted")]
+    Subject {
+        /// Whose facts are wanted.
+        expected: String,
+        /// Whose facts they are.
+        found: String,
+    },
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Record {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    info: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    plugin: Option<Bytes>,
+    #[prost(message, optional, tag = "3")]
+    controller: Option<FactRecord>,
+    #[prost(message, optional, tag = "4")]
+    group: Option<FactRecord>,
+    #[prost(string, tag = "5")]
+    driver: String,
+    #[prost(string, tag = "6")]
+    node: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FactRecord {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    answer: Option<Bytes>,
+    #[prost(string, tag = "2")]
+    not_offered: String,
+}
+
+impl Facts {
+    /// The facts as bytes, to be kept.
+    #[must_use]
+    pub fn encode(&self, subject: &Subject) -> Vec<u8> {
+        let fact = |fact: &Option<Fact>| {
+            fact.as_ref().map(|fact| match fact {
+                Fact::Answer(answer) => FactRecord { answer: Some(answer.clone()), ..FactRecord::default() },
+                Fact::NotOffered(text) => FactRecord { answer: None, not_offered: text.clone() },
+            })
+        };
+        let (info, plugin) = (self.info.clone(), self.plugin.clone());
+        let (driver, node) = (subject.driver.to_string(), subject.node_name());
+        let (controller, group) = (fact(&self.controller), fact(&self.group));
+        Record { info, plugin, controller, group, driver, node }.encode_to_vec()
+    }
+
+    /// Facts of this driver that were kept.
+    ///
+    /// # Errors
+    /// If the bytes are not what [`Facts::encode`] made, or they are of another driver or node.
+    pub fn decode(bytes: &[u8], subject: &Subject) -> Result<Self, FactsError> {
+        let Record { info, plugin, controller, group, driver, node } =
+            Record::decode(bytes).map_err(|_| FactsError::Malformed)?;
+        if driver != subject.driver.as_str() || node != subject.node_name() {
+            let found = described(&driver, &node);
+            return Err(FactsError::Subject { expected: subject.to_string(), found });
+        }
+        let fact = |record: FactRecord| match record.answer {
+            Some(answer) => Fact::Answer(answer),
+            None => Fact::NotOffered(record.not_offered),
+        };
+        Ok(Self { info, plugin, controller: controller.map(fact), group: group.map(fact) })
+    }
+
+    pub(super) fn has_controller(&self) -> Option<bool> {
+        self.offers(ServiceType::ControllerService)
+    }
+
+    pub(super) fn has_group_controller(&self) -> Option<bool> {
+        self.offers(ServiceType::GroupControllerService)
+    }
+
+    fn offers(&self, wanted: ServiceType) -> Option<bool> {
+        let plugin = csi::GetPluginCapabilitiesResponse::decode(self.plugin.clone()?).ok()?;
+        Some(plugin.capabilities.iter().any(|capability| match &capability.r#type {
+            Some(csi::plugin_capability::Type::Service(service)) => service.r#type() == wanted,
+            _ => false,
+        }))
+    }
+}
+
+impl Subject {
+    fn node_name(&self) -> String {
+        self.node.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&described(self.driver.as_str(), &self.node_name()))
+    }
+}
+
+fn described(driver: &str, node: &str) -> String {
+    if node.is_empty() { format!("driver {driver:?}") } else { format!("driver {driver:?} on node {node:?}") }
+}
+
+impl Fact {
+    pub(super) fn code(&self) -> Code {
+        match self {
+            Self::Answer(_) => Code::OK,
+            Self::NotOffered(_) => Code::UNIMPLEMENTED,
+        }
+    }
+}
+
+/// Keeps the plugin capabilities that are known here. A consumer that is built for an older spec fails on others.
+pub(super) fn mask_plugin(answer: Bytes) -> Option<Bytes> {
+    use csi::plugin_capability::{Type, volume_expansion};
+    let mut response = csi::GetPluginCapabilitiesResponse::decode(answer).ok()?;
+    response.capabilities.retain(|capability| match &capability.r#type {
+        Some(Type::Service(service)) => known::<ServiceType>(service.r#type),
+        Some(Type::VolumeExpansion(expansion)) => known::<volume_expansion::Type>(expansion.r#type),
+        None => false,
+    });
+    Some(response.encode_to_vec().into())
+}
+
+/// Keeps the controller capabilities that are known here.
+pub(super) fn mask_controller(answer: Bytes) -> Option<Bytes> {
+    use csi::controller_service_capability::{Type, rpc};
+    let mut response = csi::ControllerGetCapabilitiesResponse::decode(answer).ok()?;
+    response.capabilities.retain(
+        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
+    );
+    Some(response.encode_to_vec().into())
+}
+
+/// Keeps the group controller capabilities that are known here.
+pub(super) fn mask_group(answer: Bytes) -> Option<Bytes> {
+    use csi::group_controller_service_capability::{Type, rpc};
+    let mut response = csi::GroupControllerGetCapabilitiesResponse::decode(answer).ok()?;
+    response.capabilities.retain(
+        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
+    );
+    Some(response.encode_to_vec().into())
+}
+
+/// Whether an enum has the number, and it is not the "unknown" of all these enums, 0.
+fn known<E: TryFrom<i32>>(number: i32) -> bool {
+    number != 0 && E::try_from(number).is_ok()
+}

@@ -1,0 +1,414 @@
+//! How a call and its outcome look on a message bus: protobuf, so that a relay in another language can read them.
+//!
+//! A call travels as a header and its body, an answer as messages and a closing. Bodies and messages are never wrapped,
+//! so they are never copied.
+//!
+//! ```proto
+//! message CallHeader {
+//!   bytes id = 1;                         // 16 bytes, UUID
+//!   string node = 2;
+//!   string driver = 3;
+//!   string method = 4;                    // /package.Service/Method
+//!   repeated Entry metadata = 5;
+//!   optional uint64 remaining_millis = 6; // absent: no deadline
+//! }
+//! message Entry { string name = 1; bytes value = 2; }
+//! message Closing {
+//!   uint32 code = 1;                      // not read where `fault` is set: the reader's own table decides
+//!   string message = 2;
+//!   bytes details = 3;
+//!   repeated Entry trailers = 4;
+//!   bool endpoint = 5;                    // decided by an endpoint, not by the driver
+//!   FaultRecord fault = 6;                // set: nobody but a relay decided it
+//!   bool driver = 7;                      // decided by the driver; one of 5, 6 and 7 is always set
+//! }
+//! message FaultRecord {
+//!   uint32 kind = 1;
+//!   string subject = 2;                   // node or driver
+//!   string text = 3;
+//!   uint64 found = 4;                     // bytes; for the deadline, milliseconds
+//!   uint64 max = 5;                       // bytes, or entries
+//! }
+//! ```
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use csi_proto::DriverName;
+use prost::Message;
+
+use crate::call::{
+    Call, CallId, InvalidMethodPath, InvalidNodeId, Metadata, MetadataError, MethodPath, NodeId,
+};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::outcome::{Origin, Outcome};
+
+/// A header or closing cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes are not the protobuf message that is expected.
+    #[error("not a protobuf {expected}")]
+    Malformed {
+        /// The message that was expected.
+        expected: &'static str,
+    },
+    /// A closing that neither the driver nor anybody else decided.
+    #[error("the closing does not say who decided it; an empty answer of the bus is no success")]
+    NobodySaysSo,
+    /// The id has another length than a UUID.
+    #[error("the call id has {found} bytes; expected 16")]
+    Id {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The node is no node name.
+    #[error(transparent)]
+    Node(#[from] InvalidNodeId),
+    /// The driver is no driver name.
+    #[error("the driver name {found:?} cannot be used")]
+    Driver {
+        /// What stood there.
+        found: String,
+    },
+    /// The method is no method path.
+    #[error(transparent)]
+    Method(#[from] InvalidMethodPath),
+    /// A metadata entry cannot be taken.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CallHeader {
+    #[prost(bytes = "bytes", tag = "1")]
+    id: Bytes,
+    #[prost(string, tag = "2")]
+    node: String,
+    #[prost(string, tag = "3")]
+    driver: String,
+    #[prost(string, tag = "4")]
+    method: String,
+    #[prost(message, repeated, tag = "5")]
+    metadata: Vec<Entry>,
+    #[prost(uint64, optional, tag = "6")]
+    remaining_millis: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Closing {
+    #[prost(uint32, tag = "1")]
+    code: u32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    details: Bytes,
+    #[prost(message, repeated, tag = "4")]
+    trailers: Vec<Entry>,
+    #[prost(bool, tag = "5")]
+    endpoint: bool,
+    #[prost(message, optional, tag = "6")]
+    fault: Option<FaultRecord>,
+    #[prost(bool, tag = "7")]
+    driver: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FaultRecord {
+    #[prost(uint32, tag = "1")]
+    kind: u32,
+    #[prost(string, tag = "2")]
+    subject: String,
+    #[prost(string, tag = "3")]
+    text: String,
+    #[prost(uint64, tag = "4")]
+    found: u64,
+    #[prost(uint64, tag = "5")]
+    max: u64,
+}
+
+impl Call {
+    /// Everything but the body, as a `CallHeader`.
+    #[must_use]
+    pub fn encode_header(&self) -> Bytes {
+        let header = CallHeader {
+            id: Bytes::copy_from_slice(self.id.as_bytes()),
+            node: self.node.as_str().to_owned(),
+            driver: self.driver.to_string(),
+            method: self.method.as_str().to_owned(),
+            metadata: entries(&self.metadata),
+            remaining_millis: self.remaining.map(millis),
+        };
+        header.encode_to_vec().into()
+    }
+
+    /// The call that a header and a body make.
+    ///
+    /// # Errors
+    /// If the header is not a `CallHeader`, or a value in it is outside its bounds.
+    pub fn decode(header: Bytes, body: Bytes) -> Result<Self, WireError> {
+        let header =
+            CallHeader::decode(header).map_err(|_| WireError::Malformed { expected: "CallHeader" })?;
+        let id = <[u8; 16]>::try_from(&*header.id).map_err(|_| WireError::Id { found: header.id.len() })?;
+        Ok(Self {
+            id: CallId::from_bytes(id),
+            node: NodeId::new(header.node)?,
+            driver: driver_name(header.driver)?,
+            method: MethodPath::new(header.method)?,
+            remaining: header.remaining_millis.map(Duration::from_millis),
+            metadata: metadata(header.metadata)?,
+            body,
+        })
+    }
+}
+
+impl Outcome {
+    /// The outcome as a `Closing`.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let closing = Closing {
+            code: self.code.number(),
+            message: if self.fault().is_some() { String::new() } else { self.message.clone() },
+            details: self.details.clone(),
+            trailers: entries(&self.trailers),
+            endpoint: self.origin == Origin::Endpoint,
+            fault: self.fault().map(FaultRecord::of),
+            driver: self.origin == Origin::Driver,
+        };
+        closing.encode_to_vec().into()
+    }
+
+    /// The outcome as a `Closing` of at most `max` bytes, where a bus has such a bound; at least 64.
+    ///
+    /// What does not fit loses its trailers first, then its details, then the end of its message. The code stays. No gRPC
+    /// library accepts trailers of that size by default, so a bound of some KiB costs nothing in practice.
+    #[must_use]
+    pub fn encode_within(&self, max: usize) -> Bytes {
+        let whole = self.encode();
+        if whole.len() <= max {
+            return whole;
+        }
+        let mut less = Self { trailers: Metadata::default(), ..self.clone() };
+        if less.encode().len() > max {
+            less.details = Bytes::new();
+        }
+        if let Origin::Relay(_) = less.origin {
+            let reason = less.message.chars().take(max / 16).collect();
+            less = Fault::Protocol { reason }.into();
+        }
+        let over = less.encode().len().saturating_sub(max);
+        let keep = less.message.len().saturating_sub(over);
+        let end = (0..=keep).rev().find(|at| less.message.is_char_boundary(*at)).unwrap_or(0);
+        less.message.truncate(end);
+        less.encode()
+    }
+
+    /// The outcome that a `Closing` holds.
+    ///
+    /// A fault of a kind that this version does not know becomes [`Fault::Protocol`]; its code is never taken from the wire.
+    ///
+    /// # Errors
+    /// If the bytes are not a `Closing`, nobody decided it, or a value in it is outside its bounds. So no bytes at all, which
+    /// some buses make of no answer, are never a success.
+    pub fn decode(closing: Bytes) -> Result<Self, WireError> {
+        let closing = Closing::decode(closing).map_err(|_| WireError::Malformed { expected: "Closing" })?;
+        if let Some(fault) = closing.fault {
+            return Ok(fault.into_fault()?.into());
+        }
+        let code = Code::new(closing.code);
+        let outcome = match (closing.driver, closing.endpoint) {
+            (true, _) => Self::from_driver(code, closing.message),
+            (false, true) => Self::from_endpoint(code, closing.message),
+            (false, false) => return Err(WireError::NobodySaysSo),
+        };
+        Ok(outcome.with_details(closing.details).with_trailers(metadata(closing.trailers)?))
+    }
+}
+
+impl FaultRecord {
+    fn of(fault: &Fault) -> Self {
+        use Fault as F;
+        let record = |kind: u32, subject: &dyn std::fmt::Display, text: &str| Self {
+            kind,
+            subject: subject.to_string(),
+            text: text.to_owned(),
+            ..Self::default()
+        };
+        let sized = |kind, text: &str, found: u64, max: u64| Self { found, max, ..record(kind, &"", text) };
+        match fault {
+            F::NodeOffline { node } => record(1, node, ""),
+            F::NodeUnknown { node } => record(2, node, ""),
+            F::NoNode { reason } => record(3, &"", reason),
+            F::DriverNotRegistered { driver } => record(4, driver, ""),
+            F::DriverSocketMissing { driver, path } => record(5, driver, path),
+            F::DriverRefused { driver, reason } => record(6, driver, reason),
+            F::DriverGone { driver, reason } => record(7, driver, reason),
+            F::DriverProtocol { driver, reason } => record(8, driver, reason),
+            F::LinkLost { reason } => record(9, &"", reason),
+            F::HubUnreachable { reason } => record(10, &"", reason),
+            F::RequestTooLarge { found, max } => sized(11, "", *found, *max),
+            F::ReplyTooLarge { found, max } => sized(12, "", *found, *max),
+            F::Overloaded { what, max } => sized(13, what, 0, *max),
+            F::Deadline { waited } => sized(14, "", millis(*waited), 0),
+            F::CallerGone => record(15, &"", ""),
+            F::Draining { what } => record(16, &"", what),
+            F::Forbidden { reason } => record(17, &"", reason),
+            F::Protocol { reason } => record(18, &"", reason),
+            F::ServiceLost { what } => record(19, &"", what),
+            F::NotReady { driver } => record(20, driver, ""),
+            F::FrameTooLarge { reason } => record(21, &"", reason),
+        }
+    }
+
+    fn into_fault(self) -> Result<Fault, WireError> {
+        let Self { kind, subject, text, found, max } = self;
+        let reason = text;
+        Ok(match kind {
+            1 => Fault::NodeOffline { node: NodeId::new(subject)? },
+            2 => Fault::NodeUnknown { node: NodeId::new(subject)? },
+            3 => Fault::NoNode { reason },
+            4 => Fault::DriverNotRegistered { driver: driver_name(subject)? },
+            5 => Fault::DriverSocketMissing { driver: driver_name(subject)?, path: reason },
+            6 => Fault::DriverRefused { driver: driver_name(subject)?, reason },
+            7 => Fault::DriverGone { driver: driver_name(subject)?, reason },
+            8 => Fault::DriverProtocol { driver: driver_name(subject)?, reason },
+            9 => Fault::LinkLost { reason },
+            10 => Fault::HubUnreachable { reason },
+            11 => Fault::RequestTooLarge { found, max },
+            12 => Fault::ReplyTooLarge { found, max },
+            13 => Fault::Overloaded { what: reason, max },
+            14 => Fault::Deadline { waited: Duration::from_millis(found) },
+            15 => Fault::CallerGone,
+            16 => Fault::Draining { what: reason },
+            17 => Fault::Forbidden { reason },
+            18 => Fault::Protocol { reason },
+            19 => Fault::ServiceLost { what: reason },
+            20 => Fault::NotReady { driver: driver_name(subject)? },
+            21 => Fault::FrameTooLarge { reason },
+            _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
+        })
+    }
+}
+
+fn driver_name(found: String) -> Result<DriverName, WireError> {
+    DriverName::new(found.clone()).map_err(|_| WireError::Driver { found })
+}
+
+fn entries(metadata: &Metadata) -> Vec<Entry> {
+    metadata.iter().map(|(name, value)| Entry { name: name.to_owned(), value: value.clone() }).collect()
+}
+
+fn metadata(entries: Vec<Entry>) -> Result<Metadata, MetadataError> {
+    let mut metadata = Metadata::default();
+    for Entry { name, value } in entries {
+        metadata.insert(&name, value)?;
+    }
+    Ok(metadata)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::one_of_each;
+
+    #[test]
+    fn every_fault_survives_the_wire() {
+        for fault in one_of_each() {
+            let outcome = Outcome::from(fault);
+            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+        }
+    }
+
+    #[test]
+    fn an_empty_closing_is_no_success() {
+        for closing in [Closing::default(), Closing { message: "lost".to_owned(), ..Closing::default() }] {
+            let error = Outcome::decode(closing.encode_to_vec().into()).unwrap_err();
+            assert_eq!(error, WireError::NobodySaysSo);
+        }
+        for outcome in [Outcome::ok(), Outcome::from_endpoint(Code::OK, "")] {
+            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+        }
+    }
+
+    #[test]
+    fn a_fault_of_a_later_version_stays_retryable() {
+        let record = FaultRecord { kind: 999, text: "new".to_owned(), ..FaultRecord::default() };
+        let closing = Closing { code: 5, fault: Some(record), ..Closing::default() };
+        let outcome = Outcome::decode(closing.encode_to_vec().into()).unwrap();
+        assert_eq!(outcome.code, Code::UNAVAILABLE);
+    }
+
+    #[test]
+    fn a_driver_status_survives_the_wire() {
+        let mut trailers = Metadata::default();
+        trailers.insert("x-vendor-bin", "AAEC").unwrap();
+        for number in (0..=16).chain([17, 99, u32::MAX]) {
+            let outcome = Outcome::from_driver(Code::new(number), "größe: 盤\n%".repeat(500))
+                .with_details(vec![0, 255, 1])
+                .with_trailers(trailers.clone());
+            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+        }
+    }
+
+    #[test]
+    fn an_outcome_that_does_not_fit_keeps_its_code_and_the_start_of_its_message() {
+        let mut trailers = Metadata::default();
+        trailers.insert("x-vendor", vec![b'v'; 500]).unwrap();
+        let outcome = Outcome::from_driver(Code::NOT_FOUND, "größe ".repeat(100)).with_details(vec![7; 500]);
+        let outcome = outcome.with_trailers(trailers);
+        for max in [64, 300, 900, 1200, 2000] {
+            let bytes = outcome.encode_within(max);
+            assert!(bytes.len() <= max, "{} > {max}", bytes.len());
+            let found = Outcome::decode(bytes).unwrap();
+            assert_eq!(found.code, Code::NOT_FOUND);
+            assert!(outcome.message.starts_with(&found.message) && !found.message.is_empty());
+        }
+        assert_eq!(Outcome::decode(outcome.encode_within(2000)).unwrap(), outcome);
+        let fault = Outcome::from(Fault::LinkLost { reason: "x".repeat(5000) });
+        let bytes = fault.encode_within(1000);
+        assert!(bytes.len() <= 1000);
+        assert_eq!(Outcome::decode(bytes).unwrap().code, Code::UNAVAILABLE);
+    }
+
+    #[test]
+    fn a_call_survives_the_wire() {
+        let mut metadata = Metadata::default();
+        metadata.insert("traceparent", "00-aa-bb-01").unwrap();
+        let call = Call::new(
+            CallId::from_bytes([3; 16]),
+            NodeId::new("edge-1").unwrap(),
+            DriverName::new("csi-hostpath").unwrap(),
+            MethodPath::new("/csi.v9.New/Thing").unwrap(),
+            Bytes::from_static(&[0, 1, 2]),
+        )
+        .with_remaining(Duration::from_millis(1234))
+        .with_metadata(metadata);
+        let back = Call::decode(call.encode_header(), call.body.clone()).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{call:?}"));
+        assert_eq!((back.body, back.metadata), (call.body, call.metadata));
+    }
+
+    #[test]
+    fn a_bad_header_names_the_field() {
+        let bad = CallHeader { id: Bytes::from_static(b"x"), ..CallHeader::default() };
+        assert_eq!(
+            Call::decode(bad.encode_to_vec().into(), Bytes::new()).unwrap_err(),
+            WireError::Id { found: 1 }
+        );
+        let garbage = Call::decode(Bytes::from_static(&[0xff; 9]), Bytes::new()).unwrap_err();
+        assert_eq!(garbage, WireError::Malformed { expected: "CallHeader" });
+    }
+}

@@ -1,0 +1,387 @@
+//! Drivers that are missing, broken or strange: the caller is told so with a code that may be retried, never with one made
+//! up on the way.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{Script, Seen, Stage, driver_name, framed, node, raw_call};
+use csi_proxy::{
+    Call, CallId, Driver, DriverSettings, EndpointSettings, Fault, MethodPath, Outcome, Relay as _,
+    SocketAddress,
+};
+use h2::server::SendResponse;
+use http::{HeaderMap, Response};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+const STREAM: &str = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
+
+async fn call(stage: &Stage, path: &str) -> Seen {
+    raw_call(&stage.socket(), path, &[], framed(&[])).await.unwrap()
+}
+
+/// Asks through the whole path, and the driver alone: what the caller is told, and which fault it was.
+async fn ask(stage: &Stage, path: &str) -> (Seen, Fault) {
+    let seen = call(stage, path).await;
+    let driver =
+        Driver::new(driver_name(), SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap());
+    let outcome = ask_driver(&driver, path).await;
+    (seen, outcome.fault().expect("not a fault").clone())
+}
+
+async fn ask_driver(driver: &Driver, path: &str) -> Outcome {
+    let path = MethodPath::new(path).unwrap();
+    let call = Call::new(CallId::new(), node(), driver_name(), path, Bytes::new());
+    match driver.relay(call).await {
+        Ok(replies) => replies.collect().await.1,
+        Err(error) => error.into(),
+    }
+}
+
+/// A driver that does this with every HTTP/2 request.
+fn serve_h2(stage: &Stage, act: impl Fn(SendResponse<Bytes>) + Copy + Send + Sync + 'static) {
+    serve_h2_at(&stage.driver_socket(), act);
+}
+
+fn serve_h2_at(socket: &std::path::Path, act: impl Fn(SendResponse<Bytes>) + Copy + Send + Sync + 'static) {
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(socket).await else { return };
+                while let Some(Ok((_, respond))) = connection.accept().await {
+                    act(respond);
+                }
+            });
+        }
+    });
+}
+
+fn grpc() -> http::response::Builder {
+    Response::builder().header("content-type", "application/grpc")
+}
+
+#[tokio::test]
+async fn a_missing_and_a_refusing_socket_are_unavailable() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let (seen, fault) = ask(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(14), "{seen:?}");
+    assert!(matches!(fault, Fault::DriverSocketMissing { .. }), "{fault:?}");
+
+    drop(UnixListener::bind(stage.driver_socket()).unwrap());
+    let (seen, fault) = ask(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(14), "{seen:?}");
+    assert!(matches!(fault, Fault::DriverRefused { .. }), "{fault:?}");
+}
+
+#[tokio::test]
+async fn an_unregistered_driver_is_unavailable() {
+    let stage = Stage::start(Script::default()).await;
+    assert!(stage.dispatcher.unregister(&driver_name()));
+    let seen = call(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(14), "{seen:?}");
+    assert!(seen.message().contains("not registered"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_driver_that_comes_late_is_found_without_a_restart() {
+    let mut stage = Stage::without_driver(EndpointSettings::default()).await;
+    assert_eq!(call(&stage, CREATE).await.code(), Some(14));
+    stage.start_driver(Script::default());
+    assert_eq!(call(&stage, CREATE).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn answers_that_are_not_grpc_are_unavailable() {
+    type Act = fn(SendResponse<Bytes>);
+    let acts: [(&str, Act); 9] = [
+        ("no grpc-status at all", |mut respond| {
+            respond.send_response(grpc().body(()).unwrap(), true).unwrap();
+        }),
+        ("a message but no trailers", |mut respond| {
+            let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+            stream.send_data(framed(&[1]), true).unwrap();
+        }),
+        ("trailers without a grpc-status", |mut respond| {
+            let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+            stream.send_data(framed(&[1]), false).unwrap();
+            stream.send_trailers(HeaderMap::new()).unwrap();
+        }),
+        ("a truncated message", |mut respond| {
+            let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+            stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 9, 1]), false).unwrap();
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            stream.send_trailers(trailers).unwrap();
+        }),
+        ("a compressed message", |mut respond| {
+            let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+            stream.send_data(Bytes::from_static(&[1, 0, 0, 0, 1, 1]), true).unwrap();
+        }),
+        ("another content type", |mut respond| {
+            let response = Response::builder().header("content-type", "text/html").header("grpc-status", "0");
+            respond.send_response(response.body(()).unwrap(), true).unwrap();
+        }),
+        ("an HTTP error", |mut respond| {
+            respond
+                .send_response(grpc().status(503).header("grpc-status", "5").body(()).unwrap(), true)
+                .unwrap();
+        }),
+        ("a status that is no number", |mut respond| {
+            respond.send_response(grpc().header("grpc-status", "fine").body(()).unwrap(), true).unwrap();
+        }),
+        ("a stream reset as broken", |mut respond| respond.send_reset(h2::Reason::PROTOCOL_ERROR)),
+    ];
+    for (what, act) in acts {
+        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        serve_h2(&stage, act);
+        for path in [CREATE, STREAM, "/any.Thing/Else"] {
+            let (seen, fault) = ask(&stage, path).await;
+            assert_eq!(seen.code(), Some(14), "{what}, {path}: {seen:?}");
+            assert!(matches!(fault, Fault::DriverProtocol { .. }), "{what}, {path}: {fault:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_ok_without_a_message_is_no_answer_to_a_unary_method() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    serve_h2(&stage, |mut respond| {
+        respond.send_response(grpc().header("grpc-status", "0").body(()).unwrap(), true).unwrap();
+    });
+    let (seen, fault) = ask(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(14), "{seen:?}");
+    assert!(matches!(fault, Fault::DriverProtocol { .. }), "{fault:?}");
+    assert_eq!(call(&stage, STREAM).await.code(), Some(0), "a stream may be empty");
+}
+
+#[tokio::test]
+async fn a_trailers_only_status_passes_unchanged() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    serve_h2(&stage, |mut respond| {
+        let response = grpc().header("grpc-status", "5").header("grpc-message", "gr%C3%B6%C3%9Fe%2");
+        respond.send_response(response.body(()).unwrap(), true).unwrap();
+    });
+    let seen = call(&stage, CREATE).await;
+    assert_eq!((seen.code(), seen.message()), (Some(5), "gr%C3%B6%C3%9Fe%252"));
+    assert!(seen.trailers.is_none(), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_status_in_the_head_counts_where_the_trailers_have_none() {
+    type Act = fn(SendResponse<Bytes>);
+    let acts: [(&str, Act); 3] = [
+        ("no content type", |mut respond| {
+            let response = Response::builder().header("grpc-status", "5").header("grpc-message", "gone");
+            respond.send_response(response.body(()).unwrap(), true).unwrap();
+        }),
+        ("an empty frame at the end", |mut respond| {
+            let response = grpc().header("grpc-status", "5").header("grpc-message", "gone");
+            let mut stream = respond.send_response(response.body(()).unwrap(), false).unwrap();
+            stream.send_data(Bytes::new(), true).unwrap();
+        }),
+        ("trailers without a status", |mut respond| {
+            let response = grpc().header("grpc-status", "5").header("grpc-message", "gone");
+            let mut stream = respond.send_response(response.body(()).unwrap(), false).unwrap();
+            stream.send_trailers(HeaderMap::new()).unwrap();
+        }),
+    ];
+    for (what, act) in acts {
+        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        serve_h2(&stage, act);
+        for path in [CREATE, STREAM] {
+            let seen = call(&stage, path).await;
+            assert_eq!((seen.code(), seen.message()), (Some(5), "gone"), "{what}, {path}: {seen:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn readers_of_streams_that_stall_hold_up_no_unary_call() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let listener = UnixListener::bind(stage.driver_socket()).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(socket).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+                    // A stream begins with more than its window, and all of them with more than their connection's.
+                    let size = if request.uri().path() == CREATE { 1 } else { 3 << 20 };
+                    stream.send_data(framed(&vec![7; size]), false).unwrap();
+                    let trailers = HeaderMap::from_iter([(grpc_status(), "0".parse().unwrap())]);
+                    stream.send_trailers(trailers).unwrap();
+                }
+            });
+        }
+    });
+    let socket = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
+    let driver = Driver::new(driver_name(), socket);
+    let ask = |path: &str| {
+        let path = MethodPath::new(path).unwrap();
+        let call = Call::new(CallId::new(), node(), driver_name(), path, Bytes::new());
+        let driver = driver.clone();
+        async move { driver.relay(call).await.unwrap() }
+    };
+    let mut stalled = Vec::new();
+    for path in [STREAM, "/csi.v9.Future/Stream"].repeat(8) {
+        stalled.push(ask(path).await);
+    }
+    let answer = async { ask(CREATE).await.collect().await };
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(5), answer).await;
+    let (messages, outcome) = answer.expect("held up by streams that nobody reads");
+    assert!(outcome.is_ok() && messages.len() == 1, "{outcome:?}");
+    for stream in stalled {
+        let (messages, outcome) = stream.collect().await;
+        assert!(outcome.is_ok() && messages[0].len() == 3 << 20, "{outcome:?}");
+    }
+}
+
+fn grpc_status() -> http::HeaderName {
+    http::HeaderName::from_static("grpc-status")
+}
+
+#[tokio::test]
+async fn a_code_that_grpc_does_not_define_passes_unchanged() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    serve_h2(&stage, |mut respond| {
+        respond.send_response(grpc().header("grpc-status", "4711").body(()).unwrap(), true).unwrap();
+    });
+    assert_eq!(call(&stage, CREATE).await.code(), Some(4711));
+}
+
+#[tokio::test]
+async fn a_driver_that_speaks_junk_or_hangs_up_is_unavailable() {
+    let speeches: [&[u8]; 3] = [b"", b"SSH-2.0-OpenSSH_9.9\r\n", &[0xff; 64]];
+    for speech in speeches {
+        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let listener = UnixListener::bind(stage.driver_socket()).unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                // Reads the request first, so that it was sent for certain.
+                let _ = socket.read(&mut [0; 24]).await;
+                let _ = socket.write_all(speech).await;
+            }
+        });
+        let (seen, fault) = ask(&stage, CREATE).await;
+        assert_eq!(seen.code(), Some(14), "{speech:?}: {seen:?}");
+        assert!(
+            matches!(fault, Fault::DriverGone { .. } | Fault::DriverProtocol { .. }),
+            "{speech:?}: {fault:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_driver_killed_in_the_midst_of_an_answer_is_unavailable() {
+    for path in [CREATE, STREAM] {
+        let stage = Stage::without_driver(EndpointSettings::default()).await;
+        let listener = UnixListener::bind(stage.driver_socket()).unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                tokio::spawn(kill_in_the_midst(socket));
+            }
+        });
+        let (seen, fault) = ask(&stage, path).await;
+        assert_eq!(seen.code(), Some(14), "{path}: {seen:?}");
+        assert!(matches!(fault, Fault::DriverGone { .. }), "{path}: {fault:?}");
+    }
+}
+
+async fn kill_in_the_midst(socket: UnixStream) {
+    let mut connection = h2::server::handshake(socket).await.unwrap();
+    let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+    let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+    stream.send_data(framed(&[7; 100]), false).unwrap();
+    // Drives the connection until the message is out, then drops it with the stream open.
+    std::future::poll_fn(|cx| {
+        let _ = connection.poll_accept(cx);
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_driver_that_shuts_down_gracefully_costs_no_call() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    let listener = UnixListener::bind(stage.driver_socket()).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                // Answers one call of each connection and then refuses all others, as a restarting server does.
+                let mut connection = h2::server::handshake(socket).await.unwrap();
+                let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+                let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+                stream.send_data(framed(&[]), false).unwrap();
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", "0".parse().unwrap());
+                stream.send_trailers(trailers).unwrap();
+                connection.graceful_shutdown();
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    respond.send_reset(h2::Reason::REFUSED_STREAM);
+                }
+            });
+        }
+    });
+    let driver =
+        Driver::new(driver_name(), SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap());
+    for round in 0..20 {
+        let outcome = ask_driver(&driver, "/any.Thing/Else").await;
+        assert!(outcome.is_ok(), "round {round}: {outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_the_driver_provably_did_not_process_is_sent_once_more_and_only_once() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("driver.sock");
+    serve_h2_at(&socket, |mut respond| match CALLS.fetch_add(1, Ordering::Relaxed) {
+        0 | 2 | 3 => respond.send_reset(h2::Reason::REFUSED_STREAM),
+        _ => {
+            respond.send_response(grpc().header("grpc-status", "5").body(()).unwrap(), true).unwrap();
+        }
+    });
+    let driver = Driver::new(driver_name(), SocketAddress::new(socket.to_str().unwrap()).unwrap());
+    let codes =
+        [ask_driver(&driver, CREATE).await.code.number(), ask_driver(&driver, CREATE).await.code.number()];
+    assert_eq!(codes, [5, 14]);
+}
+
+#[tokio::test]
+async fn an_oversize_answer_is_unavailable() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    serve_h2(&stage, |mut respond| {
+        let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+        stream.send_data(framed(&[7; 1001]), true).unwrap();
+    });
+    let mut settings = DriverSettings::default();
+    settings.max_reply = 1000;
+    let address = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
+    stage.dispatcher.register(Driver::with_settings(driver_name(), address, settings));
+    let seen = call(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(14), "{seen:?}");
+    assert!(seen.message().contains("1001 bytes") && seen.message().contains("carried out"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn the_ceiling_of_a_driver_that_never_answers_is_a_deadline() {
+    let stage = Stage::without_driver(EndpointSettings::default()).await;
+    // Accepts the connection, in its queue, and says nothing.
+    let _listener = UnixListener::bind(stage.driver_socket()).unwrap();
+    let mut settings = DriverSettings::default();
+    settings.ceiling = std::time::Duration::from_millis(30);
+    let address = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
+    stage.dispatcher.register(Driver::with_settings(driver_name(), address, settings));
+    let seen = call(&stage, CREATE).await;
+    assert_eq!(seen.code(), Some(4), "{seen:?}");
+}

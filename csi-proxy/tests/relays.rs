@@ -1,0 +1,128 @@
+//! The relays of this crate against the contract, and what stands before a relay that fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use bytes::Bytes;
+use common::{driver_name, framed, node, raw_call};
+use csi_proxy::{
+    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MemoryRelay, MethodPath, ObserveLayer, Outcome,
+    Relay, RelayError, RelayService, Replies, Reply, Router, ServiceRelay, SocketAddress, conformance,
+};
+use tower::Layer as _;
+
+#[tokio::test]
+async fn a_relay_in_memory_conforms() {
+    conformance::check(async |far| MemoryRelay::new(far)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_faulty_relay_whose_script_is_over_conforms() {
+    conformance::check(async |far| FaultyRelay::new(far, [])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_relay_behind_tower_layers_conforms() {
+    let layered = async |far| ServiceRelay::new(ObserveLayer::new("test").layer(RelayService::new(far)));
+    conformance::check(layered).await.unwrap();
+}
+
+struct Bad<R>(R, fn(Call, Outcome) -> Option<Outcome>);
+
+#[async_trait::async_trait]
+impl<R: Relay> Relay for Bad<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let (messages, outcome) = self.0.relay(call.clone()).await?.collect().await;
+        let outcome = (self.1)(call, outcome.clone()).unwrap_or(outcome);
+        match messages.into_iter().next() {
+            Some(message) => Ok(Replies::unary(message, outcome)),
+            None => Ok(Replies::outcome(outcome)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_suite_finds_relays_that_break_the_contract() {
+    let found = conformance::check(async |far| Bad(far, |_, _| None)).await.unwrap_err();
+    assert!(found.case.starts_with("a stream passes"), "{found}");
+    let drops_details = |_, outcome: Outcome| (!outcome.is_ok()).then(|| outcome.with_details(Bytes::new()));
+    let found = conformance::check(async |far| Bad(far, drops_details)).await.unwrap_err();
+    assert!(found.case.starts_with("a status of the driver"), "{found}");
+    let internal =
+        |_, outcome: Outcome| (!outcome.is_ok()).then(|| Outcome::from_driver(Code::INTERNAL, "made up"));
+    let found = conformance::check(async |far| Bad(far, internal)).await.unwrap_err();
+    assert!(found.case.starts_with("a status of the driver"), "{found}");
+}
+
+/// What is answered instead of what a driver may say.
+struct Says(fn() -> Replies);
+
+#[async_trait::async_trait]
+impl Relay for Says {
+    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+        Ok((self.0)())
+    }
+}
+
+#[tokio::test]
+async fn a_unary_method_is_ok_only_with_exactly_one_message() {
+    type Answer = fn() -> Replies;
+    let answers: [(&str, Answer); 3] = [
+        ("no message", || Replies::outcome(Outcome::ok())),
+        ("no message, in parts", || Replies::stream(tokio_stream::iter([Reply::End(Outcome::ok())]))),
+        ("two messages", || {
+            let message = || Reply::Message(Bytes::from_static(b"1"));
+            Replies::stream(tokio_stream::iter([message(), message(), Reply::End(Outcome::ok())]))
+        }),
+    ];
+    for (what, answer) in answers {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("csi.sock");
+        let address = SocketAddress::new(socket.to_str().unwrap()).unwrap();
+        let endpoint = Endpoint::new(driver_name(), Router::fixed(node()), Says(answer));
+        let serving = endpoint.serve(address).await.unwrap();
+        let seen = raw_call(&socket, "/csi.v1.Controller/CreateVolume", &[], framed(&[])).await.unwrap();
+        assert_eq!(seen.code(), Some(14), "{what}: {seen:?}");
+        serving.shutdown(std::time::Duration::ZERO).await;
+    }
+}
+
+struct Three;
+
+#[async_trait::async_trait]
+impl Relay for Three {
+    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+        let (mut sender, replies) = Replies::channel(1);
+        tokio::spawn(async move {
+            for message in [&b"1"[..], b"2", b"3"] {
+                sender.message(Bytes::from_static(message)).await.unwrap();
+            }
+            sender.end(Outcome::ok()).await.unwrap();
+        });
+        Ok(replies)
+    }
+}
+
+#[tokio::test]
+async fn a_faulty_relay_fails_as_its_script_says() {
+    let fault = Fault::LinkLost { reason: "cut".to_owned() };
+    let script = [
+        Fate::Lost(fault.clone()),
+        Fate::AnswerLost(fault.clone()),
+        Fate::Cut { after: 2, fault: fault.clone() },
+        Fate::Pass,
+    ];
+    let relay = FaultyRelay::new(Three, script);
+    let mut found = Vec::new();
+    for _ in 0..5 {
+        let method = MethodPath::new("/a/b").unwrap();
+        let call = Call::new(CallId::new(), node(), driver_name(), method, Bytes::new());
+        let (messages, outcome) = match relay.relay(call).await {
+            Ok(replies) => replies.collect().await,
+            Err(error) => (Vec::new(), error.into()),
+        };
+        found.push((messages.len(), outcome.fault().is_some()));
+    }
+    assert_eq!(found, [(0, true), (0, true), (2, true), (3, false), (3, false)]);
+}
