@@ -1,0 +1,29 @@
+//! A driver that answers every controller call at once with the same bytes: the base line of the performance table.
+#![allow(clippy::print_stderr, reason = "a command's output")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(about = "Answer every csi.v1.Controller call at once with the same CreateVolumeResponse")]
+struct Options {
+    /// Path of the unix socket.
+    #[arg(long)]
+    socket: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+        runtime.block_on(edge_csi_benches::driver::serve(&options.socket, edge_csi_benches::payload::reply()))
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-driver: {}: {error}", options.socket.display());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Holds many idle sessions on one hub: the other side of `cargo xtask perf sessions`.
+//!
+//! Prints a line when the first session stands, waits a moment for the hub to come to rest, and prints the seconds that all
+//! others took when they stand too. Ends when its standard input is closed.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use edge_transport::link::{Address, DialOptions};
+use edge_transport::tls::{ClientTls, Identity};
+use edge_transport::{Peer, PeerId};
+use futures_util::StreamExt;
+
+/// Handshakes at the same time.
+const AT_ONCE: usize = 32;
+
+#[derive(Debug, Parser)]
+#[command(about = "Hold many idle sessions on one hub until standard input is closed")]
+struct Options {
+    /// The hub, wss://host:port or quic://host:port.
+    #[arg(long)]
+    hub: Address,
+    /// How many sessions, named NAME/1, NAME/2 and so on, where NAME is the certificate's.
+    #[arg(long, default_value_t = 1000)]
+    sessions: usize,
+    /// Certificate chain, PEM.
+    #[arg(long)]
+    tls_cert: PathBuf,
+    /// Its key, PEM.
+    #[arg(long)]
+    tls_key: PathBuf,
+    /// Authority of the hub's certificate, PEM.
+    #[arg(long)]
+    tls_ca: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Into::into)
+        .and_then(|runtime| runtime.block_on(run(&options)));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("idle-sessions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let identity = Identity::from_pem_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?;
+    let name = identity.names().first().cloned().ok_or("the certificate holds no name")?;
+    let dial = DialOptions::default().with_tls(ClientTls::new(&identity)?);
+    let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
+        let dialer = options.hub.dialer(&dial)?;
+        let peer = Peer::builder(PeerId::new(format!("{name}/{number}"))?).dialer(dialer).start()?;
+        peer.connected().await?;
+        Ok(peer)
+    };
+    let first = connect(0).await?;
+    println!("1");
+    let started = Instant::now();
+    let mut all = futures_util::stream::iter(1..options.sessions).map(connect).buffer_unordered(AT_ONCE);
+    let mut standing = vec![first];
+    while let Some(peer) = all.next().await {
+        standing.push(peer?);
+    }
+    println!("{}", started.elapsed().as_secs_f64());
+    let closed = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    closed.await??;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! A driver on a unix socket that answers every unary call at once with the same bytes: the base line of all ratios.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::path::Path;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+
+use crate::bytes_codec::BytesCodec;
+
+/// Answers every method of `csi.v1.Controller` with the same message.
+#[derive(Debug, Clone)]
+pub struct FixedAnswer {
+    reply: Bytes,
+}
+
+impl FixedAnswer {
+    /// Takes the message.
+    #[must_use]
+    pub const fn new(reply: Bytes) -> Self {
+        Self { reply }
+    }
+}
+
+impl NamedService for FixedAnswer {
+    const NAME: &'static str = "csi.v1.Controller";
+}
+
+impl UnaryService<Bytes> for FixedAnswer {
+    type Response = Bytes;
+    type Future = Ready<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, _: Request<Bytes>) -> Self::Future {
+        ready(Ok(Response::new(self.reply.clone())))
+    }
+}
+
+impl Service<http::Request<Body>> for FixedAnswer {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let answer = self.clone();
+        Box::pin(async move { Ok(Grpc::new(BytesCodec).unary(answer, request).await) })
+    }
+}
+
+/// Serves the answer on a unix socket, replacing a file that is there, until the future is dropped.
+///
+/// # Errors
+/// If the socket cannot be bound.
+pub async fn serve(socket: &Path, reply: Bytes) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket)?;
+    tonic::transport::Server::builder()
+        .add_service(FixedAnswer::new(reply))
+        .serve_with_incoming(UnixListenerStream::new(listener))
+        .await
+        .map_err(std::io::Error::other)
+}

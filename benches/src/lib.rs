@@ -1,0 +1,10 @@
+//! What the benches share: the payload of a real `CreateVolume`, a driver that answers it at once, and a closed-loop load.
+//!
+//! Both ends are tonic with a codec that passes bytes, so that a figure holds the cost of gRPC and of what lies between
+//! the ends, and not of encoding messages.
+
+pub mod bytes_codec;
+pub mod driver;
+pub mod load;
+pub mod payload;
+pub mod roads;

@@ -1,0 +1,251 @@
+//! A closed loop: so many callers on one connection, each waiting for its answer before the next call.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use prost::Message;
+use serde::Serialize;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+use crate::bytes_codec::BytesCodec;
+use crate::payload;
+
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
+const PROBE: &str = "/csi.v1.Identity/Probe";
+
+/// Longest latency that is told apart, in nanoseconds.
+const LONGEST: u64 = 600_000_000_000;
+
+/// What one turn of a caller does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[non_exhaustive]
+pub enum Work {
+    /// One `CreateVolume`, always of the same name.
+    CreateVolume,
+    /// A `CreateVolume` of a new name, then its `DeleteVolume`; counted as two calls.
+    CreateDelete,
+    /// One `Probe`.
+    Probe,
+}
+
+/// The load failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The socket could not be reached.
+    #[error("{endpoint}: {source}")]
+    Connect {
+        /// The socket.
+        endpoint: String,
+        /// The cause.
+        source: tonic::transport::Error,
+    },
+    /// A call ended with a status other than OK.
+    #[error("{method}: {status}")]
+    Call {
+        /// The method's path.
+        method: &'static str,
+        /// What came back.
+        status: Box<Status>,
+    },
+    /// The answer is not what the method says.
+    #[error("{method}: the answer cannot be decoded: {source}")]
+    Decode {
+        /// The method's path.
+        method: &'static str,
+        /// The cause.
+        source: prost::DecodeError,
+    },
+    /// A caller's task ended early.
+    #[error("a caller ended early: {0}")]
+    Caller(#[from] tokio::task::JoinError),
+}
+
+/// What was measured at one number of callers. Latencies in microseconds.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct Figures {
+    /// Callers.
+    pub in_flight: usize,
+    /// Calls that were answered with OK.
+    pub calls: u64,
+    /// Calls that were answered with another status (only with `tolerate`).
+    pub errors: u64,
+    /// Calls a second.
+    pub rate: f64,
+    /// Median latency.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+}
+
+/// What to do, for how long.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Plan {
+    /// One turn.
+    pub work: Work,
+    /// Callers.
+    pub in_flight: usize,
+    /// How long to measure; a fifth of it, at most a second, is spent before on warming up.
+    pub length: Duration,
+    /// Count failed calls and go on instead of ending with the first.
+    pub tolerate: bool,
+}
+
+impl Plan {
+    /// A plan that ends with the first failed call.
+    #[must_use]
+    pub const fn new(work: Work, in_flight: usize, length: Duration) -> Self {
+        Self { work, in_flight, length, tolerate: false }
+    }
+}
+
+/// Connects to `unix:///path` (or any address that tonic takes).
+///
+/// # Errors
+/// If it cannot be reached.
+pub async fn connect(endpoint: &str) -> Result<Channel, LoadError> {
+    let failed = |source| LoadError::Connect { endpoint: endpoint.to_owned(), source };
+    Endpoint::from_shared(endpoint.to_owned()).map_err(failed)?.connect().await.map_err(failed)
+}
+
+/// One `CreateVolume` of the usual payload.
+///
+/// # Errors
+/// If the connection or the call fails.
+pub async fn create_volume(channel: &Channel) -> Result<(), LoadError> {
+    answer(&mut Grpc::new(channel.clone()), CREATE, payload::request()).await.map(drop)
+}
+
+async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> Result<Bytes, LoadError> {
+    grpc.ready()
+        .await
+        .map_err(|source| LoadError::Connect { endpoint: "the connection".to_owned(), source })?;
+    let answer = grpc.unary(Request::new(body), PathAndQuery::from_static(method), BytesCodec).await;
+    Ok(answer.map_err(|status| LoadError::Call { method, status: Box::new(status) })?.into_inner())
+}
+
+/// Runs a plan to its end.
+///
+/// # Errors
+/// The first failed call, unless the plan tolerates them.
+pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
+    let from = Instant::now() + (plan.length / 5).min(Duration::from_secs(1));
+    let until = from + plan.length;
+    let mut callers = Vec::with_capacity(plan.in_flight);
+    for number in 0..plan.in_flight {
+        let caller = Caller {
+            grpc: Grpc::new(channel.clone()),
+            work: plan.work,
+            number,
+            turn: 0,
+            request: payload::request(),
+        };
+        callers.push(tokio::spawn(caller.turns(from, until, plan.tolerate)));
+    }
+    let mut all = Tally::new();
+    for caller in callers {
+        let tally = caller.await??;
+        all.errors += tally.errors;
+        all.latencies += tally.latencies;
+    }
+    let micros = |quantile| all.latencies.value_at_quantile(quantile) as f64 / 1e3;
+    let calls = all.latencies.len();
+    Ok(Figures {
+        in_flight: plan.in_flight,
+        calls,
+        errors: all.errors,
+        rate: calls as f64 / plan.length.as_secs_f64(),
+        p50: micros(0.5),
+        p99: micros(0.99),
+        p999: micros(0.999),
+    })
+}
+
+struct Tally {
+    latencies: Histogram<u64>,
+    errors: u64,
+}
+
+impl Tally {
+    #[allow(clippy::expect_used, reason = "the bounds are constants that the histogram accepts")]
+    fn new() -> Self {
+        Self {
+            latencies: Histogram::new_with_bounds(1, LONGEST, 3).expect("1 < LONGEST / 2, 3 digits"),
+            errors: 0,
+        }
+    }
+}
+
+struct Caller {
+    grpc: Grpc<Channel>,
+    work: Work,
+    number: usize,
+    turn: u64,
+    request: Bytes,
+}
+
+impl Caller {
+    async fn turns(mut self, from: Instant, until: Instant, tolerate: bool) -> Result<Tally, LoadError> {
+        let mut tally = Tally::new();
+        while Instant::now() < until {
+            match self.turn(from, &mut tally).await {
+                Err(LoadError::Call { .. }) if tolerate => tally.errors += 1,
+                other => other?,
+            }
+        }
+        Ok(tally)
+    }
+
+    async fn turn(&mut self, from: Instant, tally: &mut Tally) -> Result<(), LoadError> {
+        self.turn += 1;
+        match self.work {
+            Work::CreateVolume => {
+                self.call(CREATE, self.request.clone(), from, tally).await?;
+            }
+            Work::Probe => {
+                self.call(PROBE, Bytes::new(), from, tally).await?;
+            }
+            Work::CreateDelete => {
+                let name = format!("load-{}-{}-{}", std::process::id(), self.number, self.turn);
+                let mut request = payload::create_volume(&name);
+                // Any driver must be able to take it: what only ours would know stays out.
+                request.parameters.clear();
+                request.secrets.clear();
+                request.accessibility_requirements = None;
+                let created = self.call(CREATE, request.encode_to_vec().into(), from, tally).await?;
+                let created = csi_proto::csi::v1::CreateVolumeResponse::decode(created)
+                    .map_err(|source| LoadError::Decode { method: CREATE, source })?;
+                let request = csi_proto::csi::v1::DeleteVolumeRequest {
+                    volume_id: created.volume.unwrap_or_default().volume_id,
+                    ..Default::default()
+                };
+                self.call(DELETE, request.encode_to_vec().into(), from, tally).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &mut self,
+        method: &'static str,
+        body: Bytes,
+        from: Instant,
+        tally: &mut Tally,
+    ) -> Result<Bytes, LoadError> {
+        let started = Instant::now();
+        let answer = answer(&mut self.grpc, method, body).await?;
+        if started >= from {
+            tally.latencies.saturating_record(u64::try_from(started.elapsed().as_nanos()).unwrap_or(LONGEST));
+        }
+        Ok(answer)
+    }
+}

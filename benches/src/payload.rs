@@ -1,0 +1,94 @@
+//! One `CreateVolume` as external-provisioner sends it for a claim, and a vendor's answer to it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use csi_proto::csi::v1::volume_capability::access_mode::Mode;
+use csi_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use csi_proto::csi::v1::{
+    CapacityRange, CreateVolumeRequest, CreateVolumeResponse, Topology, TopologyRequirement, Volume,
+    VolumeCapability,
+};
+use prost::Message;
+
+const GIB: i64 = 1 << 30;
+const NAME: &str = "pvc-7d9a4f31-52c8-4be0-93d6-0a8be1f6c274";
+
+fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn topology() -> Topology {
+    Topology { segments: map([("topology.edge.example/node", "edge-node-0042")]) }
+}
+
+/// A request of about 600 bytes for a volume of this name.
+#[must_use]
+pub fn create_volume(name: &str) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(CapacityRange { required_bytes: 10 * GIB, limit_bytes: 20 * GIB }),
+        volume_capabilities: vec![VolumeCapability {
+            access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+            access_type: Some(AccessType::Mount(MountVolume {
+                fs_type: "ext4".to_owned(),
+                mount_flags: vec!["noatime".to_owned(), "discard".to_owned()],
+                ..MountVolume::default()
+            })),
+        }],
+        parameters: map([
+            ("csi.storage.k8s.io/pv/name", NAME),
+            ("csi.storage.k8s.io/pvc/name", "data-historian-0"),
+            ("csi.storage.k8s.io/pvc/namespace", "assembly-line-7"),
+            ("kind", "replicated-nvme"),
+            ("pool", "edge-site-0042"),
+            ("encrypted", "true"),
+            ("clusterID", "5c1e07da-6f0b-4d5e-8a42-3e9c7f21b6d8"),
+            ("imageFeatures", "layering,deep-flatten"),
+        ]),
+        secrets: map([
+            ("userID", "provisioner"),
+            ("userKey", "bm90IGEgc2VjcmV0IGF0IGFsbCwganVzdCBhcyBsb25n"),
+        ]),
+        accessibility_requirements: Some(TopologyRequirement {
+            requisite: vec![topology()],
+            preferred: vec![topology()],
+        }),
+        ..CreateVolumeRequest::default()
+    }
+}
+
+/// The request as bytes.
+#[must_use]
+pub fn request() -> Bytes {
+    create_volume(NAME).encode_to_vec().into()
+}
+
+/// An answer of about 300 bytes.
+#[must_use]
+pub fn reply() -> Bytes {
+    let volume = Volume {
+        capacity_bytes: 10 * GIB,
+        volume_id: format!("0001-0024-edge-site-0042-{NAME}"),
+        volume_context: map([
+            ("pool", "edge-site-0042"),
+            ("kind", "replicated-nvme"),
+            ("encrypted", "true"),
+            ("imageName", NAME),
+            ("storage.kubernetes.io/csiProvisionerIdentity", "1763709600000-8081-edge"),
+        ]),
+        accessible_topology: vec![topology()],
+        ..Volume::default()
+    };
+    CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_payload_has_the_size_of_a_real_one() {
+        let (request, reply) = (super::request().len(), super::reply().len());
+        assert!((540..=660).contains(&request), "request of {request} bytes");
+        assert!((270..=340).contains(&reply), "reply of {reply} bytes");
+    }
+}

@@ -1,0 +1,72 @@
+//! The command line of `edge-agent`.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use csi_proxy::NodeId;
+use edge_transport::link::Address;
+
+use crate::logging::LogOptions;
+use crate::process::Options;
+use crate::security::ClientSecurity;
+use crate::values::{DriverAt, ListenAddress, TimeSpan};
+
+/// Answers for the CSI drivers of one node: calls come in over a link to the hub, and go to the drivers' own sockets.
+///
+/// Drivers are named by --driver, or found as kubelet finds them in a --plugins-registry directory; at least one of the two
+/// must be given. A driver or a hub that is not there yet is waited for.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "edge-agent", version)]
+#[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
+#[non_exhaustive]
+pub struct AgentOptions {
+    /// Name of this node: the agent's name at the hub, and what the proxy's --nodeid names
+    #[arg(long, value_name = "NAME")]
+    pub nodeid: NodeId,
+
+    /// Address of the hub: quic://HOST:PORT, wss://HOST:PORT, ws://HOST:PORT or unix:///PATH (ports 10001 for quic, else
+    /// 10000). May be given again: the addresses are tried in order
+    #[arg(long, value_name = "URL", required = true)]
+    pub hub: Vec<Address>,
+
+    /// Directory for what is kept over a restart, made if missing; without it a restart is told from its predecessor by the
+    /// clock alone
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// A driver and its socket, as NAME=unix:///PATH. May be given again
+    #[arg(long, value_name = "NAME=URL")]
+    pub driver: Vec<DriverAt>,
+
+    /// Directory in which drivers register as with kubelet. It should be the agent's own: in a directory that kubelet watches
+    /// too, both answer the registrars
+    #[arg(long, value_name = "DIR")]
+    pub plugins_registry: Option<PathBuf>,
+
+    /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
+    /// least 1s). More for drivers whose work takes longer, or it is begun again and again
+    #[arg(long, value_name = "TIME", default_value = "15m")]
+    pub call_ceiling: TimeSpan,
+
+    /// Certificates, or none.
+    #[command(flatten)]
+    pub security: ClientSecurity,
+
+    /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<ListenAddress>,
+
+    /// Longest wait after SIGTERM for open calls, and for drivers' work that nobody waits for any more (ms, s, m, h)
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub drain_timeout: TimeSpan,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+impl Options for AgentOptions {
+    fn logging(&self) -> &LogOptions {
+        &self.log
+    }
+}

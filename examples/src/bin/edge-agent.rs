@@ -1,0 +1,7 @@
+//! `edge-agent`: see [`edge_csi_examples::agent`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    edge_csi_examples::agent::main()
+}

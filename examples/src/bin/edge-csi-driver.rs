@@ -1,0 +1,7 @@
+//! `edge-csi-driver`: see [`edge_csi_examples::csi_driver`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    edge_csi_examples::csi_driver::main()
+}

@@ -1,0 +1,104 @@
+//! The command line of `edge-csi-driver`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use csi_proto::DriverName;
+use csi_proxy::{NodeId, SocketAddress};
+use edge_transport::link::Address;
+
+use crate::logging::LogOptions;
+use crate::process::{Fatal, Options};
+use crate::security::ClientSecurity;
+use crate::values::{ListenAddress, TimeSpan};
+
+/// A CSI socket in the cloud whose driver is on a node at the edge: point the Kubernetes sidecars at it.
+///
+/// The socket is up at once and stays up; while the hub or the node cannot be reached, Probe answers ready=false and calls
+/// end with UNAVAILABLE, after which the sidecars try again. A liveness probe of this container must therefore ask --http
+/// /healthz; livenessprobe, which asks Probe, would restart it for as long as the edge is off.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "edge-csi-driver", version)]
+#[non_exhaustive]
+pub struct CsiDriverOptions {
+    /// Name of the driver, as its GetPluginInfo gives it
+    #[arg(long, value_name = "NAME", env = "CSI_DRIVERNAME")]
+    pub drivername: DriverName,
+
+    /// Socket for the sidecars (mode 0600)
+    #[arg(long, value_name = "URL", env = "CSI_ENDPOINT", default_value = "unix:///csi/csi.sock")]
+    pub endpoint: SocketAddress,
+
+    /// Address of the hub: unix:///PATH, quic://HOST:PORT, wss://HOST:PORT or ws://HOST:PORT (ports 10001 for quic, else
+    /// 10000). May be given again, or hold several separated by commas: they are tried in order
+    #[arg(
+        long,
+        visible_alias = "hub",
+        value_name = "URL",
+        env = "KUBEEDGE_ENDPOINT",
+        value_delimiter = ',',
+        default_value = crate::hub::DEFAULT_UDS
+    )]
+    pub kubeedge_endpoint: Vec<Address>,
+
+    /// Node that the driver is on: every call goes there
+    #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]
+    pub nodeid: Option<NodeId>,
+
+    /// How the node of a call is chosen; this build knows only the fixed node of --nodeid
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub route: Option<Route>,
+
+    /// Directory for what is kept over a restart, made if missing
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Certificates, or none.
+    #[command(flatten)]
+    pub security: ClientSecurity,
+
+    /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<ListenAddress>,
+
+    /// Longest wait for open calls after SIGTERM (ms, s, m, h)
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub drain_timeout: TimeSpan,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+/// How the node of a call is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Route {
+    /// By the topology of the volume.
+    Topology,
+}
+
+impl CsiDriverOptions {
+    /// The node of every call.
+    ///
+    /// # Errors
+    /// If there is none, or it was left to a mode that this build does not have.
+    pub(super) fn node(&self) -> Result<NodeId, Fatal> {
+        match (&self.nodeid, self.route) {
+            (_, Some(Route::Topology)) => Err(Fatal::Input(
+                "--route topology: this build cannot choose nodes; name the node of the driver with --nodeid"
+                    .to_owned(),
+            )),
+            (Some(node), None) => Ok(node.clone()),
+            (None, None) => Err(Fatal::Input(
+                "--nodeid is missing: name the node of the driver (or set KUBE_NODE_NAME)".to_owned(),
+            )),
+        }
+    }
+}
+
+impl Options for CsiDriverOptions {
+    fn logging(&self) -> &LogOptions {
+        &self.log
+    }
+}

@@ -1,0 +1,191 @@
+//! What a caller wants to do with a volume, checked.
+
+use csi::volume_capability::AccessType as ProtoAccess;
+use csi::volume_capability::access_mode::Mode;
+use csi_proto::csi::v1 as csi;
+use serde::{Deserialize, Serialize};
+
+use super::error::CallError;
+use super::filesystem::{FILE_SYSTEMS, FileSystem};
+
+/// A volume capability that this driver can provide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Capability {
+    /// As a block device or as a filesystem.
+    pub access: Access,
+    /// By whom at once.
+    pub mode: AccessMode,
+}
+
+/// How a volume is shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Access {
+    /// As a device file.
+    Block,
+    /// As a mounted filesystem.
+    Mount {
+        /// The filesystem that is asked for, if any is.
+        fs_type: Option<FileSystem>,
+        /// Flags of the mount.
+        flags: Vec<String>,
+    },
+}
+
+/// Who may use a volume at once: the access modes of the spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the names are those of the spec")]
+pub enum AccessMode {
+    SingleNodeWriter,
+    SingleNodeReaderOnly,
+    MultiNodeReaderOnly,
+    MultiNodeSingleWriter,
+    MultiNodeMultiWriter,
+    SingleNodeSingleWriter,
+    SingleNodeMultiWriter,
+}
+
+impl AccessMode {
+    /// Whether nobody may write.
+    #[must_use]
+    pub const fn is_read_only(self) -> bool {
+        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
+    }
+
+    /// Whether a node may publish the volume at more than one target path (the table of NodePublishVolume).
+    #[must_use]
+    pub const fn allows_more_targets(self) -> bool {
+        !matches!(self, Self::SingleNodeWriter | Self::SingleNodeReaderOnly | Self::SingleNodeSingleWriter)
+    }
+
+    fn parse(mode: i32) -> Option<Self> {
+        Some(match Mode::try_from(mode).ok()? {
+            Mode::Unknown => return None,
+            Mode::SingleNodeWriter => Self::SingleNodeWriter,
+            Mode::SingleNodeReaderOnly => Self::SingleNodeReaderOnly,
+            Mode::MultiNodeReaderOnly => Self::MultiNodeReaderOnly,
+            Mode::MultiNodeSingleWriter => Self::MultiNodeSingleWriter,
+            Mode::MultiNodeMultiWriter => Self::MultiNodeMultiWriter,
+            Mode::SingleNodeSingleWriter => Self::SingleNodeSingleWriter,
+            Mode::SingleNodeMultiWriter => Self::SingleNodeMultiWriter,
+        })
+    }
+}
+
+impl Capability {
+    /// Checks a capability of a request.
+    ///
+    /// # Errors
+    /// If it is incomplete, or asks for what this driver does not have.
+    pub fn parse(capability: Option<&csi::VolumeCapability>) -> Result<Self, CallError> {
+        const FIELD: &str = "volume_capability";
+        let missing = |expected| CallError::Missing { field: FIELD, expected };
+        let capability = capability.ok_or_else(|| missing("an access type and an access mode"))?;
+        let mode =
+            capability.access_mode.as_ref().map(|m| m.mode).ok_or_else(|| missing("an access mode"))?;
+        let mode = AccessMode::parse(mode).ok_or_else(|| CallError::Invalid {
+            field: "volume_capability.access_mode",
+            found: mode.to_string(),
+            expected: "one of the access modes 1 to 7 of the spec".to_owned(),
+        })?;
+        let access =
+            match capability.access_type.as_ref().ok_or_else(|| missing("an access type, block or mount"))? {
+                ProtoAccess::Block(_) => Access::Block,
+                ProtoAccess::Mount(mount) => Access::parse_mount(mount)?,
+            };
+        Ok(Self { access, mode })
+    }
+
+    /// Checks all capabilities of a request, at least one.
+    ///
+    /// # Errors
+    /// As [`Capability::parse`], or if there is none.
+    pub fn parse_all(capabilities: &[csi::VolumeCapability]) -> Result<Vec<Self>, CallError> {
+        if capabilities.is_empty() {
+            return Err(CallError::Missing {
+                field: "volume_capabilities",
+                expected: "at least one capability",
+            });
+        }
+        capabilities.iter().map(|capability| Self::parse(Some(capability))).collect()
+    }
+
+    /// The filesystem that is asked for by name.
+    #[must_use]
+    pub const fn fs_type(&self) -> Option<FileSystem> {
+        match &self.access {
+            Access::Mount { fs_type, .. } => *fs_type,
+            Access::Block => None,
+        }
+    }
+}
+
+impl Access {
+    fn parse_mount(mount: &csi::volume_capability::MountVolume) -> Result<Self, CallError> {
+        let fs_type = match mount.fs_type.as_str() {
+            "" => None,
+            name => Some(FileSystem::parse(name).ok_or_else(|| CallError::Invalid {
+                field: "volume_capability.mount.fs_type",
+                found: name.to_owned(),
+                expected: format!(
+                    "empty or one of {:?}",
+                    FILE_SYSTEMS.iter().map(|(known, _)| known).collect::<Vec<_>>()
+                ),
+            })?),
+        };
+        if !mount.volume_mount_group.is_empty() {
+            return Err(CallError::Invalid {
+                field: "volume_capability.mount.volume_mount_group",
+                found: mount.volume_mount_group.clone(),
+                expected: "empty, since the node has no capability VOLUME_MOUNT_GROUP".to_owned(),
+            });
+        }
+        Ok(Self::Mount { fs_type, flags: mount.mount_flags.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi::volume_capability::{AccessMode as ProtoMode, BlockVolume, MountVolume};
+
+    use super::*;
+
+    fn mount(fs_type: &str, mode: i32) -> csi::VolumeCapability {
+        let mount = MountVolume { fs_type: fs_type.to_owned(), ..Default::default() };
+        csi::VolumeCapability {
+            access_mode: Some(ProtoMode { mode }),
+            access_type: Some(ProtoAccess::Mount(mount)),
+        }
+    }
+
+    #[test]
+    fn incomplete_and_unknown_capabilities_are_refused_by_name() {
+        let no_mode = csi::VolumeCapability {
+            access_mode: None,
+            access_type: Some(ProtoAccess::Block(BlockVolume {})),
+        };
+        let no_type = csi::VolumeCapability { access_mode: Some(ProtoMode { mode: 1 }), access_type: None };
+        for (capability, names) in [
+            (None, "volume_capability"),
+            (Some(&no_mode), "access mode"),
+            (Some(&no_type), "access type"),
+            (Some(&mount("", 0)), "access_mode"),
+            (Some(&mount("", 8)), "access_mode"),
+            (Some(&mount("ntfs", 1)), "ntfs"),
+        ] {
+            let error = Capability::parse(capability).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+            assert!(error.to_string().contains(names), "{error}");
+        }
+        assert_eq!(Capability::parse_all(&[]).unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
+
+    #[test]
+    fn more_targets_are_a_matter_of_the_mode() {
+        let allowed: Vec<_> = (1..=7).map(|m| AccessMode::parse(m).unwrap().allows_more_targets()).collect();
+        assert_eq!(allowed, [false, false, true, true, true, false, true]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The Controller and GroupController services.
+
+mod attach;
+mod create;
+mod delete;
+mod expand;
+pub(super) mod freeze;
+mod group;
+mod health;
+mod inspect;
+mod modify;
+mod parameters;
+mod snapshots;
+
+use csi::controller_service_capability::rpc;
+use csi::group_controller_service_capability;
+use csi_proto::csi::v1 as csi;
+
+use super::driver::Driver;
+use super::error::CallError;
+
+// Longest name in bytes that a caller may give: what the spec allows for a string.
+const MAX_NAME: usize = 128;
+
+impl Driver {
+    pub(super) fn controller_get_capabilities(
+        &self,
+        _: csi::ControllerGetCapabilitiesRequest,
+    ) -> Result<csi::ControllerGetCapabilitiesResponse, CallError> {
+        use rpc::Type::{
+            CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetCapacity, GetSnapshot,
+            GetVolume, GetVolumeHealth, ListSnapshots, ListVolumeHealth, ListVolumes,
+            ListVolumesPublishedNodes, ModifyVolume, PublishReadonly, PublishUnpublishVolume,
+            SingleNodeMultiWriter,
+        };
+        let always = [
+            CreateDeleteVolume,
+            PublishUnpublishVolume,
+            PublishReadonly,
+            ListVolumes,
+            ListVolumesPublishedNodes,
+            GetVolume,
+            GetCapacity,
+            CreateDeleteSnapshot,
+            ListSnapshots,
+            GetSnapshot,
+            CloneVolume,
+            ExpandVolume,
+            SingleNodeMultiWriter,
+            GetVolumeHealth,
+            ListVolumeHealth,
+        ];
+        let modify = (!self.config.mutable_parameters.is_empty()).then_some(ModifyVolume);
+        Ok(always.into_iter().chain(modify).collect())
+    }
+
+    pub(super) fn group_controller_get_capabilities(
+        &self,
+        _: csi::GroupControllerGetCapabilitiesRequest,
+    ) -> Result<csi::GroupControllerGetCapabilitiesResponse, CallError> {
+        use group_controller_service_capability::rpc::Type::CreateDeleteGetVolumeGroupSnapshot;
+        Ok([CreateDeleteGetVolumeGroupSnapshot].into_iter().collect())
+    }
+}
+
+/// The name under which a caller asks for something.
+fn checked_name(name: &str) -> Result<&str, CallError> {
+    let name = super::driver::required("name", "the name under which the caller will ask again", name)?;
+    if name.len() > MAX_NAME {
+        let expected = format!("at most {MAX_NAME} bytes");
+        return Err(CallError::Invalid {
+            field: "name",
+            found: format!("{} bytes long", name.len()),
+            expected,
+        });
+    }
+    Ok(name)
+}

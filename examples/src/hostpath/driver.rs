@@ -1,0 +1,138 @@
+//! The driver: its state, how it starts, and what all calls share.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::config::Config;
+use super::data::{DataError, DataFolder};
+use super::error::CallError;
+use super::identifier::ResourceId;
+use super::locks::{OperationGuard, OperationLocks};
+use super::snapshot::{GroupRecord, SnapshotRecord};
+use super::store::{StoreError, Table};
+use super::volume::VolumeRecord;
+use crate::directory_lock::{DirectoryLock, LockError};
+
+/// Why a driver cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The state directory cannot be used.
+    #[error("cannot use state directory {}: {source}", path.display())]
+    StateDir {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another driver uses it.
+    #[error("state directory {} is used by another process: give each driver its own", path.display())]
+    Locked {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Records cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Data cannot be reached.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// A driver on this node. Its calls block: a [`Service`](super::service::Service) runs them beside the runtime.
+#[derive(Debug)]
+pub struct Driver {
+    pub(super) config: Config,
+    pub(super) volumes: Table<VolumeRecord>,
+    pub(super) snapshots: Table<SnapshotRecord>,
+    pub(super) groups: Table<GroupRecord>,
+    pub(super) data: DataFolder,
+    locks: OperationLocks,
+    admission: Mutex<()>,
+    // Held as long as the driver lives, so that no second one works on the same records.
+    _state_lock: DirectoryLock,
+}
+
+impl Driver {
+    /// Opens the state directory, and undoes or ends what a killed process left half done.
+    ///
+    /// # Errors
+    /// If the directory cannot be used or another process uses it.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        let state_lock = lock(&config.state_dir)?;
+        let driver = Self {
+            volumes: Table::open(&config.state_dir)?,
+            snapshots: Table::open(&config.state_dir)?,
+            groups: Table::open(&config.state_dir)?,
+            data: DataFolder::open(&config.state_dir)?,
+            locks: OperationLocks::default(),
+            admission: Mutex::new(()),
+            _state_lock: state_lock,
+            config,
+        };
+        driver.recover();
+        Ok(driver)
+    }
+
+    /// Only one call at a time may weigh the space that is left and take of it.
+    pub(super) fn admission(&self) -> MutexGuard<'_, ()> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_volume(&self, id: &ResourceId) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("volume {id}"))
+    }
+
+    pub(super) fn lock_snapshot(&self, id: &ResourceId) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("snapshot {id}"))
+    }
+
+    /// The right to make a volume, snapshot or group of this name.
+    pub(super) fn lock_name(&self, what: &'static str, name: &str) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("{what} named {name:?}"))
+    }
+
+    /// Finds the volume that a request is about, and takes the right to work on it.
+    pub(super) fn take_volume(&self, volume_id: &str) -> Result<(VolumeRecord, OperationGuard), CallError> {
+        let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
+        let id = id.ok_or_else(|| CallError::no_volume(volume_id))?;
+        if self.volumes.by_id(&id).is_none() {
+            return Err(CallError::no_volume(volume_id));
+        }
+        let guard = self.lock_volume(&id)?;
+        // Looked up again, since it may have changed until the lock was there.
+        let volume = self.volumes.by_id(&id).filter(VolumeRecord::is_ready);
+        Ok((volume.ok_or_else(|| CallError::no_volume(volume_id))?, guard))
+    }
+
+    /// Finds the volume that a reading request is about.
+    pub(super) fn look_at_volume(&self, volume_id: &str) -> Result<VolumeRecord, CallError> {
+        let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
+        let volume = id.and_then(|id| self.volumes.by_id(&id)).filter(VolumeRecord::is_ready);
+        volume.ok_or_else(|| CallError::no_volume(volume_id))
+    }
+
+    /// Where the tree or the image of a volume is.
+    pub(super) fn content(&self, volume: &VolumeRecord) -> PathBuf {
+        self.data.content(&volume.id, volume.kind)
+    }
+}
+
+/// A text that must not be empty.
+pub(super) fn required<'a>(
+    field: &'static str,
+    expected: &'static str,
+    text: &'a str,
+) -> Result<&'a str, CallError> {
+    if text.is_empty() { Err(CallError::Missing { field, expected }) } else { Ok(text) }
+}
+
+fn lock(state_dir: &Path) -> Result<DirectoryLock, OpenError> {
+    let failed = |source| OpenError::StateDir { path: state_dir.to_owned(), source };
+    std::fs::create_dir_all(state_dir).map_err(failed)?;
+    DirectoryLock::acquire(state_dir).map_err(|error| match error {
+        LockError::InUse => OpenError::Locked { path: state_dir.to_owned() },
+        LockError::Io(cause) => failed(cause),
+    })
+}

@@ -1,0 +1,220 @@
+//! Why a call failed, and the gRPC code that says so: the one place that knows the CSI error tables.
+
+use std::io;
+use std::path::PathBuf;
+
+use tonic::{Code, Status};
+
+use super::data::DataError;
+use super::filesystem::FileSystemError;
+use super::identifier::ResourceId;
+use super::loop_device::LoopError;
+use super::mounts::MountError;
+use super::store::StoreError;
+
+/// Why a CSI call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// A required field has no value.
+    #[error("{field} is missing: give {expected}")]
+    Missing {
+        /// The field, as the schema names it.
+        field: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A field has a value that this driver does not take.
+    #[error("{field} is {found:?}: expected {expected}")]
+    Invalid {
+        /// The field, as the schema names it.
+        field: &'static str,
+        /// What was given.
+        found: String,
+        /// What would have been taken.
+        expected: String,
+    },
+    /// No volume, snapshot, group, node or staged path is known under this name.
+    #[error("there is no {what} {found:?} here{hint}")]
+    NotFound {
+        /// The kind of thing, in the spec's terms.
+        what: &'static str,
+        /// What was asked for.
+        found: String,
+        /// What to do, or empty.
+        hint: String,
+    },
+    /// The thing exists, and differs from what is asked for.
+    #[error("{what} exists with another {difference}: {found} instead of {expected}")]
+    Incompatible {
+        /// What exists.
+        what: String,
+        /// In what it differs.
+        difference: &'static str,
+        /// How it is.
+        found: String,
+        /// How the caller wants it.
+        expected: String,
+    },
+    /// Another call for the same thing is running.
+    #[error("another operation on {what} is running: try again when it has ended")]
+    Pending {
+        /// What is busy.
+        what: String,
+    },
+    /// A token that no earlier page gave out.
+    #[error("starting_token {found:?} was not given out by this driver: list again from the start")]
+    Token {
+        /// What was given.
+        found: String,
+    },
+    /// The state of the volume does not allow this now.
+    #[error("{what} {state}: {fix}")]
+    Precondition {
+        /// What is in the way.
+        what: String,
+        /// Its state.
+        state: String,
+        /// What has to happen first.
+        fix: &'static str,
+    },
+    /// A size that no volume here can have.
+    #[error("no size fits: {expected}, asked for {found}")]
+    OutOfRange {
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        expected: String,
+    },
+    /// A limit of this driver or node is reached.
+    #[error("{what} is limited to {limit}, and {found} would be needed: {fix}")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// The bound, with its unit.
+        limit: String,
+        /// What it would take.
+        found: String,
+        /// What helps.
+        fix: &'static str,
+    },
+    /// A record could not be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The data of a volume could not be made, copied or removed.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A mount failed.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A loop device could not be set up.
+    #[error(transparent)]
+    Loop(#[from] LoopError),
+    /// A filesystem could not be made, checked or grown.
+    #[error(transparent)]
+    FileSystem(#[from] FileSystemError),
+    /// A path of the caller could not be used.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Path {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl CallError {
+    /// An unknown volume.
+    pub(super) fn no_volume(found: impl ToString) -> Self {
+        Self::NotFound { what: "volume", found: found.to_string(), hint: String::new() }
+    }
+
+    /// An unknown snapshot.
+    pub(super) fn no_snapshot(found: impl ToString) -> Self {
+        Self::NotFound { what: "snapshot", found: found.to_string(), hint: String::new() }
+    }
+
+    /// A volume that is in the wrong state.
+    pub(super) fn volume_state(id: &ResourceId, state: impl Into<String>, fix: &'static str) -> Self {
+        Self::Precondition { what: format!("volume {id}"), state: state.into(), fix }
+    }
+
+    /// A path that could not be used.
+    pub(super) fn path(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::Path { action, path: path.into(), source }
+    }
+
+    /// The code of the error tables of the spec.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,
+            Self::NotFound { .. } => Code::NotFound,
+            Self::Incompatible { .. } => Code::AlreadyExists,
+            Self::Pending { .. } | Self::Token { .. } | Self::Loop(LoopError::Detaching { .. }) => {
+                Code::Aborted
+            }
+            Self::Precondition { .. } | Self::Mount(MountError::Busy { .. }) => Code::FailedPrecondition,
+            Self::FileSystem(
+                FileSystemError::ForeignData { .. } | FileSystemError::NotWhileMounted { .. },
+            ) => Code::FailedPrecondition,
+            Self::OutOfRange { .. } => Code::OutOfRange,
+            Self::Exhausted { .. } => Code::ResourceExhausted,
+            Self::Mount(MountError::Flag { .. }) => Code::InvalidArgument,
+            Self::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
+            other if other.is_out_of_space() => Code::ResourceExhausted,
+            _ => Code::Internal,
+        }
+    }
+
+    fn is_out_of_space(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_the_code_of_the_spec() {
+        let text = String::new;
+        for (error, code) in [
+            (CallError::Missing { field: "name", expected: "a name" }, Code::InvalidArgument),
+            (CallError::Invalid { field: "name", found: text(), expected: text() }, Code::InvalidArgument),
+            (CallError::no_volume("x"), Code::NotFound),
+            (CallError::Pending { what: text() }, Code::Aborted),
+            (CallError::Token { found: text() }, Code::Aborted),
+            (CallError::Precondition { what: text(), state: text(), fix: "" }, Code::FailedPrecondition),
+            (MountError::Busy { on: "/x".into() }.into(), Code::FailedPrecondition),
+            (MountError::Flag { found: text() }.into(), Code::InvalidArgument),
+            (StoreError::Full { folder: "volumes" }.into(), Code::ResourceExhausted),
+            (FileSystemError::NotWhileMounted { device: "/x".into() }.into(), Code::FailedPrecondition),
+            (CallError::OutOfRange { found: text(), expected: text() }, Code::OutOfRange),
+            (
+                CallError::Exhausted { what: "", limit: text(), found: text(), fix: "" },
+                Code::ResourceExhausted,
+            ),
+            (CallError::path("open", "/x", io::ErrorKind::StorageFull.into()), Code::ResourceExhausted),
+            (CallError::path("open", "/x", io::ErrorKind::PermissionDenied.into()), Code::Internal),
+        ] {
+            assert_eq!(error.code(), code, "{error}");
+            assert!(!Status::from(error).message().is_empty());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Ids that are safe as file names, whatever a caller sends.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Longest id in bytes: what the spec allows for a string.
+pub const MAX_ID: usize = 128;
+
+/// The id of a volume, a snapshot or a group: letters, digits, `-`, `_` and `.`, not beginning with a dot.
+///
+/// Ids that this driver makes sort by the time of their making, so that a list keeps its order while it grows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ResourceId(String);
+
+/// A text that cannot be an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("id {found:?} is not 1 to {MAX_ID} letters, digits, '-', '_' or '.' with no dot in front")]
+#[non_exhaustive]
+pub struct InvalidId {
+    /// The text.
+    pub found: String,
+}
+
+impl ResourceId {
+    /// Takes a text that may be an id. One that cannot is the id of nothing here.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let in_alphabet = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        let safe = !text.is_empty()
+            && text.len() <= MAX_ID
+            && !text.starts_with('.')
+            && text.bytes().all(in_alphabet);
+        safe.then(|| Self(text.to_owned()))
+    }
+
+    /// A new id: the prefix, the time in milliseconds and 64 random bits.
+    ///
+    /// # Errors
+    /// If the kernel's random source cannot be read.
+    pub fn generate(prefix: &'static str, now: SystemTime) -> io::Result<Self> {
+        let mut random = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let millis = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis();
+        Ok(Self(format!("{prefix}-{millis:012x}-{:016x}", u64::from_be_bytes(random))))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ResourceId {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        Self::parse(&text).ok_or(InvalidId { found: text })
+    }
+}
+
+impl From<ResourceId> for String {
+    fn from(id: ResourceId) -> Self {
+        id.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_could_leave_a_folder_is_an_id() {
+        let longest = "a".repeat(MAX_ID);
+        for good in ["vol-1", "A_b.c", longest.as_str()] {
+            assert_eq!(ResourceId::parse(good).unwrap().as_str(), good);
+        }
+        let too_long = "a".repeat(MAX_ID + 1);
+        for bad in
+            ["", ".", "..", ".hidden", "a/b", "../x", "/etc", "ä", "a b", "a\0b", "a\nb", too_long.as_str()]
+        {
+            assert_eq!(ResourceId::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn generated_ids_are_valid_unique_and_in_the_order_of_time() {
+        let later = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+        let first = ResourceId::generate("vol", UNIX_EPOCH).unwrap();
+        let (second, third) =
+            (ResourceId::generate("vol", later).unwrap(), ResourceId::generate("vol", later).unwrap());
+        assert!(first < second && second != third);
+        assert_eq!(ResourceId::parse(first.as_str()), Some(first));
+    }
+
+    #[test]
+    fn an_id_in_a_file_is_checked_too() {
+        assert!(serde_json::from_str::<ResourceId>("\"../x\"").is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! Where the kernel has a volume, which is the truth; the record only says what is meant.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+
+use crate::hostpath::capability::Access;
+use crate::hostpath::driver::Driver;
+use crate::hostpath::error::CallError;
+use crate::hostpath::loop_device::{self, LoopDevice};
+use crate::hostpath::mounts::{MountTable, unmount};
+use crate::hostpath::volume::{VolumeKind, VolumeRecord};
+
+/// What the kernel knows of a volume at one moment.
+#[derive(Debug)]
+pub(in crate::hostpath) struct Presence {
+    table: MountTable,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Device and inode of the tree; none if it is lost.
+    Directory(Option<(u64, u64)>),
+    /// The loop device with the image.
+    Loop(Option<LoopDevice>),
+}
+
+impl Driver {
+    /// Asks the kernel where a volume is.
+    pub(in crate::hostpath) fn presence(&self, volume: &VolumeRecord) -> Result<Presence, CallError> {
+        let content = self.content(volume);
+        let content = match volume.kind {
+            VolumeKind::Directory => {
+                Content::Directory(fs::symlink_metadata(content).ok().map(|found| (found.dev(), found.ino())))
+            }
+            VolumeKind::Loop => Content::Loop(loop_device::find(&content)?),
+        };
+        // Read after the device was looked up, so that no mount of it is missed.
+        Ok(Presence { table: MountTable::read()?, content })
+    }
+}
+
+impl Presence {
+    /// The loop device, if there is one.
+    pub(in crate::hostpath) fn device(&self) -> Option<&LoopDevice> {
+        match &self.content {
+            Content::Loop(device) => device.as_ref(),
+            Content::Directory(_) => None,
+        }
+    }
+
+    /// Whether this volume is what is mounted on a path.
+    pub(in crate::hostpath) fn is_on(&self, path: &Path) -> bool {
+        let Some(mount) = self.table.on(path) else { return false };
+        match &self.content {
+            Content::Directory(None) | Content::Loop(None) => false,
+            Content::Directory(Some(tree)) => {
+                fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == *tree)
+            }
+            Content::Loop(Some(device)) => {
+                mount.device == device.number
+                    || fs::symlink_metadata(path).is_ok_and(|found| {
+                        found.file_type().is_block_device()
+                            && (major(found.rdev()), minor(found.rdev())) == device.number
+                    })
+            }
+        }
+    }
+
+    /// Whether something else is mounted on a path.
+    pub(super) fn is_foreign(&self, path: &Path) -> bool {
+        self.table.on(path).is_some() && !self.is_on(path)
+    }
+
+    /// Whether the staging that is on record has taken place.
+    pub(super) fn is_staged(&self, volume: &VolumeRecord) -> bool {
+        volume.staged.as_ref().is_some_and(|(path, placement)| match placement.capability.access {
+            Access::Block => self.device().is_some(),
+            Access::Mount { .. } => self.is_on(Path::new(path)),
+        })
+    }
+
+    /// The target paths on record at which the volume is.
+    pub(super) fn targets<'a>(&'a self, volume: &'a VolumeRecord) -> impl Iterator<Item = &'a String> {
+        volume.published.keys().filter(|path| self.is_on(Path::new(path)))
+    }
+
+    /// Any place at which the volume is mounted, on record or not.
+    pub(in crate::hostpath) fn first_mount(&self, volume: &VolumeRecord) -> Option<PathBuf> {
+        let by_device = self.device().and_then(|device| self.table.of_device(device.number).next());
+        let staging = volume.staged.iter().map(|(path, _)| path);
+        let on_record = || volume.published.keys().chain(staging).find(|path| self.is_on(Path::new(path)));
+        by_device.map(|mount| mount.on.clone()).or_else(|| on_record().map(PathBuf::from))
+    }
+
+    /// Whether the device is mounted anywhere.
+    pub(super) fn device_is_mounted(&self) -> bool {
+        self.device().is_some_and(|device| self.table.of_device(device.number).next().is_some())
+    }
+}
+
+impl Driver {
+    /// Unmounts a volume from a path, all layers of it, and nothing else that is there.
+    pub(super) fn take_off(&self, volume: &VolumeRecord, path: &Path) -> Result<Presence, CallError> {
+        loop {
+            let presence = self.presence(volume)?;
+            if !presence.is_on(path) {
+                return Ok(presence);
+            }
+            unmount(path)?;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What this process may do on this machine, said once at the start instead of at the first mount.
+
+use std::fs;
+use std::path::Path;
+
+/// Rights of this process, capabilities(7).
+pub(super) mod capability {
+    use std::fs;
+
+    pub(in crate::hostpath) const SYS_ADMIN: u32 = 21;
+    pub(in crate::hostpath) const SYS_RESOURCE: u32 = 24;
+
+    /// Whether this process has the capability of this number in effect.
+    pub(in crate::hostpath) fn may(number: u32) -> bool {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        effective
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+            .is_some_and(|bits| (bits >> number) & 1 == 1)
+    }
+}
+
+// Tools by the volumes that need them.
+const TOOLS: &[(&str, &str)] = &[
+    ("losetup", "loop volumes"),
+    ("mount", "loop volumes"),
+    ("blkid", "loop volumes"),
+    ("mkfs.ext4", "ext4"),
+    ("mkfs.xfs", "xfs"),
+    ("cp", "snapshots of directories"),
+];
+
+/// One line on what the node part cannot do here, or nothing if it can do everything.
+#[must_use]
+pub fn missing() -> Option<String> {
+    let mut lacks = Vec::new();
+    if !capability::may(capability::SYS_ADMIN) {
+        lacks.push("no right to mount (CAP_SYS_ADMIN): staging and publishing will fail".to_owned());
+    } else if !Path::new("/dev/loop-control").exists() || !is_first_user_namespace() {
+        lacks.push("no loop devices: only volumes of kind directory can be staged".to_owned());
+    } else if !capability::may(capability::SYS_RESOURCE) {
+        lacks
+            .push("no CAP_SYS_RESOURCE: ext4 grows when it is staged and not while it is mounted".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    lacks.extend(
+        TOOLS
+            .iter()
+            .filter(|(tool, _)| !is_there(tool))
+            .map(|(tool, for_what)| format!("no {tool} in PATH, for {for_what}")),
+    );
+    (!lacks.is_empty()).then(|| lacks.join("; "))
+}
+
+/// In another one the kernel lets nobody mount a block device.
+fn is_first_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let fields: Vec<_> = map.split_whitespace().collect();
+    fields == ["0", "0", "4294967295"]
+}

@@ -1,0 +1,223 @@
+//! Records on disk: one JSON file each, replaced as a whole, so that a reader finds the old one or the new one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::disk::{Disk, RealDisk};
+use super::identifier::ResourceId;
+
+/// Most records that a table holds, which bounds memory: about 1 KiB each.
+pub const MAX_RECORDS: usize = 16_384;
+
+/// A thing that the driver remembers over a restart.
+pub trait Record: Clone + Serialize + DeserializeOwned + Send + 'static {
+    /// What it is called in messages, and the folder of its files.
+    const FOLDER: &'static str;
+
+    /// Its id, which names its file.
+    fn id(&self) -> &ResourceId;
+
+    /// The name that the caller gave it, unique in the table.
+    fn name(&self) -> &str;
+}
+
+/// Why a record could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The filesystem refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A record could not be turned into JSON.
+    #[error("cannot encode record {id}: {source}")]
+    Encode {
+        /// Whose record.
+        id: ResourceId,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// The table holds all that it may.
+    #[error("there are {MAX_RECORDS} {folder} already, the most that are kept: delete some")]
+    Full {
+        /// Which table.
+        folder: &'static str,
+    },
+}
+
+/// All records of one kind, in memory and on disk.
+///
+/// Writers of one record take turns by themselves: the driver runs one operation a volume.
+#[derive(Debug)]
+pub struct Table<R, D = RealDisk> {
+    folder: PathBuf,
+    disk: D,
+    rows: Mutex<Rows<R>>,
+}
+
+#[derive(Debug)]
+struct Rows<R> {
+    by_id: BTreeMap<ResourceId, R>,
+    by_name: BTreeMap<String, ResourceId>,
+}
+
+impl<R: Record> Table<R> {
+    /// Reads every record below `state_dir`.
+    ///
+    /// A file that cannot be understood is set aside as `<id>.json.bad` with a warning, never deleted.
+    ///
+    /// # Errors
+    /// If the folder cannot be made or listed.
+    pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_on(RealDisk, state_dir)
+    }
+}
+
+impl<R: Record, D: Disk> Table<R, D> {
+    /// As [`Table::open`], on a disk of the caller's choice.
+    ///
+    /// # Errors
+    /// If the folder cannot be made or listed.
+    pub fn open_on(disk: D, state_dir: &Path) -> Result<Self, StoreError> {
+        let folder = state_dir.join(R::FOLDER);
+        let failed = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| StoreError::Io { action, path, source }
+        };
+        fs::create_dir_all(&folder).map_err(failed("make folder", &folder))?;
+        let mut rows = Rows { by_id: BTreeMap::new(), by_name: BTreeMap::new() };
+        for entry in fs::read_dir(&folder).map_err(failed("list", &folder))? {
+            let path = entry.map_err(failed("list", &folder))?.path();
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("json") => {}
+                // A write that did not get as far as its rename.
+                Some("new") => {
+                    disk.remove(&path).map_err(failed("remove", &path))?;
+                    continue;
+                }
+                _ => continue,
+            }
+            match read_record::<R>(&path) {
+                Ok(record) => rows.insert(record),
+                Err(reason) => {
+                    let aside = path.with_extension("json.bad");
+                    tracing::error!(file = %path.display(), aside = %aside.display(), %reason, "a record cannot be read; set aside, its data is kept");
+                    disk.rename(&path, &aside).map_err(failed("set aside", &path))?;
+                }
+            }
+        }
+        disk.sync_folder(&folder).map_err(failed("sync", &folder))?;
+        Ok(Self { folder, disk, rows: Mutex::new(rows) })
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows<R>> {
+        // Nothing panics between two changes of the rows, so what a poisoned lock guards is whole.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record with this id.
+    #[must_use]
+    pub fn by_id(&self, id: &ResourceId) -> Option<R> {
+        self.rows().by_id.get(id).cloned()
+    }
+
+    /// The record with this name.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<R> {
+        let rows = self.rows();
+        rows.by_name.get(name).and_then(|id| rows.by_id.get(id)).cloned()
+    }
+
+    /// Looks at all records, in the order of their ids. Nothing else reads or writes meanwhile: be quick.
+    pub fn read<T>(&self, look: impl FnOnce(&BTreeMap<ResourceId, R>) -> T) -> T {
+        look(&self.rows().by_id)
+    }
+
+    /// Stores a record durably, replacing the one with its id.
+    ///
+    /// # Errors
+    /// If it cannot be written; then the old one stays, or on a power cut the old or the new one.
+    pub fn put(&self, record: R) -> Result<(), StoreError> {
+        let id = record.id().clone();
+        {
+            let rows = self.rows();
+            if rows.by_id.len() >= MAX_RECORDS && !rows.by_id.contains_key(&id) {
+                return Err(StoreError::Full { folder: R::FOLDER });
+            }
+        }
+        let bytes = serde_json::to_vec_pretty(&record)
+            .map_err(|source| StoreError::Encode { id: id.clone(), source })?;
+        let path = self.path_of(&id);
+        let new = path.with_extension("new");
+        let failed = |action| {
+            let path = path.clone();
+            move |source| StoreError::Io { action, path, source }
+        };
+        self.disk.write(&new, &bytes).map_err(failed("write"))?;
+        self.disk.sync_file(&new).map_err(failed("sync"))?;
+        self.disk.rename(&new, &path).map_err(failed("replace"))?;
+        self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of"))?;
+        self.rows().insert(record);
+        Ok(())
+    }
+
+    /// Forgets a record durably. An unknown one is forgotten already.
+    ///
+    /// # Errors
+    /// If its file cannot be removed; then it may be there or not after a restart.
+    pub fn remove(&self, id: &ResourceId) -> Result<(), StoreError> {
+        let path = self.path_of(id);
+        let failed = |action| {
+            let path = path.clone();
+            move |source| StoreError::Io { action, path, source }
+        };
+        match self.disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove")(error)),
+            _ => {}
+        }
+        self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of"))?;
+        let mut rows = self.rows();
+        if let Some(record) = rows.by_id.remove(id) {
+            rows.by_name.remove(record.name());
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, id: &ResourceId) -> PathBuf {
+        // `set_extension` would take a dot in the id for its own.
+        self.folder.join(format!("{id}.json"))
+    }
+}
+
+impl<R: Record> Rows<R> {
+    fn insert(&mut self, record: R) {
+        self.by_name.insert(record.name().to_owned(), record.id().clone());
+        self.by_id.insert(record.id().clone(), record);
+    }
+}
+
+fn read_record<R: Record>(path: &Path) -> Result<R, String> {
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    let record: R = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+    let named_by_file = path.file_stem().and_then(|s| s.to_str());
+    if named_by_file != Some(record.id().as_str()) {
+        return Err(format!("the file is named {named_by_file:?}, the record in it {}", record.id()));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

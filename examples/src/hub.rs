@@ -1,0 +1,95 @@
+//! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
+
+mod listeners;
+mod options;
+mod status;
+mod trace;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence};
+use tokio::sync::broadcast::error::RecvError;
+
+pub use self::options::{DEFAULT_UDS, HubOptions};
+use self::status::HubStatus;
+use crate::process::{self, Fatal, Signals};
+use crate::state::wall_clock_epoch;
+use crate::status::StatusServer;
+
+/// The binary.
+#[must_use]
+pub fn main() -> ExitCode {
+    process::run(run)
+}
+
+async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
+    let listeners = listeners::open(&options).await?;
+    let mut settings = HubSettings::default();
+    settings.session.max_frame = options.max_frame()?;
+    settings.session.drain_timeout = options.drain_timeout.duration();
+    let mut builder = Hub::builder().epoch(wall_clock_epoch(SystemTime::now())).settings(settings);
+    if options.security.insecure {
+        tracing::warn!(
+            "--insecure: whoever reaches --ws or --quic may take any name; use certificates outside of tests"
+        );
+        builder = builder.allow_unauthenticated();
+    }
+    builder = with_policy(builder, &options);
+    for listener in listeners {
+        builder = builder.listener(trace::watched(listener));
+    }
+    let hub = builder.start().map_err(Fatal::runtime)?;
+    for address in hub.addresses() {
+        tracing::info!("listening on {address}");
+    }
+    let _status = match options.http {
+        Some(address) => {
+            let status = Arc::new(HubStatus::new(hub.clone()));
+            Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
+        }
+        None => None,
+    };
+    let presence = tokio::spawn(tell_presence(hub.clone()));
+    let signal = signals.next().await;
+    tracing::info!(signal, "draining: no new calls, waiting for open ones");
+    signals.drain(hub.drain("the hub is shutting down")).await;
+    presence.abort();
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// A certificate proves a name, and not that its owner may call: one node must not reach the drivers of all others.
+fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
+    if !options.callers.is_empty() {
+        let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        tracing::info!(callers, "only these peers may make calls");
+        return builder.policy(OnlyCallers::new(options.callers.iter().cloned()));
+    }
+    if options.security.tls_cert.is_some() {
+        tracing::info!(
+            "peers that offer services may make no calls; --callers names those that may, which is safer"
+        );
+        return builder.policy(NodesCallNobody);
+    }
+    builder
+}
+
+async fn tell_presence(hub: Hub) {
+    let mut presence = hub.presence();
+    loop {
+        match presence.recv().await {
+            Ok(Presence::Up(info)) => {
+                let services = info.services.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                tracing::info!(peer = %info.peer, epoch = %info.epoch, services, "peer is up");
+            }
+            Ok(Presence::Down { peer, epoch }) => tracing::info!(%peer, %epoch, "peer is down"),
+            Ok(_) => {}
+            Err(RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "too many peers came and went to tell of each");
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The command line of `edge-hub`.
+
+use clap::Parser;
+use csi_proxy::SocketAddress;
+use edge_transport::PeerId;
+use edge_transport::link::MAX_FRAME_CEILING;
+
+use crate::logging::LogOptions;
+use crate::process::{Fatal, Options};
+use crate::security::HubSecurity;
+use crate::values::{ByteSize, ListenAddress, TimeSpan};
+
+/// The socket that is listened on unless another one is given.
+pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
+
+/// Passes CSI calls between proxies in the cloud and agents at the edge.
+///
+/// Listens on a unix socket always, and on a websocket (--ws) and QUIC (--quic) if asked to. Those two need certificates
+/// (--tls-cert, --tls-key, --client-ca) or, for tests, --insecure.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "edge-hub", version)]
+#[non_exhaustive]
+pub struct HubOptions {
+    /// Unix socket for peers on this host (mode 0600; root and the hub's own user may connect). If --ws or --quic is given and
+    /// this is not, a default socket that cannot be made is a warning only [default: unix:///run/edge-csi/hub.sock]
+    #[arg(long, value_name = "URL")]
+    pub uds: Option<SocketAddress>,
+
+    /// Address for websockets, PORT or IP:PORT; wss with certificates, ws with --insecure. Port 10000 if none is named; off if
+    /// not given
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10000")]
+    pub ws: Option<ListenAddress>,
+
+    /// Address for QUIC (UDP), PORT or IP:PORT. Port 10001 if none is named; off if not given
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10001")]
+    pub quic: Option<ListenAddress>,
+
+    /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<ListenAddress>,
+
+    /// Certificates, or none.
+    #[command(flatten)]
+    pub security: HubSecurity,
+
+    /// Peers that may make calls, by the names in their certificates; may be repeated. All others, nodes for one, can only be
+    /// called. If not given: with certificates, whoever offers no service itself; with --insecure or a unix socket alone, anyone
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub callers: Vec<PeerId>,
+
+    /// Message bus between hubs, as nats://HOST:PORT; needs a build with the feature `nats`
+    #[arg(long, value_name = "URL", value_parser = no_backplane)]
+    pub backplane: Option<String>,
+
+    /// Largest frame of a link (B, KiB, MiB, GiB)
+    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    pub max_frame: ByteSize,
+
+    /// Longest wait for open calls after SIGTERM (ms, s, m, h)
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub drain_timeout: TimeSpan,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+fn no_backplane(_: &str) -> Result<String, &'static str> {
+    Err("this build has no backplane; run one hub, without --backplane")
+}
+
+impl HubOptions {
+    /// The largest frame in bytes.
+    ///
+    /// # Errors
+    /// If it is outside of what a link can carry.
+    pub(super) fn max_frame(&self) -> Result<usize, Fatal> {
+        const LEAST: usize = 64 << 10;
+        let bytes = usize::try_from(self.max_frame.bytes()).unwrap_or(usize::MAX);
+        if (LEAST..=MAX_FRAME_CEILING).contains(&bytes) {
+            return Ok(bytes);
+        }
+        let found = self.max_frame;
+        Err(Fatal::Input(format!("--max-frame {found}: a frame may have 64KiB to {MAX_FRAME_CEILING} bytes")))
+    }
+}
+
+impl Options for HubOptions {
+    fn logging(&self) -> &LogOptions {
+        &self.log
+    }
+}

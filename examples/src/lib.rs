@@ -1,0 +1,18 @@
+//! What the reference binaries share, and what each of them does.
+//!
+//! The binaries are thin: `src/bin/NAME.rs` names a module of this library, which parses the options, puts the crates
+//! together and waits for SIGTERM.
+
+pub mod agent;
+pub mod csi_driver;
+mod directory_lock;
+pub mod hostpath;
+pub mod hub;
+pub mod logging;
+pub mod process;
+pub mod quickstart;
+pub mod security;
+pub mod state;
+pub mod status;
+pub mod uplink;
+pub mod values;

@@ -1,0 +1,199 @@
+//! What every binary's `main` does: options, logs, one runtime, one line on failure, an end on SIGTERM.
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::logging::{self, LogOptions};
+
+/// Why a process cannot start or go on. Becomes one line on stderr and the exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fatal {
+    /// The caller gave something that cannot be used: exit code 2.
+    Input(String),
+    /// Something failed that was right when it was asked for: exit code 1.
+    Runtime(String),
+}
+
+impl Fatal {
+    /// Bad input, told by an error and its causes.
+    pub fn input(error: impl std::error::Error) -> Self {
+        Self::Input(chain(&error))
+    }
+
+    /// A failure at run time, told by an error and its causes.
+    pub fn runtime(error: impl std::error::Error) -> Self {
+        Self::Runtime(chain(&error))
+    }
+
+    /// The exit code: 2 for bad input as with clap's own errors, else 1.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input(_) => 2,
+            Self::Runtime(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Input(message) | Self::Runtime(message)) = self;
+        f.write_str(&one_line(message))
+    }
+}
+
+/// An error with its causes, without those that the error's own text already holds.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Options of a binary.
+pub trait Options: clap::Parser {
+    /// The level of the log without `-v`.
+    const LOG_LEVEL: &'static str = "info";
+
+    /// The log options among them.
+    fn logging(&self) -> &LogOptions;
+}
+
+/// SIGTERM and SIGINT: each is a wish to end in good order.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Takes both signals from now on.
+    ///
+    /// # Errors
+    /// If the process may not install handlers.
+    pub fn install() -> Result<Self, Fatal> {
+        let install = |kind| signal(kind).map_err(Fatal::runtime);
+        Ok(Self {
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next one and gives its name.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Runs `drain` to its end, unless a second signal says that there is no time for it.
+    pub async fn drain(&mut self, drain: impl Future<Output = ()>) {
+        tokio::select! {
+            () = drain => {}
+            signal = self.next() => tracing::warn!(signal, "a second signal: not waiting for open calls"),
+        }
+    }
+}
+
+/// Parses the command line, sets up logs and runs `body` on a single-threaded runtime.
+pub fn run<O, F>(body: impl FnOnce(O, Signals) -> F) -> ExitCode
+where
+    O: Options,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    let name = O::command().get_name().to_owned();
+    let options = match O::try_parse() {
+        Ok(options) => options,
+        Err(error) => return usage(&name, &error),
+    };
+    logging::init(options.logging(), O::LOG_LEVEL);
+    let outcome =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Fatal::runtime).and_then(
+            |runtime| {
+                let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
+                // A blocking task that hangs in the kernel must not hold up the exit.
+                runtime.shutdown_background();
+                outcome
+            },
+        );
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => report(&name, &fatal),
+    }
+}
+
+/// `--help` and `--version` go to stdout as clap has them; an error becomes one line.
+fn usage(name: &str, error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    report(name, &Fatal::Input(usage_line(error)))
+}
+
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first_part = text.split("\n\n").next().unwrap_or(&text);
+    format!("{} (see --help)", one_line(first_part.strip_prefix("error: ").unwrap_or(first_part)))
+}
+
+fn report(name: &str, fatal: &Fatal) -> ExitCode {
+    // Nothing is left to do if stderr is gone.
+    let _ = writeln!(std::io::stderr(), "{name}: error: {fatal}");
+    ExitCode::from(fatal.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Demo {
+        #[arg(long)]
+        nodeid: String,
+        #[arg(long)]
+        count: Option<u8>,
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_that_names_the_option() {
+        for (arguments, names) in [
+            (&["demo"][..], "--nodeid"),
+            (&["demo", "--nodeid", "a", "--count", "300"], "--count"),
+            (&["demo", "--nodeid", "a", "--nosuch"], "--nosuch"),
+        ] {
+            let error = Demo::try_parse_from(arguments).map(|demo| (demo.nodeid, demo.count)).unwrap_err();
+            let line = usage_line(&error);
+            assert!(line.contains(names) && !line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once_and_on_one_line() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read a.pem:\n {source}")]
+        struct Outer {
+            source: std::io::Error,
+        }
+        let fatal = Fatal::input(Outer { source: std::io::Error::other("no such file") });
+        assert_eq!(fatal.to_string(), "cannot read a.pem: no such file");
+        assert_eq!((fatal.exit_code(), Fatal::Runtime(String::new()).exit_code()), (2, 1));
+    }
+}

@@ -1,0 +1,92 @@
+//! `quickstart`: hub, proxy, agent and driver in one process, and a volume's life through them, step by step.
+
+mod cable;
+mod gate;
+mod life;
+mod namespace;
+mod options;
+mod parts;
+mod story;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use self::life::Life;
+use self::namespace::Privilege;
+pub use self::options::QuickstartOptions;
+use self::parts::Parts;
+use self::story::{Place, StepFailed, Story, say};
+use crate::process::{self, Fatal, Signals};
+
+/// How long is tried to take everything away at the end.
+const CLEAN_WITHIN: Duration = Duration::from_secs(5);
+
+const CLEAN_AGAIN: Duration = Duration::from_millis(20);
+
+/// The binary.
+#[must_use]
+pub fn main() -> ExitCode {
+    process::run(run)
+}
+
+async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fatal> {
+    // Before anything starts a thread: only then can a process enter a user namespace.
+    let privilege = namespace::enter().map_err(Fatal::runtime)?;
+    let directory = options.directory()?;
+    let outcome = tokio::select! {
+        outcome = tell(directory.path(), privilege) => outcome.map_err(Fatal::runtime),
+        signal = signals.next() => Err(Fatal::Runtime(format!("{signal}: stopped; everything is taken down"))),
+    };
+    let cleaned = clean(directory).await;
+    outcome.and(cleaned)
+}
+
+async fn tell(directory: &Path, privilege: Privilege) -> Result<(), StepFailed> {
+    say(match privilege {
+        Privilege::Root => "Mounts are real, in a mount namespace of this process.",
+        Privilege::UserNamespace => "Not root: mounts are real, in a user namespace of this process.",
+    });
+    let mut story = Story::begin();
+    let start = story.step(Place::Parts, "start", Parts::start(directory), Parts::told).await;
+    let parts = start?;
+    let outcome = Life::new(&parts).lead(&mut story).await;
+    let stop = async {
+        parts.stop().await;
+        Ok::<_, StepFailed>(())
+    };
+    story.step(Place::Parts, "stop", stop, |()| "hub, proxy, agent and driver have ended").await?;
+    if outcome.is_ok() {
+        story.end();
+    }
+    outcome
+}
+
+/// Leaves nothing behind, whatever has happened before.
+async fn clean(directory: TempDir) -> Result<(), Fatal> {
+    // From here on a removal that would reach through a mount cannot happen by itself.
+    let path = directory.keep();
+    let since = Instant::now();
+    loop {
+        let removed = namespace::unmount_all(&path).and_then(|()| fs::remove_dir_all(&path));
+        match removed {
+            // A call of the driver that was under way when all was stopped may still be making files.
+            Err(_) if since.elapsed() < CLEAN_WITHIN => tokio::time::sleep(CLEAN_AGAIN).await,
+            Err(cause) => return Err(Fatal::Runtime(format!("cannot remove {}: {cause}", path.display()))),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// A gRPC channel to a unix socket, as the sidecars make one.
+fn channel(socket: &Path) -> Channel {
+    let path = socket.to_owned();
+    Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+    }))
+}

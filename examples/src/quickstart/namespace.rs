@@ -1,0 +1,98 @@
+//! A mount namespace of our own, so that mounts are real and yet none can stay behind, whatever happens.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
+/// What the quickstart may do on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Privilege {
+    /// It is root.
+    Root,
+    /// It is root within a user namespace only: it may bind directories, and make no loop devices.
+    UserNamespace,
+}
+
+/// There is no right to mount.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the quickstart mounts volumes: run it as root, or where user namespaces are allowed \
+     (sysctl user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1): {doing}: {source}"
+)]
+pub(super) struct NoMounts {
+    doing: &'static str,
+    source: io::Error,
+}
+
+/// Enters the namespace. To be called before the process has a second thread.
+///
+/// # Errors
+/// If the host does not allow it.
+pub(super) fn enter() -> Result<Privilege, NoMounts> {
+    let (uid, gid) = (geteuid(), getegid());
+    // Root in a container may lack the right as well.
+    let privilege = if uid.is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
+        Privilege::Root
+    } else {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
+            .map_err(|cause| NoMounts { doing: "unshare", source: cause.into() })?;
+        Privilege::UserNamespace
+    };
+    if privilege == Privilege::UserNamespace {
+        let map = |file: &str, text: String| {
+            fs::write(Path::new("/proc/self").join(file), text)
+                .map_err(|source| NoMounts { doing: "map the user", source })
+        };
+        map("setgroups", "deny".to_owned())?;
+        map("uid_map", format!("0 {uid} 1"))?;
+        map("gid_map", format!("0 {gid} 1"))?;
+    }
+    // Otherwise the host would see our mounts, and keep them.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .map_err(|cause| NoMounts { doing: "make mounts private", source: cause.into() })?;
+    Ok(privilege)
+}
+
+/// Takes away every mount at or below `directory`, the innermost first, so that removing the directory cannot reach
+/// through one of them.
+///
+/// # Errors
+/// If one stays.
+pub(super) fn unmount_all(directory: &Path) -> io::Result<()> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    for place in mounts_below(&table, directory).iter().rev() {
+        umount2(Path::new(place), MntFlags::MNT_DETACH)?;
+    }
+    Ok(())
+}
+
+/// Mount points of a mountinfo table (proc_pid_mountinfo(5), field 5) at or below `directory`, in the table's order.
+fn mounts_below(table: &str, directory: &Path) -> Vec<String> {
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
+    points.filter(|point| Path::new(point).starts_with(directory)).collect()
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(field.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mounts_below_the_directory_are_taken_away() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/vda rw\n\
+                     30 22 8:1 /a /tmp/q/target rw - ext4 /dev/vda rw\n\
+                     31 22 8:1 /b /tmp/quick rw - ext4 /dev/vda rw\n\
+                     32 30 8:1 /c /tmp/q/target/with\\040space rw - ext4 /dev/vda rw\n";
+        assert_eq!(mounts_below(table, Path::new("/tmp/q")), ["/tmp/q/target", "/tmp/q/target/with space"]);
+    }
+}

@@ -1,0 +1,208 @@
+//! A small HTTP/1 server in the binary's own runtime.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+
+use super::{Status, metrics, page};
+use crate::values::ListenAddress;
+
+/// Connections that are served at the same time; further ones wait in the listener's backlog.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Time for a client to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often the recorder folds the samples that came since the last scrape, so that they stay few without one.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Pause after the host has refused to accept, for example because there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The status server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// The address is in use or not ours.
+    #[error("--http: cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The process has a metrics recorder already.
+    #[error("--http: cannot set up metrics: {cause}")]
+    Metrics {
+        /// What the recorder said.
+        cause: String,
+    },
+}
+
+/// The running server. Dropping it ends it.
+#[derive(Debug)]
+pub struct StatusServer {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl StatusServer {
+    /// Listens and serves from now on. Installs the process's metrics recorder, so at most one can be started.
+    ///
+    /// # Errors
+    /// If the address cannot be listened on.
+    pub async fn start(address: ListenAddress, status: Arc<dyn Status>) -> Result<Self, StatusError> {
+        let address = address.socket_addr();
+        let bind = |source| StatusError::Bind { address, source };
+        let listener = TcpListener::bind(address).await.map_err(bind)?;
+        let address = listener.local_addr().map_err(bind)?;
+        let metrics = metrics::install()?;
+        tracing::info!(%address, "status page, health and metrics");
+        Ok(Self { address, task: tokio::spawn(serve(listener, status, metrics)) })
+    }
+
+    /// The address with the real port.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, status: Arc<dyn Status>, metrics: PrometheusHandle) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut upkeep = tokio::time::interval(UPKEEP);
+    upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let accepted = async {
+            let slot = Arc::clone(&slots).acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        tokio::select! {
+            _ = upkeep.tick() => metrics.run_upkeep(),
+            (slot, accepted) = accepted => match accepted {
+                Ok((stream, _)) => {
+                    let (status, metrics) = (Arc::clone(&status), metrics.clone());
+                    tokio::spawn(async move {
+                        let _slot = slot;
+                        connection(stream, status, metrics).await;
+                    });
+                }
+                Err(cause) => {
+                    tracing::warn!(%cause, "cannot accept an HTTP connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, status: Arc<dyn Status>, metrics: PrometheusHandle) {
+    let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        let response = answer(request.method(), request.uri().path(), &*status, || metrics.render());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(cause) = served {
+        tracing::debug!(%cause, "HTTP connection ended");
+    }
+}
+
+fn answer(
+    method: &Method,
+    path: &str,
+    status: &dyn Status,
+    metrics: impl FnOnce() -> String,
+) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    if method != Method::GET && method != Method::HEAD {
+        let mut response =
+            response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
+        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        "/healthz" => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        "/readyz" => match status.ready() {
+            Ok(()) => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            Err(reason) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
+        },
+        "/metrics" => {
+            status.publish_metrics();
+            response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics())
+        }
+        "/" => response(StatusCode::OK, "text/html; charset=utf-8", page::render(status)),
+        _ => {
+            response(StatusCode::NOT_FOUND, TEXT, "there are /, /healthz, /readyz and /metrics\n".to_owned())
+        }
+    }
+}
+
+fn response(code: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Fact;
+
+    struct Waiting;
+
+    impl Status for Waiting {
+        fn name(&self) -> &'static str {
+            "edge-test"
+        }
+
+        fn ready(&self) -> Result<(), String> {
+            Err("no hub".to_owned())
+        }
+
+        fn facts(&self) -> Vec<Fact> {
+            Vec::new()
+        }
+
+        fn publish_metrics(&self) {}
+    }
+
+    #[test]
+    fn each_path_has_its_answer() {
+        for (method, path, code) in [
+            (Method::GET, "/healthz", 200),
+            (Method::HEAD, "/healthz", 200),
+            (Method::GET, "/readyz", 503),
+            (Method::GET, "/metrics", 200),
+            (Method::GET, "/", 200),
+            (Method::GET, "/etc/passwd", 404),
+            (Method::POST, "/", 405),
+        ] {
+            let response = answer(&method, path, &Waiting, String::new);
+            assert_eq!(response.status().as_u16(), code, "{method} {path}");
+        }
+    }
+}

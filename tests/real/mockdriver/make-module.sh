@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Writes go.mod and go.sum for one Kubernetes release: make-module.sh v1.36.3
+# k8s.io/kubernetes names its staging modules at v0.0.0; each is put on the release that belongs to it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+release=${1:?usage: make-module.sh v1.MINOR.PATCH}
+staging=v0.${release#v1.}
+upstream=$(go mod download -json "k8s.io/kubernetes@${release}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["GoMod"])')
+rm -f go.mod go.sum
+go mod init example.invalid/edge-csi/mockdriver
+go mod edit -go "$(go mod edit -json "${upstream}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["Go"])')"
+go mod edit -require "k8s.io/kubernetes@${release}"
+go mod edit -json "${upstream}" |
+    python3 -c '
+import json, sys
+for replace in json.load(sys.stdin)["Replace"]:
+    if replace["New"]["Path"].startswith("./staging/"):
+        print(replace["Old"]["Path"])
+' | while read -r module; do
+    go mod edit -replace "${module}=${module}@${staging}"
+done
+go mod tidy

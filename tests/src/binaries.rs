@@ -1,0 +1,79 @@
+//! Where the reference binaries are, built from the sources as they stand.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// The binaries of the `examples` package.
+const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
+
+/// The folders that the binaries are made from.
+const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager", "examples"];
+
+/// The path of a binary; built first if it is missing or older than the sources.
+///
+/// # Panics
+/// If it cannot be built: no test across processes can say anything then.
+#[must_use]
+pub fn path(name: &str) -> PathBuf {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    assert!(NAMES.contains(&name), "{name} is none of {NAMES:?}");
+    DIRECTORY
+        .get_or_init(|| directory().unwrap_or_else(|cause| panic!("the binaries cannot be built: {cause}")))
+        .join(name)
+}
+
+/// `target/PROFILE`, which holds the binaries of the build that this test executable comes from.
+fn directory() -> Result<PathBuf, String> {
+    let executable = std::env::current_exe().map_err(|cause| cause.to_string())?;
+    let profile = executable
+        .parent()
+        .and_then(Path::parent)
+        .ok_or("the test executable lies in no target directory")?;
+    if NAMES.iter().all(|name| up_to_date(&profile.join(name))) {
+        return Ok(profile.to_owned());
+    }
+    let target = profile.parent().ok_or("the profile's directory has no parent")?;
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "-p", "edge-csi-examples", "--bins", "--manifest-path"]);
+    cargo.arg(workspace().join("Cargo.toml")).arg("--target-dir").arg(target);
+    if profile.file_name() == Some(OsStr::new("release")) {
+        cargo.arg("--release");
+    }
+    match cargo.status() {
+        Ok(status) if status.success() => Ok(profile.to_owned()),
+        Ok(status) => Err(format!("{cargo:?} ended with {status}")),
+        Err(cause) => Err(format!("{cargo:?}: {cause}")),
+    }
+}
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn up_to_date(binary: &Path) -> bool {
+    let Some(built) = modified(binary) else { return false };
+    SOURCES.iter().all(|folder| {
+        let folder = workspace().join(folder);
+        newest(&folder.join("src"))
+            .max(modified(&folder.join("Cargo.toml")))
+            .is_some_and(|newest| newest <= built)
+    })
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    entries
+        .filter_map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => newest(&entry.path()),
+            _ => modified(&entry.path()),
+        })
+        .max()
+}

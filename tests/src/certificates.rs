@@ -1,0 +1,64 @@
+//! A certificate authority for one test, and PEM files signed by it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+/// An authority with its certificate in a file.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    directory: PathBuf,
+    name: String,
+}
+
+/// A certificate, its key and the authority to trust, as files.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Files {
+    /// Certificate chain.
+    pub certificate: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+    /// The authority that signed it.
+    pub authority: PathBuf,
+}
+
+impl Authority {
+    /// Makes one that writes to `directory`.
+    ///
+    /// # Panics
+    /// If the files cannot be written.
+    #[must_use]
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut parameters = CertificateParams::new(Vec::new()).expect("no names");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.distinguished_name.push(DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(parameters, key).expect("a certificate");
+        fs::write(directory.join(format!("{name}.pem")), issuer.pem()).expect("the directory can be written");
+        Self { issuer, directory: directory.to_owned(), name: name.to_owned() }
+    }
+
+    /// Signs a certificate that is valid for `names`, DNS names or IP addresses.
+    ///
+    /// # Panics
+    /// If a name cannot stand in a certificate or the files cannot be written.
+    #[must_use]
+    pub fn issue(&self, names: &[&str]) -> Files {
+        let key = KeyPair::generate().expect("a key");
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let stem = format!("{}-{}", self.name, names[0].replace('/', "_"));
+        let parameters = CertificateParams::new(names).expect("the names are valid");
+        let certificate = parameters.signed_by(&key, &self.issuer).expect("a certificate");
+        let file = |extension: &str| self.directory.join(format!("{stem}.{extension}"));
+        fs::write(file("pem"), certificate.pem()).expect("the directory can be written");
+        fs::write(file("key"), key.serialize_pem()).expect("the directory can be written");
+        Files {
+            certificate: file("pem"),
+            key: file("key"),
+            authority: self.directory.join(format!("{}.pem", self.name)),
+        }
+    }
+}

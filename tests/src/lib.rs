@@ -1,0 +1,18 @@
+//! What the tests across processes share: the binaries, their processes and logs, certificates, CSI clients, and waits
+//! that are bounded.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot be set up must fail"
+)]
+
+pub mod binaries;
+pub mod certificates;
+pub mod csi;
+pub mod process;
+#[cfg(doctest)]
+pub mod readme;
+pub mod stand;
+pub mod wait;

@@ -1,0 +1,140 @@
+//! A binary that runs as a process of its own, with its log.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{binaries, wait};
+
+/// A running binary. Killed when dropped; its log is printed then if the test is failing.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `binary` with `arguments`; its stderr goes to `DIRECTORY/NAME.log`.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start<A: AsRef<OsStr>>(
+        directory: &Path,
+        name: &str,
+        binary: &str,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        Self::start_with(directory, name, binary, arguments, &[])
+    }
+
+    /// The same with variables in its environment.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start_with<A: AsRef<OsStr>>(
+        directory: &Path,
+        name: &str,
+        binary: &str,
+        arguments: impl IntoIterator<Item = A>,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let log = directory.join(format!("{name}.log"));
+        let stderr = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
+        let mut command = Command::new(binaries::path(binary));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        // What the developer has set must not change what the tests see.
+        for variable in ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"]
+        {
+            command.env_remove(variable);
+        }
+        command.envs(environment.iter().copied());
+        let child = command.spawn().unwrap_or_else(|cause| panic!("{command:?}: {cause}"));
+        Self { name: name.to_owned(), child, log, ended: None }
+    }
+
+    /// What the process has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// Waits until the log holds `text`.
+    ///
+    /// # Panics
+    /// If it does not come in time.
+    pub async fn logged(&self, text: &str) {
+        wait::until(&format!("{} logs {text:?}", self.name), async || {
+            self.log().contains(text).then_some(())
+        })
+        .await;
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn signal(&self, signal: Signal) {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("the kernel gave this number");
+        kill_process(pid, signal).unwrap_or_else(|cause| panic!("{}: {cause}", self.name));
+    }
+
+    /// Kills it as a power cut would, and waits until it is gone.
+    pub fn kill(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+            self.ended = self.child.wait().ok();
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_none()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it runs on.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        let since = std::time::Instant::now();
+        while self.runs() {
+            assert!(since.elapsed() < wait::SOON, "waited for this: {what}");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        self.ended.unwrap_or_else(|| panic!("{what}: no status"))
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("name", &self.name)
+            .field("pid", &self.child.id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("---- log of {} ----\n{}", self.name, self.log());
+        }
+    }
+}

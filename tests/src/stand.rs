@@ -1,0 +1,257 @@
+//! The whole way as processes: driver, agent, hub and proxy, over the link of choice.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::certificates::{Authority, Files};
+use crate::process::Process;
+use crate::{csi, wait};
+
+/// The CSI name of the driver in a stand.
+pub const DRIVER: &str = "hostpath.csi.edge";
+
+/// The node that the driver is on.
+pub const NODE: &str = "edge-1";
+
+/// The link between the agent and the hub, and between the proxy and the hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Over {
+    /// Unix socket.
+    Uds,
+    /// Plain websocket.
+    Ws,
+    /// Websocket over TLS with certificates on both ends.
+    Wss,
+    /// QUIC with certificates on both ends.
+    Quic,
+    /// QUIC without verification.
+    QuicInsecure,
+}
+
+impl Over {
+    /// Every link.
+    pub const ALL: [Self; 5] = [Self::Uds, Self::Ws, Self::Wss, Self::Quic, Self::QuicInsecure];
+
+    const fn certificates(self) -> bool {
+        matches!(self, Self::Wss | Self::Quic)
+    }
+}
+
+/// The processes; each may be taken out, killed or replaced by a test.
+pub struct Stand {
+    /// The driver, if it runs.
+    pub driver: Option<Process>,
+    /// The agent, if it runs.
+    pub agent: Option<Process>,
+    /// The hub, if it runs.
+    pub hub: Option<Process>,
+    /// The proxy, if it runs.
+    pub proxy: Option<Process>,
+    over: Over,
+    authority: Authority,
+    hub_url: String,
+    // Last, so that the processes are gone before their files.
+    directory: TempDir,
+}
+
+impl fmt::Debug for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stand")
+            .field("over", &self.over)
+            .field("directory", &self.directory.path())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stand {
+    /// A stand in which nothing runs.
+    ///
+    /// # Panics
+    /// If there is no room for temporary files.
+    #[must_use]
+    pub fn empty(over: Over) -> Self {
+        // Unix socket paths are short: the system's own directory, not one below the target directory.
+        let directory =
+            tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").expect("a temporary directory");
+        let authority = Authority::new(directory.path(), "authority");
+        let hub_url = match over {
+            Over::Uds => format!("unix://{}", directory.path().join("hub.sock").display()),
+            _ => String::new(),
+        };
+        Self { driver: None, agent: None, hub: None, proxy: None, over, authority, hub_url, directory }
+    }
+
+    /// Everything runs and the proxy says that it is ready.
+    pub async fn start(over: Over) -> Self {
+        let mut stand = Self::empty(over);
+        stand.start_driver();
+        stand.start_hub().await;
+        stand.start_agent(&[]);
+        stand.start_proxy(&[]);
+        csi::ready(&stand.proxy_socket()).await;
+        stand
+    }
+
+    /// A path in the stand's own directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The stand's own directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The driver's own socket.
+    #[must_use]
+    pub fn driver_socket(&self) -> PathBuf {
+        self.path("driver.sock")
+    }
+
+    /// The socket that the sidecars would use.
+    #[must_use]
+    pub fn proxy_socket(&self) -> PathBuf {
+        self.path("csi.sock")
+    }
+
+    /// Where the hub is reached. Known once it listens, except over a unix socket.
+    #[must_use]
+    pub fn hub_url(&self) -> &str {
+        &self.hub_url
+    }
+
+    /// A certificate of the stand's authority.
+    #[must_use]
+    pub fn issue(&self, names: &[&str]) -> Files {
+        self.authority.issue(names)
+    }
+
+    /// Starts the hostpath driver.
+    pub fn start_driver(&mut self) {
+        let socket = unix(&self.driver_socket());
+        let state = self.path("driver-state");
+        let state = state.to_string_lossy();
+        self.driver = Some(self.process(
+            "driver",
+            "hostpath-driver",
+            &["--drivername", DRIVER, "--endpoint", &socket, "--nodeid", NODE, "--state-dir", &state],
+        ));
+    }
+
+    /// Starts the hub and waits until it listens.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn start_hub(&mut self) {
+        let uds = unix(&self.path("hub.sock"));
+        let mut arguments = vec!["--uds".to_owned(), uds];
+        let again = self.hub_url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0_u16);
+        let address = format!("127.0.0.1:{again}");
+        match self.over {
+            Over::Uds => {}
+            Over::Ws | Over::Wss => arguments.extend(["--ws".to_owned(), address]),
+            Over::Quic | Over::QuicInsecure => arguments.extend(["--quic".to_owned(), address]),
+        }
+        if self.over.certificates() {
+            let files = self.issue(&["127.0.0.1", "hub"]);
+            arguments.extend(tls_arguments(&files, "--client-ca"));
+        } else if self.over != Over::Uds {
+            arguments.push("--insecure".to_owned());
+        }
+        let hub = self.process("hub", "edge-hub", &arguments);
+        let scheme = match self.over {
+            Over::Uds => "unix",
+            Over::Ws => "ws",
+            Over::Wss => "wss",
+            Over::Quic | Over::QuicInsecure => "quic",
+        };
+        let marker = format!("listening on {scheme}://");
+        let rest = wait::until("the hub listens", async || {
+            let log = hub.log();
+            // The last one: a restarted hub appends to the same log.
+            log.rsplit_once(&marker).map(|(_, rest)| rest.to_owned()).filter(|rest| rest.contains('\n'))
+        })
+        .await;
+        let place = rest.split_whitespace().next().unwrap_or_default();
+        self.hub_url = format!("{scheme}://{place}");
+        self.hub = Some(hub);
+    }
+
+    /// Starts the agent with the driver's socket registered.
+    pub fn start_agent(&mut self, more: &[&str]) {
+        let driver = format!("{DRIVER}={}", unix(&self.driver_socket()));
+        let state = self.path("agent-state");
+        let state = state.to_string_lossy();
+        let mut arguments: Vec<String> =
+            ["--nodeid", NODE, "--hub", &self.hub_url, "--state-dir", &state, "--driver", &driver]
+                .map(String::from)
+                .to_vec();
+        arguments.extend(self.client_tls(NODE));
+        arguments.extend(more.iter().map(ToString::to_string));
+        self.agent = Some(self.process("agent", "edge-agent", &arguments));
+    }
+
+    /// Starts the proxy.
+    pub fn start_proxy(&mut self, more: &[&str]) {
+        let socket = self.proxy_socket();
+        self.proxy = Some(self.proxy_at("proxy", &socket, NODE, more));
+    }
+
+    /// Starts one more proxy on its own socket, for a node that may not exist.
+    #[must_use]
+    pub fn proxy_at(&self, name: &str, socket: &Path, node: &str, more: &[&str]) -> Process {
+        let mut arguments: Vec<String> = [
+            "--drivername",
+            DRIVER,
+            "--endpoint",
+            &unix(socket),
+            "--kubeedge-endpoint",
+            &self.hub_url,
+            "--nodeid",
+            node,
+        ]
+        .map(String::from)
+        .to_vec();
+        arguments.extend(self.client_tls("proxy"));
+        arguments.extend(more.iter().map(ToString::to_string));
+        self.process(name, "edge-csi-driver", &arguments)
+    }
+
+    fn client_tls(&self, name: &str) -> Vec<String> {
+        match self.over {
+            Over::Uds => Vec::new(),
+            Over::Ws | Over::QuicInsecure => vec!["--insecure".to_owned()],
+            Over::Wss | Over::Quic => tls_arguments(&self.issue(&[name]), "--tls-ca"),
+        }
+    }
+
+    fn process<A: AsRef<std::ffi::OsStr>>(&self, name: &str, binary: &str, arguments: &[A]) -> Process {
+        let arguments = arguments.iter().map(AsRef::as_ref).chain([std::ffi::OsStr::new("-vv")]);
+        Process::start(self.directory.path(), name, binary, arguments)
+    }
+}
+
+/// The options for a certificate, its key and the authority.
+#[must_use]
+pub fn tls_arguments(files: &Files, authority: &str) -> Vec<String> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    vec![
+        "--tls-cert".to_owned(),
+        path(&files.certificate),
+        "--tls-key".to_owned(),
+        path(&files.key),
+        authority.to_owned(),
+        path(&files.authority),
+    ]
+}
+
+/// A socket as the options take it.
+#[must_use]
+pub fn unix(path: &Path) -> String {
+    format!("unix://{}", path.display())
+}

@@ -1,0 +1,145 @@
+//! SIGTERM and SIGINT end every binary in good order and in bounded time; the quickstart leaves nothing behind.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use edge_csi_tests::csi::{controller, create_volume, ready, within};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::wait;
+use rustix::process::Signal;
+use tonic::Code;
+
+#[tokio::test]
+async fn each_binary_ends_with_0_on_sigterm_and_takes_its_socket_along() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut stand = Stand::start(Over::Uds).await;
+        let sockets = [stand.proxy_socket(), stand.path("hub.sock"), stand.driver_socket()];
+        for process in [&mut stand.proxy, &mut stand.agent, &mut stand.hub, &mut stand.driver] {
+            let process = process.as_mut().unwrap();
+            process.signal(signal);
+            let status = process.ended().await;
+            assert!(status.success(), "{process:?} ended with {status}: {}", process.log());
+        }
+        for socket in sockets {
+            assert!(!socket.exists(), "{} is left", socket.display());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_ends_lets_the_open_call_finish() {
+    let mut stand = Stand::start(Over::Uds).await;
+    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+    let client = controller(&stand.proxy_socket());
+    let call = tokio::spawn(async move {
+        client.clone().create_volume(within(Duration::from_secs(60), create_volume("pvc-last"))).await
+    });
+    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
+    let proxy = stand.proxy.as_mut().unwrap();
+    proxy.signal(Signal::TERM);
+    proxy.logged("SIGTERM").await;
+    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    wait::within("the call ends", call).await.unwrap().unwrap();
+    assert!(stand.proxy.as_mut().unwrap().ended().await.success());
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
+    let mut stand = Stand::start(Over::Uds).await;
+    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+    let mut client = controller(&stand.proxy_socket());
+    let late = client.create_volume(within(Duration::from_millis(300), create_volume("pvc-slow"))).await;
+    assert!(late.is_err(), "{late:?}");
+    let agent = stand.agent.as_mut().unwrap();
+    agent.logged("CreateVolume").await;
+    agent.signal(Signal::TERM);
+    agent.logged("SIGTERM").await;
+    // Its session is over, since nobody waits for an answer.
+    wait::until("the node is offline", async || {
+        let status = client.clone().create_volume(create_volume("pvc-other")).await.err()?;
+        status.message().contains("offline").then_some(())
+    })
+    .await;
+    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    let agent = stand.agent.as_mut().unwrap();
+    assert!(agent.ended().await.success(), "{}", agent.log());
+    let log = agent.log();
+    let call = log.lines().find(|line| line.contains("CreateVolume") && line.contains("dispatcher")).unwrap();
+    let id = call.split("call=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+    let answered = |line: &str| line.contains("dispatcher") && line.contains(id) && line.contains("answered");
+    assert!(log.lines().any(answered), "{log}");
+}
+
+#[tokio::test]
+async fn a_proxy_whose_time_to_drain_is_over_tells_open_calls_so() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    stand.start_proxy(&["--drain-timeout", "200ms"]);
+    ready(&stand.proxy_socket()).await;
+    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+    let mut client = controller(&stand.proxy_socket());
+    let call = tokio::spawn(async move { client.create_volume(create_volume("pvc-open")).await });
+    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
+    stand.proxy.as_ref().unwrap().signal(Signal::TERM);
+    let status = wait::within("the call ends", call).await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("shutting down"), "{status}");
+    assert!(stand.proxy.as_mut().unwrap().ended().await.success());
+}
+
+#[tokio::test]
+async fn a_hub_that_ends_first_does_not_wait_for_its_peers() {
+    for over in [Over::Wss, Over::Quic] {
+        let mut stand = Stand::start(over).await;
+        let hub = stand.hub.as_mut().unwrap();
+        hub.signal(Signal::TERM);
+        assert!(hub.ended().await.success(), "{}", hub.log());
+        for process in [&mut stand.proxy, &mut stand.agent] {
+            assert!(process.as_mut().unwrap().runs());
+        }
+    }
+}
+
+/// A quickstart that puts its files below `place`.
+fn quickstart(directory: &Path) -> (Process, PathBuf) {
+    let place = directory.join("q");
+    std::fs::create_dir(&place).unwrap();
+    let arguments = ["--directory".as_ref(), place.as_os_str()];
+    (Process::start(directory, "quickstart", "quickstart", arguments), place)
+}
+
+fn leaves_nothing(place: &Path) {
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+    assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(&*place.to_string_lossy()));
+}
+
+#[tokio::test]
+async fn the_quickstart_succeeds_and_leaves_nothing_behind() {
+    let directory = tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").unwrap();
+    let (mut process, place) = quickstart(directory.path());
+    let status = process.ended().await;
+    assert!(status.success(), "{status}: {}", process.log());
+    leaves_nothing(&place);
+}
+
+#[tokio::test]
+async fn a_quickstart_that_is_interrupted_fails_and_leaves_nothing_behind() {
+    let directory = tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").unwrap();
+    let (mut process, place) = quickstart(directory.path());
+    // In the middle of the story: the first pod's directory is there.
+    wait::until("a volume is on its way to a pod", async || {
+        let run = std::fs::read_dir(&place).ok()?.next()?.ok()?;
+        run.path().join("kubelet/pods").exists().then_some(())
+    })
+    .await;
+    process.signal(Signal::INT);
+    let status = process.ended().await;
+    assert_eq!(status.code(), Some(1), "{}", process.log());
+    assert!(process.log().contains("SIGINT"), "{}", process.log());
+    leaves_nothing(&place);
+}

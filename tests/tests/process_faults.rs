@@ -1,0 +1,206 @@
+//! What breaks on the way has a clear answer, at once, with a code after which the sidecars try again.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use csi_proto::csi::v1 as csi;
+use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready, within};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::wait;
+use rustix::process::Signal;
+use tonic::{Code, Status};
+
+/// A fault is answered much faster than any deadline; a shared test machine is slow.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+async fn refused(socket: &Path, name: &str) -> Status {
+    let began = Instant::now();
+    let call = controller(socket);
+    let answer =
+        wait::within("an answer", async { call.clone().create_volume(create_volume(name)).await }).await;
+    let status = answer.unwrap_err();
+    assert!(began.elapsed() < AT_ONCE, "{:?} until {status}", began.elapsed());
+    status
+}
+
+#[tokio::test]
+async fn an_unknown_node_is_unavailable_and_named() {
+    let stand = Stand::start(Over::Uds).await;
+    let socket = stand.path("other.sock");
+    let _proxy = stand.proxy_at("proxy-2", &socket, "edge-nowhere", &[]);
+    probe_says(&socket, false).await;
+    let status = refused(&socket, "pvc-1").await;
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("edge-nowhere"), "{status}");
+    // Start-up calls are answered although nobody is there.
+    let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap();
+    assert_eq!(info.into_inner().name, DRIVER);
+}
+
+#[tokio::test]
+async fn a_driver_that_is_not_registered_is_unavailable_and_named() {
+    let mut stand = Stand::start(Over::Uds).await;
+    stand.agent = None;
+    let agent = ["--nodeid", NODE, "--hub", stand.hub_url()].map(String::from);
+    let agent = agent
+        .into_iter()
+        .chain(["--driver".to_owned(), format!("other.csi.edge=unix://{}", stand.path("x.sock").display())]);
+    stand.agent = Some(Process::start(stand.directory(), "agent-2", "edge-agent", agent));
+    let status = wait::until("the answer names the driver", async || {
+        let status = refused(&stand.proxy_socket(), "pvc-1").await;
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        status.message().contains(DRIVER).then_some(status)
+    })
+    .await;
+    assert!(status.message().contains("registered"), "{status}");
+}
+
+#[tokio::test]
+async fn a_missing_driver_socket_is_unavailable_and_heals_when_the_driver_comes() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    stand.start_proxy(&[]);
+    probe_says(&stand.proxy_socket(), false).await;
+    let socket = stand.driver_socket();
+    let status = wait::until("the answer names the socket", async || {
+        let status = refused(&stand.proxy_socket(), "pvc-1").await;
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        status.message().contains(&*socket.to_string_lossy()).then_some(status)
+    })
+    .await;
+    assert!(!status.message().is_empty());
+    stand.start_driver();
+    ready(&stand.proxy_socket()).await;
+    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+}
+
+/// A CreateVolume that has reached the agent while the driver does not move.
+async fn stuck_call(stand: &Stand) -> tokio::task::JoinHandle<Result<(), Status>> {
+    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+    let client = controller(&stand.proxy_socket());
+    let call = tokio::spawn(async move {
+        let request = within(Duration::from_secs(120), create_volume("pvc-stuck"));
+        client.clone().create_volume(request).await.map(drop)
+    });
+    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
+    call
+}
+
+async fn ends_unavailable(call: tokio::task::JoinHandle<Result<(), Status>>) {
+    let began = Instant::now();
+    let status = wait::within("the call ends", call).await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(began.elapsed() < AT_ONCE, "{:?} until {status}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_driver_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves() {
+    let mut stand = Stand::start(Over::Uds).await;
+    let call = stuck_call(&stand).await;
+    stand.driver.as_mut().unwrap().kill();
+    ends_unavailable(call).await;
+    stand.start_driver();
+    ready(&stand.proxy_socket()).await;
+    wait::until("the retry succeeds", async || {
+        controller(&stand.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves() {
+    for over in [Over::Uds, Over::Ws] {
+        let mut stand = Stand::start(over).await;
+        let call = stuck_call(&stand).await;
+        stand.agent.as_mut().unwrap().kill();
+        ends_unavailable(call).await;
+        stand.driver.as_ref().unwrap().signal(Signal::CONT);
+        stand.start_agent(&[]);
+        wait::until("the retry succeeds", async || {
+            controller(&stand.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_hub_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves() {
+    let mut stand = Stand::start(Over::Ws).await;
+    let call = stuck_call(&stand).await;
+    stand.hub.as_mut().unwrap().kill();
+    ends_unavailable(call).await;
+    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    stand.start_hub().await;
+    wait::until("the retry succeeds", async || {
+        controller(&stand.proxy_socket()).create_volume(create_volume("pvc-stuck")).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_hub_the_socket_is_up_and_says_not_ready_until_the_hub_comes() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_agent(&[]);
+    stand.start_proxy(&[]);
+    let socket = stand.proxy_socket();
+    probe_says(&socket, false).await;
+    let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.name, DRIVER);
+    let status = refused(&socket, "pvc-1").await;
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    stand.start_hub().await;
+    ready(&socket).await;
+    controller(&socket).create_volume(create_volume("pvc-1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
+    let stand = Stand::start(Over::Uds).await;
+    stand.driver.as_ref().unwrap().signal(Signal::STOP);
+    let mut client = controller(&stand.proxy_socket());
+    let request = within(Duration::from_millis(300), create_volume("pvc-slow"));
+    // tonic's client gives up by itself at the same time, with the code CANCELLED.
+    let status = client.create_volume(request).await.unwrap_err();
+    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+    stand.driver.as_ref().unwrap().signal(Signal::CONT);
+    wait::until("the retry finds the volume", async || {
+        match client.clone().create_volume(create_volume("pvc-slow")).await {
+            Ok(_) => Some(()),
+            Err(status) if status.code() == Code::Aborted => None,
+            Err(status) => panic!("{status}"),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_driver_socket_that_nobody_listens_on_is_unavailable_and_named() {
+    let mut stand = Stand::start(Over::Uds).await;
+    // Killed, the driver leaves its socket behind.
+    stand.driver.as_mut().unwrap().kill();
+    assert!(stand.driver_socket().exists());
+    let status = refused(&stand.proxy_socket(), "pvc-1").await;
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains(DRIVER) && status.message().contains("refused"), "{status}");
+}
+
+#[tokio::test]
+async fn a_second_agent_of_the_same_name_takes_over_and_the_first_is_told() {
+    let stand = Stand::start(Over::Uds).await;
+    let first = stand.agent.as_ref().unwrap();
+    let driver = format!("{DRIVER}=unix://{}", stand.driver_socket().display());
+    let arguments = ["--nodeid", NODE, "--hub", stand.hub_url(), "--driver", &driver, "-vv"];
+    let second = Process::start(stand.directory(), "agent-2", "edge-agent", arguments);
+    second.logged("connected to the hub").await;
+    first.logged("this is an older life").await;
+    wait::until("the second one serves", async || {
+        controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.ok()
+    })
+    .await;
+    assert!(second.log().contains("CreateVolume") && !first.log().contains("CreateVolume"));
+}

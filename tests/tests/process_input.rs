@@ -1,0 +1,295 @@
+//! Bad input ends a binary with one line on stderr that names what is wrong.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use edge_csi_tests::certificates::Authority;
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE, tls_arguments, unix};
+use edge_csi_tests::wait;
+use tempfile::TempDir;
+
+fn directory() -> TempDir {
+    tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").unwrap()
+}
+
+/// Runs a binary to its end; gives the exit code and the last line of stderr.
+async fn ends(directory: &Path, binary: &str, arguments: &[&str]) -> (i32, String) {
+    let name = format!("{binary}-{}", std::fs::read_dir(directory).unwrap().count());
+    let mut process = Process::start(directory, &name, binary, arguments);
+    let status = process.ended().await;
+    let log = process.log();
+    let complaints: Vec<&str> =
+        log.lines().filter(|line| line.starts_with(&format!("{binary}: error: "))).collect();
+    assert_eq!(complaints.len(), 1, "{binary} {arguments:?} says: {log}");
+    assert!(!log.contains("panicked") && !log.contains("RUST_BACKTRACE"), "{log}");
+    (status.code().unwrap_or_else(|| panic!("{binary} was killed: {log}")), complaints[0].to_owned())
+}
+
+const LONG: &str = "unix:///tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.sock";
+
+#[tokio::test]
+async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them() {
+    let directory = directory();
+    let hub = ["--hub", "unix:///tmp/none.sock"];
+    let table: &[(&str, &[&str], &[&str])] = &[
+        ("edge-hub", &["--nosuch"], &["--nosuch"]),
+        ("edge-hub", &["--ws", "localhost:1"], &["--ws", "localhost:1", "127.0.0.1:10000"]),
+        ("edge-hub", &["--ws", "70000", "--insecure"], &["--ws", "70000"]),
+        ("edge-hub", &["--uds", "hub.sock"], &["--uds", "hub.sock", "absolute"]),
+        ("edge-hub", &["--uds", LONG], &["--uds", "107"]),
+        ("edge-hub", &["--uds", "unix:///tmp/none.sock", "--ws", "0"], &["--ws", "--tls-cert", "--insecure"]),
+        (
+            "edge-hub",
+            &["--uds", "unix:///tmp/none.sock", "--quic", "0"],
+            &["--quic", "--tls-cert", "--insecure"],
+        ),
+        ("edge-hub", &["--tls-cert", "/tmp/none.pem"], &["--tls-key"]),
+        (
+            "edge-hub",
+            &["--insecure", "--tls-cert", "a", "--tls-key", "b", "--client-ca", "c"],
+            &["--insecure", "--tls-cert"],
+        ),
+        (
+            "edge-hub",
+            &[
+                "--ws",
+                "127.0.0.1:0",
+                "--tls-cert",
+                "/tmp/none.pem",
+                "--tls-key",
+                "/tmp/none.key",
+                "--client-ca",
+                "/tmp/none.ca",
+            ],
+            &["/tmp/none."],
+        ),
+        (
+            "edge-hub",
+            &["--backplane", "nats://127.0.0.1:4222"],
+            &["--backplane", "this build has no backplane"],
+        ),
+        ("edge-agent", &hub, &["--nodeid"]),
+        ("edge-agent", &["--nodeid", NODE], &["--hub"]),
+        ("edge-agent", &["--nodeid", "edge 1", "--hub", "unix:///tmp/none.sock"], &["--nodeid"]),
+        ("edge-agent", &["--nodeid", NODE, "--hub", "http://hub:1"], &["--hub", "http"]),
+        ("edge-agent", &["--nodeid", NODE, "--hub", "ws://:0"], &["--hub"]),
+        (
+            "edge-agent",
+            &["--nodeid", NODE, "--hub", "unix:///tmp/none.sock"],
+            &["--driver", "--plugins-registry"],
+        ),
+        (
+            "edge-agent",
+            &["--nodeid", NODE, "--hub", "unix:///tmp/none.sock", "--driver", "x"],
+            &["--driver", "NAME=unix:///"],
+        ),
+        (
+            "edge-agent",
+            &["--nodeid", NODE, "--hub", "ws://127.0.0.1:1", "--driver", "a.b=unix:///tmp/none.sock"],
+            &["ws://127.0.0.1:1", "--insecure"],
+        ),
+        (
+            "edge-agent",
+            &["--nodeid", NODE, "--hub", "quic://127.0.0.1:1", "--driver", "a.b=unix:///tmp/none.sock"],
+            &["quic://127.0.0.1:1", "--tls-cert"],
+        ),
+        (
+            "edge-agent",
+            &[
+                "--nodeid",
+                NODE,
+                "--hub",
+                "unix:///tmp/none.sock",
+                "--driver",
+                "a.b=unix:///tmp/none.sock",
+                "--call-ceiling",
+                "0s",
+            ],
+            &["--call-ceiling", "0s", "1s"],
+        ),
+        (
+            "edge-agent",
+            &["--nodeid", NODE, "--hub", "unix:///tmp/none.sock", "--call-ceiling", "9999h"],
+            &["--call-ceiling", "9999h", "8760h"],
+        ),
+        ("edge-csi-driver", &["--nodeid", NODE], &["--drivername"]),
+        ("edge-csi-driver", &["--drivername", DRIVER, "--hub", "unix:///tmp/none.sock"], &["--nodeid"]),
+        ("edge-csi-driver", &["--drivername", "bad_name", "--nodeid", NODE], &["--drivername"]),
+        ("edge-csi-driver", &["--drivername", DRIVER, "--route", "topology"], &["--route", "--nodeid"]),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", LONG],
+            &["--endpoint", "107"],
+        ),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", "tcp://1.2.3.4:5"],
+            &["--endpoint", "unix:///"],
+        ),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--nodeid", NODE, "--kubeedge-endpoint", "wss://"],
+            &["--kubeedge-endpoint", "wss://"],
+        ),
+        ("hostpath-driver", &["--endpoint", LONG], &["107"]),
+        ("quickstart", &["--nosuch"], &["--nosuch"]),
+    ];
+    for (binary, arguments, needles) in table {
+        let (code, line) = ends(directory.path(), binary, arguments).await;
+        assert_eq!(code, 2, "{binary} {arguments:?}: {line}");
+        for needle in *needles {
+            assert!(line.contains(needle), "{binary} {arguments:?} does not name {needle}: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_live_socket_and_a_directory_that_is_not_there_are_errors_that_name_the_path() {
+    let directory = directory();
+    let live = directory.path().join("live.sock");
+    let _listener = UnixListener::bind(&live).unwrap();
+    let missing = directory.path().join("none/csi.sock");
+    for (path, what) in [(live, "live"), (missing, "missing")] {
+        let (url, path) = (unix(&path), path.to_string_lossy().into_owned());
+        let table: &[(&str, &[&str])] = &[
+            ("edge-hub", &["--uds", &url]),
+            ("edge-csi-driver", &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &url]),
+        ];
+        for (binary, arguments) in table {
+            let (code, line) = ends(directory.path(), binary, arguments).await;
+            assert!(code != 0 && line.contains(&path), "{what}: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_cannot_serve_http_never_shows_its_socket() {
+    let directory = directory();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let http = taken.local_addr().unwrap().to_string();
+    let socket = directory.path().join("csi.sock");
+    let endpoint = unix(&socket);
+    let arguments = ["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", &endpoint, "--http", &http];
+    let hub = ["--hub", "unix:///tmp/none.sock"];
+    let (code, line) = ends(directory.path(), "edge-csi-driver", &[&arguments[..], &hub].concat()).await;
+    assert!(code == 1 && line.contains(&http), "{code}: {line}");
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn a_stale_socket_is_replaced_and_the_new_one_is_for_the_owner_only() {
+    let directory = directory();
+    let table: &[(&str, &[&str])] = &[
+        ("edge-hub", &["--uds"]),
+        ("edge-csi-driver", &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint"]),
+    ];
+    for (binary, arguments) in table {
+        let socket = directory.path().join(format!("{binary}.sock"));
+        drop(UnixListener::bind(&socket).unwrap());
+        let url = unix(&socket);
+        let arguments: Vec<&str> = arguments.iter().copied().chain([url.as_str()]).collect();
+        let _process = Process::start(directory.path(), binary, binary, &arguments);
+        wait::until(&format!("{binary} answers on {url}"), async || {
+            tokio::net::UnixStream::connect(&socket).await.ok()
+        })
+        .await;
+        let metadata = std::fs::metadata(&socket).unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{binary}");
+    }
+}
+
+/// A hub on `wss` with certificates, and its URL.
+async fn hub_with_certificates(directory: &Path, authority: &Authority) -> (Process, String) {
+    let uds = unix(&directory.join("hub.sock"));
+    let mut arguments: Vec<String> = ["--uds", &uds, "--ws", "127.0.0.1:0"].map(String::from).to_vec();
+    arguments.extend(tls_arguments(&authority.issue(&["127.0.0.1"]), "--client-ca"));
+    let hub = Process::start(directory, "hub", "edge-hub", &arguments);
+    let url = wait::until("the hub listens", async || {
+        let log = hub.log();
+        let (_, rest) = log.split_once("listening on wss://")?;
+        rest.contains('\n').then(|| format!("wss://{}", rest.split_whitespace().next().unwrap_or_default()))
+    })
+    .await;
+    (hub, url)
+}
+
+fn agent(directory: &Path, name: &str, url: &str, tls: &[String]) -> Process {
+    let driver = format!("{DRIVER}={}", unix(&directory.join("driver.sock")));
+    let arguments = ["--nodeid", NODE, "--hub", url, "--driver", &driver].map(String::from);
+    Process::start(directory, name, "edge-agent", arguments.into_iter().chain(tls.iter().cloned()))
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in() {
+    let directory = directory();
+    let authority = Authority::new(directory.path(), "authority");
+    let stranger = Authority::new(directory.path(), "stranger");
+    let (hub, url) = hub_with_certificates(directory.path(), &authority).await;
+
+    // The agent does not trust the hub, and says so.
+    let untrusting =
+        agent(directory.path(), "untrusting", &url, &tls_arguments(&stranger.issue(&[NODE]), "--tls-ca"));
+    wait::until("the agent names the bad certificate", async || {
+        untrusting.log().contains("not signed by an authority in --tls-ca").then_some(())
+    })
+    .await;
+
+    // The hub does not trust the agent.
+    let mut files = stranger.issue(&[NODE]);
+    files.authority = directory.path().join("authority.pem");
+    let unknown = agent(directory.path(), "unknown", &url, &tls_arguments(&files, "--tls-ca"));
+    wait::until("the agent tells that it was not let in", async || {
+        unknown.log().contains("refuses the certificate in --tls-cert").then_some(())
+    })
+    .await;
+
+    // A good certificate, for another name than the hello claims.
+    let other =
+        agent(directory.path(), "other", &url, &tls_arguments(&authority.issue(&["edge-2"]), "--tls-ca"));
+    wait::until("the refusal names both", async || {
+        let log = other.log();
+        (log.contains("edge-2") && log.contains(NODE)).then_some(())
+    })
+    .await;
+
+    assert!(!hub.log().contains("peer is up"), "{}", hub.log());
+    let good = agent(directory.path(), "good", &url, &tls_arguments(&authority.issue(&[NODE]), "--tls-ca"));
+    good.logged("connected").await;
+}
+
+#[tokio::test]
+async fn certificate_files_that_do_not_fit_are_named() {
+    let directory = directory();
+    let authority = Authority::new(directory.path(), "authority");
+    let (one, two) = (authority.issue(&["edge-1"]), authority.issue(&["edge-2"]));
+    let empty: PathBuf = directory.path().join("empty.pem");
+    std::fs::write(&empty, "").unwrap();
+    let url = "wss://127.0.0.1:1";
+    for (certificate, key, names) in [
+        (&one.certificate, &two.key, &two.key),
+        (&one.key, &one.key, &one.key),
+        (&one.certificate, &empty, &empty),
+    ] {
+        let arguments: Vec<String> =
+            ["--nodeid", NODE, "--hub", url, "--driver", "a.b=unix:///tmp/none.sock", "--tls-ca"]
+                .map(String::from)
+                .to_vec();
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let more = [
+            text(&one.authority),
+            "--tls-cert".to_owned(),
+            text(certificate),
+            "--tls-key".to_owned(),
+            text(key),
+        ];
+        let arguments: Vec<String> = arguments.into_iter().chain(more).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (code, line) = ends(directory.path(), "edge-agent", &arguments).await;
+        assert!(code == 2 && line.contains(&*names.to_string_lossy()), "{line}");
+    }
+}

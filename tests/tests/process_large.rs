@@ -1,0 +1,145 @@
+//! Large answers through every part: 4 MiB in one message, 16 MiB in a stream, and a reader that stops reading.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::snapshot_metadata_client::SnapshotMetadataClient;
+use csi_proto::csi::v1::snapshot_metadata_server::{SnapshotMetadata, SnapshotMetadataServer};
+use edge_csi_tests::csi::channel;
+use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::wait;
+use futures_util::stream::{self, Stream, StreamExt};
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status, async_trait};
+
+/// Blocks that make a message of about 256 KiB.
+const BLOCKS: usize = 20_000;
+
+/// A driver with metadata of any length: `max_results` messages, each of as many blocks as `snapshot_id` says.
+#[derive(Clone, Default)]
+struct Large {
+    /// Messages of streams that were taken from it.
+    taken: Arc<AtomicUsize>,
+}
+
+fn block(number: usize) -> csi::BlockMetadata {
+    // Large numbers, so that every entry has the same size on the wire.
+    csi::BlockMetadata { byte_offset: (1 << 40) + number as i64, size_bytes: 1 << 12 }
+}
+
+type Messages = Pin<Box<dyn Stream<Item = Result<csi::GetMetadataAllocatedResponse, Status>> + Send>>;
+
+#[async_trait]
+impl SnapshotMetadata for Large {
+    type GetMetadataAllocatedStream = Messages;
+    type GetMetadataDeltaStream =
+        Pin<Box<dyn Stream<Item = Result<csi::GetMetadataDeltaResponse, Status>> + Send>>;
+
+    async fn get_metadata_allocated(
+        &self,
+        request: Request<csi::GetMetadataAllocatedRequest>,
+    ) -> Result<Response<Messages>, Status> {
+        let (messages, taken) = (request.get_ref().max_results as usize, Arc::clone(&self.taken));
+        let blocks: usize = request.get_ref().snapshot_id.parse().unwrap();
+        Ok(Response::new(Box::pin(stream::iter(0..messages).map(move |number| {
+            taken.fetch_add(1, Ordering::SeqCst);
+            Ok(csi::GetMetadataAllocatedResponse {
+                block_metadata: (0..blocks).map(|at| block(number * blocks + at)).collect(),
+                ..Default::default()
+            })
+        }))))
+    }
+
+    async fn get_metadata_delta(
+        &self,
+        _: Request<csi::GetMetadataDeltaRequest>,
+    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
+        Err(Status::unimplemented("not needed"))
+    }
+}
+
+async fn stand_with(driver: Large, over: Over) -> Stand {
+    let mut stand = Stand::empty(over);
+    let listener = UnixListener::bind(stand.driver_socket()).unwrap();
+    let server = tonic::transport::Server::builder()
+        .add_service(SnapshotMetadataServer::new(driver).max_encoding_message_size(usize::MAX))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    tokio::spawn(server);
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    stand.start_proxy(&[]);
+    let client = metadata(&stand);
+    wait::until("a relayed call is answered", || {
+        let mut client = client.clone();
+        async move { client.get_metadata_allocated(of(0, 0)).await.ok() }
+    })
+    .await;
+    stand
+}
+
+fn metadata(stand: &Stand) -> SnapshotMetadataClient<tonic::transport::Channel> {
+    SnapshotMetadataClient::new(channel(&stand.proxy_socket())).max_decoding_message_size(usize::MAX)
+}
+
+fn of(messages: i32, blocks: usize) -> csi::GetMetadataAllocatedRequest {
+    let snapshot_id = blocks.to_string();
+    csi::GetMetadataAllocatedRequest { snapshot_id, max_results: messages, ..Default::default() }
+}
+
+async fn read_to_end(mut stream: tonic::Streaming<csi::GetMetadataAllocatedResponse>, from: usize) -> usize {
+    let mut blocks = from;
+    while let Some(message) = stream.message().await.unwrap() {
+        for found in message.block_metadata {
+            assert_eq!(found, block(blocks));
+            blocks += 1;
+        }
+    }
+    blocks
+}
+
+async fn large_answers_over(over: Over) {
+    let stand = stand_with(Large::default(), over).await;
+    let mut client = metadata(&stand);
+    let stream = client.get_metadata_allocated(of(1, 17 * BLOCKS)).await.unwrap().into_inner();
+    assert_eq!(read_to_end(stream, 0).await, 17 * BLOCKS);
+
+    let stream = client.get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+    assert_eq!(read_to_end(stream, 0).await, 64 * BLOCKS);
+}
+
+#[tokio::test]
+async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_a_websocket_with_certificates() {
+    large_answers_over(Over::Wss).await;
+}
+
+#[tokio::test]
+async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_quic_with_certificates() {
+    large_answers_over(Over::Quic).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_stops_the_driver_and_not_the_memory() {
+    let driver = Large::default();
+    let taken = Arc::clone(&driver.taken);
+    let stand = stand_with(driver, Over::Wss).await;
+    let mut stream = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+    let first = stream.message().await.unwrap().unwrap();
+    assert_eq!(first.block_metadata.len(), BLOCKS);
+
+    // Nothing more fits on the way when nothing more is taken, fifty looks in a row.
+    let (mut before, mut looks) = (0, 0);
+    wait::until("the driver is held up", || {
+        let now = taken.load(Ordering::SeqCst);
+        looks = if now == before { looks + 1 } else { 0 };
+        before = now;
+        std::future::ready((looks == 50).then_some(()))
+    })
+    .await;
+    assert!(before <= 32, "{before} of 64 messages of 256 KiB were taken from the driver while nobody read");
+    assert_eq!(read_to_end(stream, BLOCKS).await, 64 * BLOCKS);
+}

@@ -1,0 +1,271 @@
+//! What an operator sees: help, logs, health, metrics, and a way around a hub that is down.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::process::Command;
+
+use csi_proto::csi::v1 as csi;
+use edge_csi_tests::csi::{controller, create_volume, probe_says, ready};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
+use edge_csi_tests::{binaries, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[test]
+fn help_names_every_option_of_the_contract_with_defaults_and_units() {
+    let common = ["--verbose", "--log-format", "[default: text]"];
+    let table: &[(&str, &[&str])] = &[
+        (
+            "edge-hub",
+            &[
+                "--uds",
+                "unix:///run/edge-csi/hub.sock",
+                "--ws",
+                "10000",
+                "--quic",
+                "10001",
+                "--http",
+                "--tls-cert",
+                "--tls-key",
+                "--client-ca",
+                "--insecure",
+                "--backplane",
+                "[default: 8MiB]",
+                "[default: 10s]",
+            ],
+        ),
+        (
+            "edge-agent",
+            &[
+                "--nodeid",
+                "--hub",
+                "--state-dir",
+                "--driver",
+                "NAME=URL",
+                "--plugins-registry",
+                "--call-ceiling",
+                "--tls-cert",
+                "--tls-key",
+                "--tls-ca",
+                "--insecure",
+                "--http",
+                "[default: 10s]",
+                "(ms, s, m, h)",
+            ],
+        ),
+        (
+            "edge-csi-driver",
+            &[
+                "--drivername",
+                "--endpoint",
+                "[default: unix:///csi/csi.sock]",
+                "--kubeedge-endpoint",
+                "--hub",
+                "--nodeid",
+                "--route",
+                "--state-dir",
+                "CSI_DRIVERNAME",
+                "CSI_ENDPOINT",
+                "KUBEEDGE_ENDPOINT",
+                "KUBE_NODE_NAME",
+                "--tls-ca",
+            ],
+        ),
+        ("hostpath-driver", &["--drivername", "--endpoint", "--nodeid", "--state-dir"]),
+        ("quickstart", &["--directory"]),
+    ];
+    for (binary, options) in table {
+        let output = Command::new(binaries::path(binary)).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{binary}");
+        for option in options.iter().chain(&common) {
+            assert!(help.contains(option), "{binary} --help does not name {option}:\n{help}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_logs_are_one_object_a_line() {
+    let stand = Stand::empty(Over::Uds);
+    let socket = unix(&stand.path("hub.sock"));
+    let arguments = ["--uds", &socket, "--log-format", "json", "-v"];
+    let hub = Process::start(stand.directory(), "hub", "edge-hub", arguments);
+    hub.logged("listening on").await;
+    for line in hub.log().lines() {
+        let object: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|cause| panic!("{line}: {cause}"));
+        assert!(object["timestamp"].is_string() && object["level"].is_string(), "{line}");
+    }
+}
+
+/// The status line and the body that a path answers.
+async fn get(address: &str, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .await
+        .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.lines().next()?.to_owned(), body.to_owned()))
+}
+
+/// Where a process serves its status page.
+async fn http_address(process: &Process) -> String {
+    wait::until("the status page is served", async || {
+        let log = process.log();
+        let line = log.lines().find(|line| line.contains("status page"))?;
+        Some(line.rsplit_once("address=")?.1.split_whitespace().next()?.to_owned())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    let http = ["--http", "127.0.0.1:0"];
+    stand.start_agent(&http);
+    stand.start_proxy(&http);
+    let proxy = http_address(stand.proxy.as_ref().unwrap()).await;
+    let agent = http_address(stand.agent.as_ref().unwrap()).await;
+    for address in [&proxy, &agent] {
+        let (health, _) = get(address, "/healthz").await.unwrap();
+        let (readiness, reason) = get(address, "/readyz").await.unwrap();
+        assert!(
+            health.contains("200") && readiness.contains("503") && reason.contains("hub"),
+            "{readiness}: {reason}"
+        );
+    }
+
+    stand.start_hub().await;
+    ready(&stand.proxy_socket()).await;
+    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+    for (address, names) in [(&proxy, [DRIVER, NODE]), (&agent, [DRIVER, NODE])] {
+        let (readiness, _) = get(address, "/readyz").await.unwrap();
+        assert!(readiness.contains("200"), "{readiness}");
+        let (_, metrics) = get(address, "/metrics").await.unwrap();
+        let counted = metrics.lines().any(|line| {
+            line.starts_with("csi_plugin_operations_seconds_count")
+                && line.contains("/csi.v1.Controller/CreateVolume")
+                && line.contains(DRIVER)
+        });
+        assert!(counted, "{metrics}");
+        assert!(metrics.lines().any(|line| line == "edge_csi_hub_connected 1"), "{metrics}");
+        let (_, page) = get(address, "/").await.unwrap();
+        assert!(names.iter().all(|name| page.contains(name)), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn the_hub_counts_its_peers_and_their_calls() {
+    let mut stand = Stand::empty(Over::Uds);
+    let arguments = ["--uds", &unix(&stand.path("hub.sock")), "--http", "127.0.0.1:0"];
+    stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", arguments));
+    let hub = http_address(stand.hub.as_ref().unwrap()).await;
+    stand.start_driver();
+    stand.start_agent(&[]);
+    stand.start_proxy(&[]);
+    ready(&stand.proxy_socket()).await;
+    let (readiness, _) = get(&hub, "/readyz").await.unwrap();
+    assert!(readiness.contains("200"), "{readiness}");
+    let (_, metrics) = get(&hub, "/metrics").await.unwrap();
+    assert!(metrics.lines().any(|line| line == "edge_transport_hub_peers 2"), "{metrics}");
+    let (_, page) = get(&hub, "/").await.unwrap();
+    assert!(page.contains(&format!("peer {NODE}")) && page.contains(&format!("proxy/{DRIVER}/")), "{page}");
+}
+
+#[tokio::test]
+async fn the_next_address_is_used_when_the_first_does_not_answer() {
+    let mut stand = Stand::empty(Over::Ws);
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    let socket = stand.proxy_socket();
+    let (endpoint, second) = (unix(&socket), stand.hub_url().to_owned());
+    let arguments = [
+        "--drivername",
+        DRIVER,
+        "--endpoint",
+        &endpoint,
+        "--nodeid",
+        NODE,
+        "--hub",
+        "ws://127.0.0.1:1",
+        "--hub",
+        &second,
+        "--insecure",
+    ];
+    let _proxy = Process::start(stand.directory(), "proxy", "edge-csi-driver", arguments);
+    ready(&socket).await;
+    controller(&socket).create_volume(create_volume("pvc-1")).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_proxy_takes_its_options_from_the_environment_of_the_proposal() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    let socket = stand.proxy_socket();
+    let endpoint = unix(&socket);
+    // Several addresses fit into the one variable.
+    let hubs = format!("unix:///tmp/edge-csi-nobody.sock,{}", stand.hub_url());
+    let environment = [
+        ("CSI_DRIVERNAME", DRIVER),
+        ("CSI_ENDPOINT", &endpoint),
+        ("KUBEEDGE_ENDPOINT", &hubs),
+        ("KUBE_NODE_NAME", NODE),
+    ];
+    let nothing: [&str; 0] = [];
+    let _proxy = Process::start_with(stand.directory(), "proxy", "edge-csi-driver", nothing, &environment);
+    ready(&socket).await;
+}
+
+#[tokio::test]
+async fn after_a_restart_with_the_node_off_the_capabilities_are_still_known() {
+    let mut stand = Stand::empty(Over::Uds);
+    let state = stand.path("proxy-state");
+    let more = ["--state-dir".to_owned(), state.to_string_lossy().into_owned()];
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    stand.start_proxy(&more);
+    ready(&stand.proxy_socket()).await;
+    let ask = async || {
+        let request = csi::ControllerGetCapabilitiesRequest {};
+        controller(&stand.proxy_socket()).controller_get_capabilities(request).await
+    };
+    let before = ask().await.unwrap().into_inner();
+
+    let mut second = Process::start(
+        stand.directory(),
+        "proxy-2",
+        "edge-csi-driver",
+        [
+            "--drivername",
+            DRIVER,
+            "--nodeid",
+            NODE,
+            "--endpoint",
+            &unix(&stand.path("second.sock")),
+            "--state-dir",
+        ]
+        .into_iter()
+        .chain([&*state.to_string_lossy()]),
+    );
+    assert_eq!(second.ended().await.code(), Some(1));
+    assert!(second.log().contains("in use by another process"), "{}", second.log());
+
+    stand.agent = None;
+    stand.proxy = None;
+    stand.start_proxy(&more);
+    probe_says(&stand.proxy_socket(), false).await;
+    let request = csi::ControllerGetCapabilitiesRequest {};
+    let after =
+        controller(&stand.proxy_socket()).controller_get_capabilities(request).await.unwrap().into_inner();
+    assert_eq!(before, after);
+}

@@ -1,0 +1,82 @@
+//! Drivers that register with the agent as they do with kubelet.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use csi_proto::pluginregistration::v1::registration_server::{Registration, RegistrationServer};
+use csi_proto::pluginregistration::v1::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+};
+use edge_csi_tests::csi::{controller, create_volume, ready};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::wait;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Code, Request, Response, Status};
+
+/// What node-driver-registrar does: tells where the driver is, and hears whether it was taken.
+#[derive(Debug, Clone)]
+struct Registrar {
+    endpoint: PathBuf,
+    heard: Arc<Mutex<Vec<RegistrationStatus>>>,
+}
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(PluginInfo {
+            r#type: "CSIPlugin".to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: self.endpoint.to_string_lossy().into_owned(),
+            supported_versions: vec!["1.0.0".to_owned()],
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        self.heard.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[tokio::test]
+async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_proxy(&[]);
+    let registry = stand.path("registry");
+    let arguments =
+        ["--nodeid", NODE, "--hub", stand.hub_url(), "--plugins-registry", &registry.to_string_lossy()];
+    stand.agent = Some(Process::start(stand.directory(), "agent", "edge-agent", arguments));
+    wait::until("the agent has made the directory", async || registry.is_dir().then_some(())).await;
+
+    let registrar = Registrar { endpoint: stand.driver_socket(), heard: Arc::default() };
+    let socket = registry.join("hostpath-reg.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = tonic::transport::Server::builder()
+        .add_service(RegistrationServer::new(registrar.clone()))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    let server = tokio::spawn(server);
+
+    ready(&stand.proxy_socket()).await;
+    let heard =
+        wait::until("the registrar hears", async || registrar.heard.lock().unwrap().first().cloned()).await;
+    assert!(heard.plugin_registered, "{heard:?}");
+    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
+
+    server.abort();
+    std::fs::remove_file(&socket).unwrap();
+    wait::until("the driver is gone", async || {
+        let status = controller(&stand.proxy_socket()).create_volume(create_volume("pvc-2")).await.err()?;
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains(DRIVER), "{status}");
+        Some(())
+    })
+    .await;
+}

@@ -1,0 +1,125 @@
+//! The whole way as processes: a sidecar's call on the proxy's socket reaches the driver behind the agent, over each link.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use csi_proto::csi::v1 as csi;
+use edge_csi_tests::csi::{controller, create_volume, identity, ready};
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::wait;
+use tonic::Code;
+
+async fn one_volume_over(over: Over) {
+    let stand = Stand::start(over).await;
+    let mut client = controller(&stand.proxy_socket());
+
+    let info = identity(&stand.proxy_socket())
+        .get_plugin_info(csi::GetPluginInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(info.name, DRIVER);
+
+    let capabilities =
+        client.controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {}).await.unwrap();
+    let direct = controller(&stand.driver_socket())
+        .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
+        .await
+        .unwrap();
+    assert!(!capabilities.get_ref().capabilities.is_empty());
+    for capability in &capabilities.get_ref().capabilities {
+        assert!(direct.get_ref().capabilities.contains(capability), "{capability:?} is not the driver's");
+    }
+
+    let volume = client.create_volume(create_volume("pvc-1")).await.unwrap().into_inner().volume.unwrap();
+    let again = client.create_volume(create_volume("pvc-1")).await.unwrap().into_inner().volume.unwrap();
+    assert_eq!(volume.volume_id, again.volume_id);
+
+    // The driver's own refusal keeps its code and its words.
+    let mut bad = create_volume("");
+    bad.volume_capabilities.clear();
+    let relayed = client.create_volume(bad.clone()).await.unwrap_err();
+    let own = controller(&stand.driver_socket()).create_volume(bad).await.unwrap_err();
+    assert_eq!((relayed.code(), relayed.message()), (own.code(), own.message()));
+    assert_eq!(relayed.code(), Code::InvalidArgument);
+
+    let request = csi::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
+    client.delete_volume(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_is_made_and_deleted_over_a_unix_socket() {
+    one_volume_over(Over::Uds).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_made_and_deleted_over_a_websocket() {
+    one_volume_over(Over::Ws).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_made_and_deleted_over_a_websocket_with_certificates() {
+    one_volume_over(Over::Wss).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_made_and_deleted_over_quic_with_certificates() {
+    one_volume_over(Over::Quic).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_made_and_deleted_over_quic_without_verification() {
+    one_volume_over(Over::QuicInsecure).await;
+}
+
+async fn two_proxies_over(over: Over) {
+    let stand = Stand::start(over).await;
+    let second_socket = stand.path("csi-2.sock");
+    let mut second = stand.proxy_at("proxy-2", &second_socket, NODE, &[]);
+    ready(&second_socket).await;
+    // Both serve, turn by turn: neither has fenced the other.
+    for round in 0..5 {
+        for (which, socket) in [(1, stand.proxy_socket()), (2, second_socket.clone())] {
+            let name = format!("pvc-{which}-{round}");
+            controller(&socket)
+                .create_volume(create_volume(&name))
+                .await
+                .unwrap_or_else(|status| panic!("{name}: {status}"));
+        }
+    }
+    assert!(second.runs());
+}
+
+#[tokio::test]
+async fn two_proxies_for_one_driver_serve_side_by_side() {
+    two_proxies_over(Over::Uds).await;
+}
+
+#[tokio::test]
+async fn two_proxies_with_one_certificate_serve_side_by_side() {
+    two_proxies_over(Over::Wss).await;
+}
+
+#[tokio::test]
+async fn a_trace_names_every_hop_with_one_call_id_and_no_secret() {
+    const CANARY: &str = "canary-5f2b9d";
+    let stand = Stand::start(Over::Ws).await;
+    let mut request = create_volume("pvc-traced");
+    request.secrets.insert("password".to_owned(), CANARY.to_owned());
+    controller(&stand.proxy_socket()).create_volume(request).await.unwrap();
+
+    let (proxy, hub, agent) =
+        (stand.proxy.as_ref().unwrap(), stand.hub.as_ref().unwrap(), stand.agent.as_ref().unwrap());
+    let id = wait::until("the proxy's trace names the call", async || call_id(&proxy.log())).await;
+    for process in [proxy, hub, agent] {
+        process.logged(&id).await;
+        assert!(!process.log().contains(CANARY), "{process:?} has logged a secret");
+    }
+    assert!(!stand.driver.as_ref().unwrap().log().contains(CANARY), "the driver has logged a secret");
+}
+
+/// The id in the first line about CreateVolume.
+fn call_id(log: &str) -> Option<String> {
+    let line = log.lines().find(|line| line.contains("CreateVolume") && line.contains("call="))?;
+    let id = line.split("call=").nth(1)?.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next()?;
+    (!id.is_empty()).then(|| id.to_owned())
+}

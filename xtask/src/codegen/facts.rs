@@ -1,0 +1,76 @@
+//! Facts of the RPCs that the spec gives in words only, one row an RPC.
+
+use super::error::CodegenError;
+
+/// What the descriptors do not say of an RPC.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    name: &'static str,
+    pub(crate) mutating: bool,
+    /// The request field that names the volume; its camel case is the variant of `VolumeKey`.
+    pub(crate) volume_key: Option<&'static str>,
+    /// The request fields that make the operation the same; empty if it is not mutating.
+    pub(crate) identity: &'static [&'static str],
+}
+
+/// The row of an RPC; each RPC of the schema needs one.
+pub(crate) fn of(rpc: &str) -> Result<Facts, CodegenError> {
+    let row = FACTS.iter().find(|row| row.name == rpc);
+    row.copied().ok_or_else(|| CodegenError::FactsMissing { rpc: rpc.to_owned() })
+}
+
+/// The rows that belong to none of these RPCs.
+pub(crate) fn without_rpc(rpcs: &[String]) -> Option<&'static str> {
+    FACTS.iter().map(|row| row.name).find(|name| !rpcs.iter().any(|rpc| rpc == name))
+}
+
+const fn changes(name: &'static str, volume_key: &'static str, identity: &'static [&'static str]) -> Facts {
+    Facts { name, mutating: true, volume_key: Some(volume_key), identity }
+}
+
+const fn reads(name: &'static str, volume_key: &'static str) -> Facts {
+    Facts { name, mutating: false, volume_key: Some(volume_key), identity: &[] }
+}
+
+const fn asks(name: &'static str) -> Facts {
+    Facts { name, mutating: false, volume_key: None, identity: &[] }
+}
+
+const FACTS: [Facts; 36] = [
+    asks("GetPluginInfo"),
+    asks("GetPluginCapabilities"),
+    asks("Probe"),
+    changes("CreateVolume", "name", &["name"]),
+    changes("DeleteVolume", "volume_id", &["volume_id"]),
+    changes("ControllerPublishVolume", "volume_id", &["volume_id", "node_id"]),
+    changes("ControllerUnpublishVolume", "volume_id", &["volume_id", "node_id"]),
+    reads("ValidateVolumeCapabilities", "volume_id"),
+    asks("ListVolumes"),
+    asks("ControllerListVolumeHealth"),
+    reads("ControllerGetVolumeHealth", "volume_id"),
+    asks("GetCapacity"),
+    asks("ControllerGetCapabilities"),
+    changes("CreateSnapshot", "source_volume_id", &["name"]),
+    changes("DeleteSnapshot", "snapshot_id", &["snapshot_id"]),
+    asks("ListSnapshots"),
+    reads("GetSnapshot", "snapshot_id"),
+    changes("ControllerExpandVolume", "volume_id", &["volume_id"]),
+    reads("ControllerGetVolume", "volume_id"),
+    changes("ControllerModifyVolume", "volume_id", &["volume_id"]),
+    asks("GroupControllerGetCapabilities"),
+    changes("CreateVolumeGroupSnapshot", "source_volume_ids", &["name"]),
+    changes("DeleteVolumeGroupSnapshot", "group_snapshot_id", &["group_snapshot_id"]),
+    reads("GetVolumeGroupSnapshot", "group_snapshot_id"),
+    reads("GetMetadataAllocated", "snapshot_id"),
+    reads("GetMetadataDelta", "target_snapshot_id"),
+    changes("NodeStageVolume", "volume_id", &["volume_id", "staging_target_path"]),
+    changes("NodeUnstageVolume", "volume_id", &["volume_id", "staging_target_path"]),
+    changes("NodePublishVolume", "volume_id", &["volume_id", "target_path"]),
+    changes("NodeUnpublishVolume", "volume_id", &["volume_id", "target_path"]),
+    reads("NodeGetVolumeStats", "volume_id"),
+    reads("NodeGetVolumeHealth", "volume_id"),
+    asks("NodeGetStorageHealth"),
+    changes("NodeExpandVolume", "volume_id", &["volume_id", "volume_path"]),
+    asks("NodeGetCapabilities"),
+    asks("NodeGetInfo"),
+];

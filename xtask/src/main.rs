@@ -1,0 +1,63 @@
+//! Chores of edge-csi, run as `cargo xtask <chore>`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod authority;
+mod codegen;
+mod perf;
+mod real;
+
+/// The chores of edge-csi.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Make the generated sources of csi-proto from its schema.
+    Codegen(codegen::Options),
+    /// Measure the relay, its sessions and its memory.
+    Perf(perf::Options),
+    /// Run the binaries against csi-sanity, Kubernetes' mock driver and the official schema.
+    Real(real::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome: Result<(), Box<dyn std::error::Error>> = match Arguments::parse().chore {
+        Chore::Codegen(options) => codegen::run(&options).map_err(Into::into),
+        Chore::Perf(options) => perf::run(&options).map_err(Into::into),
+        Chore::Real(options) => real::run(&options).map_err(Into::into),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(error.as_ref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where the workspace is, whatever the current folder.
+fn workspace_root() -> &'static Path {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest)
+}
+
+/// One line: the error and what caused it.
+#[allow(clippy::print_stderr, reason = "a command line tool speaks on stderr")]
+fn report(error: &dyn std::error::Error) {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        line.push_str(": ");
+        line.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    eprintln!("error: {line}");
+}

@@ -1,0 +1,76 @@
+//! Builds the binaries and the Go peers, and knows where they are.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::PerfError;
+use crate::workspace_root;
+
+/// Where the built programs are.
+#[derive(Debug, Clone)]
+pub(super) struct Programs {
+    rust: PathBuf,
+    go: PathBuf,
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
+}
+
+fn ran(command: &mut Command) -> Result<(), PerfError> {
+    let shown = format!("{command:?}");
+    let output = command.output().map_err(PerfError::io(shown.clone()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<_> = said.lines().rev().take(15).collect();
+    Err(PerfError::Command { command: shown, output: last.into_iter().rev().collect::<Vec<_>>().join("\n") })
+}
+
+impl Programs {
+    /// Builds the release binaries; with `peers` also the NATS relay and the Go programs that we are compared with.
+    pub(super) fn build(peers: bool) -> Result<Self, PerfError> {
+        let programs = Self { rust: target().join("release"), go: target().join("peers") };
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.current_dir(workspace_root()).args([
+            "build",
+            "--release",
+            "-p",
+            "edge-csi-examples",
+            "-p",
+            "edge-csi-benches",
+        ]);
+        for name in ["edge-hub", "edge-agent", "edge-csi-driver", "bench-driver", "load", "idle-sessions"] {
+            build.args(["--bin", name]);
+        }
+        if peers {
+            build.args(["--bin", "nats-relay", "--features", "edge-csi-benches/nats"]);
+        }
+        ran(&mut build)?;
+        if peers {
+            std::fs::create_dir_all(&programs.go)
+                .map_err(PerfError::io(format!("create {}", programs.go.display())))?;
+            let mut build = Command::new("go");
+            build
+                .current_dir(workspace_root().join("benches/peers"))
+                .env("CGO_ENABLED", "0")
+                .env("GOTOOLCHAIN", "local");
+            ran(build.args(["build", "-buildvcs=false", "-o"]).arg(&programs.go).args(["./...", "tool"]))?;
+        }
+        Ok(programs)
+    }
+
+    /// A binary of this workspace.
+    pub(super) fn rust(&self, name: &str) -> Command {
+        Command::new(self.rust.join(name))
+    }
+
+    /// A Go program of `benches/peers`.
+    pub(super) fn go(&self, name: &str) -> Command {
+        let mut command = Command::new(self.go.join(name));
+        command.env("GOMAXPROCS", "2");
+        command
+    }
+}

@@ -1,0 +1,269 @@
+//! The chains that are measured: which processes, in which order, and where a client finds them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::PerfError;
+use super::build::Programs;
+use super::processes::Process;
+use crate::authority::{Authority, Usage};
+
+/// The driver's name in every chain.
+pub(super) const DRIVER: &str = "bench.csi.edge";
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// What lies between the client and the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing: tonic to tonic on one unix socket.
+    Direct,
+    /// Proxy, hub and agent; the agent comes to the hub over this road, the proxy over a unix socket.
+    Relay(Road),
+    /// The library mwitkow/grpc-proxy twice, with plain TCP between.
+    GrpcProxy,
+    /// Our gRPC ends with a NATS server between, plain TCP.
+    Nats,
+}
+
+/// How the agent comes to the hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Road {
+    /// Unix socket.
+    Uds,
+    /// Websocket over TLS, client certificate.
+    Wss,
+    /// QUIC, client certificate.
+    Quic,
+}
+
+impl Kind {
+    /// Every chain of the table, the base line first.
+    pub(super) const ALL: [Self; 6] = [
+        Self::Direct,
+        Self::Relay(Road::Uds),
+        Self::Relay(Road::Wss),
+        Self::Relay(Road::Quic),
+        Self::GrpcProxy,
+        Self::Nats,
+    ];
+
+    /// Its name in the table.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Relay(Road::Uds) => "hub, uds + uds",
+            Self::Relay(Road::Wss) => "hub, uds + wss",
+            Self::Relay(Road::Quic) => "hub, uds + quic",
+            Self::GrpcProxy => "grpc-proxy chain",
+            Self::Nats => "NATS relay",
+        }
+    }
+
+    const fn folder(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Relay(Road::Uds) => "uds",
+            Self::Relay(Road::Wss) => "wss",
+            Self::Relay(Road::Quic) => "quic",
+            Self::GrpcProxy => "grpcproxy",
+            Self::Nats => "nats",
+        }
+    }
+
+    /// A port on the loopback address, different for every chain.
+    const fn port(self) -> u16 {
+        match self {
+            Self::Direct | Self::Relay(Road::Uds) => 18_600,
+            Self::Relay(Road::Wss) => 18_601,
+            Self::Relay(Road::Quic) => 18_602,
+            Self::GrpcProxy => 18_603,
+            Self::Nats => 18_604,
+        }
+    }
+}
+
+/// A standing chain.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Where the client calls it.
+    pub(super) endpoint: String,
+    /// Its processes, the driver first.
+    pub(super) parts: Vec<Process>,
+}
+
+struct Builder<'a> {
+    programs: &'a Programs,
+    folder: PathBuf,
+    parts: Vec<Process>,
+}
+
+impl Builder<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn unix(&self, name: &str) -> String {
+        format!("unix://{}", self.path(name).display())
+    }
+
+    fn start(&mut self, name: &str, command: &mut Command) -> Result<(), PerfError> {
+        self.parts.push(Process::start(name, &self.folder, command)?);
+        Ok(())
+    }
+
+    fn relay(&mut self, road: Road, port: u16, authority: &Authority) -> Result<(), PerfError> {
+        let address = format!("127.0.0.1:{port}");
+        let mut hub = self.programs.rust("edge-hub");
+        hub.args(["--uds", &self.unix("hub.sock")]);
+        let mut agent = self.programs.rust("edge-agent");
+        agent.args(["--nodeid", "edge-1", "--driver", &format!("{DRIVER}={}", self.unix("driver.sock"))]);
+        agent.arg("--state-dir").arg(self.path("agent"));
+        match road {
+            Road::Uds => {
+                agent.args(["--hub", &self.unix("hub.sock")]);
+            }
+            Road::Wss => {
+                hub.args(["--ws", &address]);
+                agent.args(["--hub", &format!("wss://{address}")]);
+            }
+            Road::Quic => {
+                hub.args(["--quic", &address]);
+                agent.args(["--hub", &format!("quic://{address}")]);
+            }
+        }
+        if road != Road::Uds {
+            let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
+            files.show(&mut hub, "--client-ca", &authority.root());
+            let files = authority.issue("edge-1", &["edge-1"], Usage::Client)?;
+            files.show(&mut agent, "--tls-ca", &authority.root());
+        }
+        self.start("hub", &mut hub)?;
+        self.start("agent", &mut agent)?;
+        let mut proxy = self.programs.rust("edge-csi-driver");
+        proxy.args(["--drivername", DRIVER, "--nodeid", "edge-1", "--endpoint", &self.unix("csi.sock")]);
+        proxy.args(["--hub", &self.unix("hub.sock")]).arg("--state-dir").arg(self.path("proxy"));
+        self.start("proxy", &mut proxy)
+    }
+
+    fn grpc_proxy(&mut self, port: u16) -> Result<(), PerfError> {
+        let between = format!("127.0.0.1:{port}");
+        let (near, far) = (self.path("csi.sock"), self.path("driver.sock"));
+        self.start("far", self.programs.go("grpcproxy").arg(&between).arg(far))?;
+        self.start("near", self.programs.go("grpcproxy").arg(near).arg(&between))
+    }
+
+    fn nats(&mut self, port: u16) -> Result<(), PerfError> {
+        let server = format!("127.0.0.1:{port}");
+        self.start(
+            "nats",
+            self.programs.go("nats-server").args(["-a", "127.0.0.1", "-p", &port.to_string()]),
+        )?;
+        let mut agent = self.programs.rust("nats-relay");
+        agent.args(["agent", "--server", &server, "--driver", &self.unix("driver.sock")]);
+        self.start("agent", &mut agent)?;
+        let mut proxy = self.programs.rust("nats-relay");
+        proxy.args(["proxy", "--server", &server, "--endpoint", &self.unix("csi.sock")]);
+        self.start("proxy", &mut proxy)
+    }
+}
+
+impl Chain {
+    /// Starts the processes of a chain, each with its files in a folder of its own.
+    pub(super) fn start(
+        kind: Kind,
+        programs: &Programs,
+        run: &Path,
+        authority: &Authority,
+    ) -> Result<Self, PerfError> {
+        let folder = run.join(kind.folder());
+        std::fs::create_dir_all(&folder).map_err(PerfError::io(format!("create {}", folder.display())))?;
+        let mut builder = Builder { programs, folder, parts: Vec::new() };
+        let driver = builder.path("driver.sock");
+        builder.start("driver", programs.rust("bench-driver").arg("--socket").arg(driver))?;
+        let socket = match kind {
+            Kind::Direct => "driver.sock",
+            _ => "csi.sock",
+        };
+        match kind {
+            Kind::Direct => {}
+            Kind::Relay(road) => builder.relay(road, kind.port(), authority)?,
+            Kind::GrpcProxy => builder.grpc_proxy(kind.port())?,
+            Kind::Nats => builder.nats(kind.port())?,
+        }
+        let chain = Self { kind, endpoint: builder.unix(socket), parts: builder.parts };
+        chain.wait_until_ready(programs, &builder.folder)?;
+        Ok(chain)
+    }
+
+    /// A chain is ready when a call comes through.
+    fn wait_until_ready(&self, programs: &Programs, logs: &Path) -> Result<(), PerfError> {
+        let started = Instant::now();
+        while started.elapsed() < READY_WITHIN {
+            if load(programs, &self.endpoint, 1, 0.05).is_ok() {
+                return Ok(());
+            }
+            pause(Duration::from_millis(100));
+        }
+        Err(PerfError::NotReady {
+            chain: self.kind.name().to_owned(),
+            endpoint: self.endpoint.clone(),
+            seconds: READY_WITHIN.as_secs(),
+            logs: logs.to_owned(),
+        })
+    }
+
+    /// Processor time of all its processes.
+    pub(super) fn processor_time(&self) -> Duration {
+        self.parts.iter().map(Process::processor_time).sum()
+    }
+}
+
+/// What the load generator measured. Latencies in microseconds.
+#[derive(Debug, Clone, serde::Deserialize, serde::Serialize)]
+pub(super) struct Figures {
+    /// Calls answered with OK.
+    pub(super) calls: u64,
+    /// Calls a second.
+    pub(super) rate: f64,
+    /// Median latency.
+    pub(super) p50: f64,
+    /// 99th percentile.
+    pub(super) p99: f64,
+}
+
+/// Runs the load generator once.
+pub(super) fn load(
+    programs: &Programs,
+    endpoint: &str,
+    in_flight: usize,
+    seconds: f64,
+) -> Result<Figures, PerfError> {
+    let mut command = programs.rust("load");
+    command.args([
+        "--json",
+        "--endpoint",
+        endpoint,
+        "--in-flight",
+        &in_flight.to_string(),
+        "--seconds",
+        &seconds.to_string(),
+    ]);
+    let shown = format!("load --endpoint {endpoint}");
+    let output = command.output().map_err(PerfError::io(shown.clone()))?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(PerfError::Command { command: shown, output });
+    }
+    let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    serde_json::from_str(&line).map_err(|source| PerfError::Figures { command: shown, line, source })
+}
+
+/// Waits between two looks at something that another process does.
+#[allow(clippy::disallowed_methods, reason = "a command with one thread and no runtime")]
+pub(super) fn pause(length: Duration) {
+    std::thread::sleep(length);
+}

@@ -1,0 +1,108 @@
+//! The table: every chain at several numbers of callers, round after round.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+
+use super::PerfError;
+use super::build::Programs;
+use super::chain::{Chain, Figures, Kind, load};
+use crate::authority::Authority;
+
+/// What `cargo xtask perf relay` takes.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Rounds; every figure is a median over them.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds to measure one chain at one number of callers.
+    #[arg(long, default_value_t = 1.5)]
+    seconds: f64,
+    /// Numbers of callers.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
+    in_flight: Vec<usize>,
+    /// Only our own chains, without the Go peers and NATS.
+    #[arg(long)]
+    without_peers: bool,
+}
+
+struct Measured {
+    figures: Figures,
+    /// Microseconds of processor time a call, all processes of the chain but the load generator.
+    processor: f64,
+}
+
+/// Callers, place of the chain, round.
+type Results = BTreeMap<(usize, usize), Vec<Measured>>;
+
+/// Measures and prints the table.
+pub(super) fn run(options: &Options) -> Result<(), PerfError> {
+    let programs = Programs::build(!options.without_peers)?;
+    let run =
+        tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))?;
+    let authority = Authority::new(run.path())?;
+    let mut chains = Vec::new();
+    for kind in Kind::ALL {
+        if options.without_peers && matches!(kind, Kind::GrpcProxy | Kind::Nats) {
+            continue;
+        }
+        chains.push(Chain::start(kind, &programs, run.path(), &authority)?);
+    }
+    let mut results = Results::new();
+    for _ in 0..options.rounds.max(1) {
+        for &in_flight in &options.in_flight {
+            for (place, chain) in chains.iter().enumerate() {
+                let before = chain.processor_time();
+                let figures = load(&programs, &chain.endpoint, in_flight, options.seconds)?;
+                // The warm-up counts for the processes but not for the calls: scale by what share of the time was measured.
+                let share = options.seconds / (options.seconds + (options.seconds / 5.0).min(1.0));
+                let processor = (chain.processor_time() - before).as_secs_f64() * 1e6 * share
+                    / figures.calls.max(1) as f64;
+                results.entry((in_flight, place)).or_default().push(Measured { figures, processor });
+            }
+        }
+    }
+    print(&chains, options, &results);
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+fn print(chains: &[Chain], options: &Options, results: &Results) {
+    for &in_flight in &options.in_flight {
+        println!("\n{in_flight} in flight, medians of {} rounds\n", options.rounds.max(1));
+        println!("| chain | calls/s | p50 µs | p99 µs | CPU µs/call | p50 to direct | rate to direct |");
+        println!("|---|---|---|---|---|---|---|");
+        let Some(base) = results.get(&(in_flight, 0)) else { continue };
+        for (place, chain) in chains.iter().enumerate() {
+            let Some(rounds) = results.get(&(in_flight, place)) else { continue };
+            let of = |figure: fn(&Measured) -> f64| median(rounds.iter().map(figure).collect());
+            let ratio = |figure: fn(&Measured) -> f64| {
+                median(rounds.iter().zip(base).map(|(ours, direct)| figure(ours) / figure(direct)).collect())
+            };
+            println!(
+                "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} |",
+                chain.kind.name(),
+                of(|m| m.figures.rate),
+                of(|m| m.figures.p50),
+                of(|m| m.figures.p99),
+                of(|m| m.processor),
+                ratio(|m| m.figures.p50),
+                ratio(|m| m.figures.rate),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert!((super::median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+        assert!(super::median(Vec::new()).is_nan());
+    }
+}

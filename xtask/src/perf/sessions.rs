@@ -1,0 +1,80 @@
+//! What an idle session costs a hub.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use clap::Args;
+
+use super::PerfError;
+use super::build::Programs;
+use super::processes::Process;
+use crate::authority::{Authority, Usage};
+
+/// What `cargo xtask perf sessions` takes.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Sessions on one hub, each with a client certificate. Hub and clients need a descriptor a session (`ulimit -n`).
+    #[arg(long, default_value_t = 10_000)]
+    sessions: usize,
+}
+
+/// Measures wss and QUIC, each on a hub of its own.
+#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+pub(super) fn run(options: &Options) -> Result<(), PerfError> {
+    let programs = Programs::build(false)?;
+    println!(
+        "| road | sessions | hub empty KiB | hub full KiB | KiB/session | set-ups/s | hub CPU µs/set-up |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for (scheme, option, port) in [("wss", "--ws", 18_611), ("quic", "--quic", 18_612)] {
+        let run = tempfile::Builder::new()
+            .prefix("csi-perf")
+            .tempdir()
+            .map_err(PerfError::io("create a folder"))?;
+        let authority = Authority::new(run.path())?;
+        let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
+        let address = format!("127.0.0.1:{port}");
+        let mut hub = programs.rust("edge-hub");
+        hub.arg("--uds").arg(format!("unix://{}/hub.sock", run.path().display())).args([option, &address]);
+        files.show(&mut hub, "--client-ca", &authority.root());
+        let mut hub = Process::start("hub", run.path(), &mut hub)?;
+        let files = authority.issue("idle", &["idle"], Usage::Client)?;
+        let mut idle = programs.rust("idle-sessions");
+        idle.args(["--hub", &format!("{scheme}://{address}"), "--sessions", &options.sessions.to_string()]);
+        files.show(&mut idle, "--tls-ca", &authority.root());
+        let mut idle = idle
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(PerfError::io(format!("start {idle:?}")))?;
+        let mut lines = idle.stdout.take().map(|out| BufReader::new(out).lines()).into_iter().flatten();
+        let mut next = || match lines.next() {
+            Some(Ok(line)) => Ok(line),
+            _ => Err(PerfError::Command {
+                command: "idle-sessions".to_owned(),
+                output: "ended early".to_owned(),
+            }),
+        };
+        next()?; // One session stands: code and tables of the hub are in memory.
+        let (empty, spent) = (hub.resident(), hub.processor_time());
+        let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All stand.
+        let (full, spent) = (hub.resident(), hub.processor_time() - spent);
+        if !hub.is_running() {
+            return Err(PerfError::Command {
+                command: "edge-hub".to_owned(),
+                output: "ended early".to_owned(),
+            });
+        }
+        let many = options.sessions.max(1) as f64;
+        println!(
+            "| {scheme} | {} | {empty} | {full} | {:.1} | {:.0} | {:.0} |",
+            options.sessions,
+            full.saturating_sub(empty) as f64 / many,
+            many / seconds,
+            spent.as_secs_f64() * 1e6 / many,
+        );
+        drop(idle.stdin.take());
+        let _ = idle.wait();
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Steady load for minutes: does any part of the relay grow?
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::PerfError;
+use super::build::Programs;
+use super::chain::{Chain, Kind, Road, load};
+use super::processes::Process;
+use crate::authority::Authority;
+
+/// What `cargo xtask perf soak` takes.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Minutes of load after the first ten seconds.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    /// Callers.
+    #[arg(long, default_value_t = 64)]
+    in_flight: usize,
+    /// KiB that a process may grow by.
+    #[arg(long, default_value_t = 1024)]
+    growth: u64,
+}
+
+const WARM_UP: f64 = 10.0;
+const LOOK_EVERY: f64 = 15.0;
+
+/// Loads the relay over wss and fails if a part of it grew.
+#[allow(clippy::print_stdout, reason = "the table is what this command is for")]
+pub(super) fn run(options: &Options) -> Result<(), PerfError> {
+    let programs = Programs::build(false)?;
+    let run =
+        tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))?;
+    let authority = Authority::new(run.path())?;
+    let chain = Chain::start(Kind::Relay(Road::Wss), &programs, run.path(), &authority)?;
+    load(&programs, &chain.endpoint, options.in_flight, WARM_UP)?;
+    let from: Vec<u64> = chain.parts.iter().map(Process::resident).collect();
+    let until = Instant::now() + Duration::from_secs_f64(options.minutes.max(0.1) * 60.0);
+    let mut calls = 0;
+    println!("| seconds left | calls | {} |", names(&chain).join(" | "));
+    println!("|---|---|{}", "---|".repeat(chain.parts.len()));
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        calls +=
+            load(&programs, &chain.endpoint, options.in_flight, left.as_secs_f64().clamp(0.5, LOOK_EVERY))?
+                .calls;
+        let now: Vec<String> = chain.parts.iter().map(|part| part.resident().to_string()).collect();
+        println!("| {:.0} | {calls} | {} |", left.as_secs_f64(), now.join(" | "));
+    }
+    for (part, from) in chain.parts.iter().zip(from) {
+        let (to, bound) = (part.resident(), from + options.growth);
+        if to > bound {
+            return Err(PerfError::Growth { part: part.name.clone(), from, to, bound });
+        }
+    }
+    Ok(())
+}
+
+fn names(chain: &Chain) -> Vec<String> {
+    chain.parts.iter().map(|part| format!("{} KiB", part.name)).collect()
+}

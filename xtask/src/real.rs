@@ -1,0 +1,142 @@
+//! `cargo xtask real`: the binaries against components that other people wrote.
+//!
+//! csi-sanity runs against a driver directly, and then against the same driver with its controller behind
+//! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
+//! it ended directly. Two drivers take part: hostpath-driver, which mounts for real, and the mock driver of
+//! Kubernetes' own end-to-end tests. At the end the schema is compared with the official one.
+
+mod certificates;
+mod component;
+mod error;
+mod leftovers;
+mod leg;
+mod process;
+mod report;
+mod sanity;
+mod stack;
+mod table;
+mod wait;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use certificates::Certificates;
+use component::Components;
+use error::RealError;
+use leg::{Leg, Subject, Way};
+use report::Outcomes;
+use stack::Stack;
+use table::Row;
+
+/// Options of `cargo xtask real`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run only legs whose name contains this, such as `hostpath`, `block-quic` or `mock-direct`; a leg's direct run
+    /// comes along, since it is what the leg is compared with. The schema is then not compared
+    #[arg(long, value_name = "TEXT")]
+    leg: Option<String>,
+
+    /// Leave the schema out
+    #[arg(long)]
+    no_schema: bool,
+}
+
+/// Runs the legs that were asked for.
+///
+/// # Errors
+/// If a component cannot be had, if any leg is not as it should be, or, with `CI=true`, if one could not run.
+pub(crate) fn run(options: &Options) -> Result<(), RealError> {
+    let mut place = Place::new()?;
+    let wanted = Leg::matching(options.leg.as_deref());
+    if wanted.is_empty() {
+        return Err(RealError::NoSuchLeg {
+            found: options.leg.clone().unwrap_or_default(),
+            known: Leg::names(),
+        });
+    }
+    let components = Components::build(&place.root, wanted.iter().any(|leg| leg.subject == Subject::Mock))?;
+    let root = rustix::process::geteuid().is_root();
+
+    let mut rows = Vec::new();
+    let mut direct: Option<(Subject, Outcomes)> = None;
+    for leg in wanted {
+        if leg.subject.needs_root() && !root {
+            rows.push(Row::not_run(leg, "needs root, to mount"));
+            continue;
+        }
+        let baseline =
+            direct.as_ref().filter(|(subject, _)| *subject == leg.subject).map(|(_, outcomes)| outcomes);
+        let started = Instant::now();
+        let row = match place.run(leg, &components) {
+            Ok(outcomes) => {
+                let row = Row::finished(leg, &outcomes, baseline, started.elapsed());
+                if leg.way == Way::Direct {
+                    direct = Some((leg.subject, outcomes));
+                }
+                row
+            }
+            Err(error) => Row::broken(leg, &error, started.elapsed()),
+        };
+        table::say(&row.line());
+        rows.push(row);
+    }
+    table::print(&rows);
+
+    let whole = options.leg.is_none() && !options.no_schema;
+    let schema = if whole { component::compare_schema(&place.root) } else { Ok(()) };
+    let failed =
+        rows.iter().filter(|row| row.failed(std::env::var_os("CI").is_some_and(|ci| ci == "true"))).count();
+    if failed > 0 {
+        return Err(RealError::Legs { failed, of: rows.len(), logs: place.logs });
+    }
+    schema
+}
+
+/// Where everything is.
+struct Place {
+    /// The workspace.
+    root: PathBuf,
+    /// One folder for each leg, kept.
+    logs: PathBuf,
+    /// Short, for the sake of the sockets in it; gone at the end.
+    scratch: tempfile::TempDir,
+    certificates: Certificates,
+}
+
+impl Place {
+    fn new() -> Result<Self, RealError> {
+        let root = crate::workspace_root().to_owned();
+        let logs = root.join("target/real/logs");
+        let scratch = tempfile::Builder::new()
+            .prefix("ecr-")
+            .tempdir()
+            .map_err(|cause| RealError::Folder { path: std::env::temp_dir(), cause })?;
+        let certificates = Certificates::make(scratch.path())?;
+        Ok(Self { root, logs, scratch, certificates })
+    }
+
+    /// One leg from start to an empty table: what the cases gave.
+    fn run(&mut self, leg: Leg, components: &Components) -> Result<Outcomes, RealError> {
+        let scratch = self.scratch.path().join(leg.to_string());
+        let logs = self.logs.join(leg.to_string());
+        for folder in [&scratch, &logs] {
+            match std::fs::remove_dir_all(folder) {
+                Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(RealError::Folder { path: folder.clone(), cause });
+                }
+                _ => std::fs::create_dir_all(folder)
+                    .map_err(|cause| RealError::Folder { path: folder.clone(), cause })?,
+            }
+        }
+        let run = Stack::start(leg, components, &self.certificates, &scratch, &logs)
+            .and_then(|stack| {
+                let outcomes = sanity::run(leg, components, &stack, &scratch, &logs);
+                let stopped = stack.stop();
+                outcomes.and_then(|outcomes| stopped.map(|()| outcomes))
+            })
+            .and_then(|outcomes| report::search_logs(&logs, leg.subject.own_processes()).map(|()| outcomes));
+        // Looked for in any case, so that a broken leg cannot hide in the next one.
+        let clean = leftovers::clear(&scratch);
+        run.and_then(|outcomes| clean.map(|()| outcomes))
+    }
+}

@@ -1,0 +1,137 @@
+//! Where the components come from: Go modules, and our own workspace.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::error::RealError;
+use super::table;
+
+/// The suite, of which CSI 1.13 is the schema.
+const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
+
+const NEEDS_GO: &str = "install Go 1.26 or newer";
+const NEEDS_CARGO: &str = "run through `cargo xtask`";
+
+/// Paths of everything that a leg starts.
+#[derive(Debug)]
+pub(crate) struct Components {
+    pub(crate) csi_sanity: PathBuf,
+    /// Built only if a leg needs it.
+    pub(crate) mock_driver: PathBuf,
+    pub(crate) hub: PathBuf,
+    pub(crate) agent: PathBuf,
+    pub(crate) endpoint: PathBuf,
+    pub(crate) hostpath_driver: PathBuf,
+}
+
+impl Components {
+    /// Builds what is not built; seconds if nothing changed, about two minutes on two cores if nothing is there.
+    pub(crate) fn build(root: &Path, mock: bool) -> Result<Self, RealError> {
+        let bin = root.join("target/real/bin");
+        std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
+
+        table::say("building csi-sanity");
+        let install = Command::new("go")
+            .args(["install", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", CSI_SANITY])
+            .env("GOBIN", &bin)
+            .env("CGO_ENABLED", "0")
+            .current_dir(&bin)
+            .output();
+        check("go install csi-sanity", install, NEEDS_GO)?;
+
+        let mock_driver = bin.join("mockdriver");
+        if mock {
+            table::say("building mockdriver");
+            let build = Command::new("go")
+                .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
+                .arg(&mock_driver)
+                .arg(".")
+                .env("CGO_ENABLED", "0")
+                .current_dir(root.join("tests/real/mockdriver"))
+                .output();
+            check("go build mockdriver", build, NEEDS_GO)?;
+        }
+
+        table::say("building the workspace's binaries");
+        let built = Command::new("cargo")
+            .args([
+                "build",
+                "--locked",
+                "--package",
+                "edge-csi-examples",
+                "--bins",
+                "--message-format",
+                "json",
+            ])
+            .current_dir(root)
+            .output();
+        let built = check("cargo build", built, NEEDS_CARGO)?;
+        let binary = |name| executable(&built, name).ok_or(RealError::NoBinary { name });
+        Ok(Self {
+            csi_sanity: bin.join("csi-sanity"),
+            mock_driver,
+            hub: binary("edge-hub")?,
+            agent: binary("edge-agent")?,
+            endpoint: binary("edge-csi-driver")?,
+            hostpath_driver: binary("hostpath-driver")?,
+        })
+    }
+}
+
+/// Compares our schema with the official one, which is a Go module too.
+pub(crate) fn compare_schema(root: &Path) -> Result<(), RealError> {
+    table::say("comparing the schema with the official one");
+    let test = Command::new("cargo")
+        .args(["test", "--locked", "--package", "edge-csi-tests", "--test", "real_schema"])
+        .args(["--", "--include-ignored"])
+        .env("EDGE_CSI_REAL", "1")
+        .current_dir(root)
+        .output();
+    let output = check("cargo test --test real_schema", test, NEEDS_CARGO)?;
+    output.lines().filter(|line| line.starts_with("test result")).for_each(table::say);
+    Ok(())
+}
+
+/// What a command printed on stdout, if it went well.
+fn check(
+    command: &str,
+    output: std::io::Result<std::process::Output>,
+    fix: &'static str,
+) -> Result<String, RealError> {
+    let output = output.map_err(|cause| RealError::Missing { program: command.to_owned(), cause, fix })?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    // Cargo's messages are on stdout as JSON; what a person can read is on stderr.
+    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.extend(stdout.lines().filter(|line| !line.starts_with('{')).flat_map(|line| [line, "\n"]));
+    Err(RealError::Command { command: command.to_owned(), status: output.status, output: text })
+}
+
+/// The path of the binary `name` in cargo's JSON messages.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name && message["target"]["kind"][0] == "bin")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_binary_is_in_its_own_message() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-hub","kind":["lib"]},"executable":null}"#,
+            "\nnot json\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-agent","kind":["bin"]},"executable":"/t/edge-agent"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-hub","kind":["bin"]},"executable":"/t/edge-hub"}"#,
+        );
+        assert_eq!(executable(messages, "edge-hub"), Some(PathBuf::from("/t/edge-hub")));
+        assert_eq!(executable(messages, "quickstart"), None);
+    }
+}

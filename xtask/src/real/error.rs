@@ -1,0 +1,42 @@
+//! What can go wrong in a run against real components.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::authority::CertificateError;
+
+/// Why the run is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RealError {
+    #[error("no leg is called {found:?}; there are {known}")]
+    NoSuchLeg { found: String, known: String },
+    #[error("cannot use the folder {path}", path = path.display())]
+    Folder { path: PathBuf, cause: io::Error },
+    #[error("cannot read or write {path}: {cause}", path = path.display())]
+    File { path: PathBuf, cause: io::Error },
+    #[error("cannot run {program}: {cause}; {fix}")]
+    Missing { program: String, cause: io::Error, fix: &'static str },
+    #[error("`{command}` ended with {status}:\n{output}")]
+    Command { command: String, status: std::process::ExitStatus, output: String },
+    #[error("the build gave no binary called {name}")]
+    NoBinary { name: &'static str },
+    #[error(transparent)]
+    Certificates(#[from] CertificateError),
+    #[error("the socket path {path} has {found} bytes; at most 107 work, so set TMPDIR to a shorter folder", path = path.display(), found = path.as_os_str().len())]
+    PathTooLong { path: PathBuf },
+    #[error("{process} ended before {waited_for} ({status}); the end of {log}:\n{tail}", log = log.display())]
+    Ended { process: &'static str, waited_for: &'static str, status: String, log: PathBuf, tail: String },
+    #[error("{process} did not reach {waited_for} within {seconds} s; the end of {log}:\n{tail}", seconds = bound.as_secs(), log = log.display())]
+    NotInTime { process: &'static str, waited_for: &'static str, bound: Duration, log: PathBuf, tail: String },
+    #[error("{process} did not stop in good order on SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
+    BadStop { process: &'static str, status: String, log: PathBuf, tail: String },
+    #[error("csi-sanity left no usable report in {path}: {cause}; the end of its log:\n{tail}", path = path.display())]
+    Report { path: PathBuf, cause: String, tail: String },
+    #[error("{path} shows {what}: {line}", path = path.display())]
+    Log { path: PathBuf, what: &'static str, line: String },
+    #[error("left behind: {}", found.join("; "))]
+    Leftovers { found: Vec<String> },
+    #[error("{failed} of {of} legs are not as they should be; logs are in {logs}", logs = logs.display())]
+    Legs { failed: usize, of: usize, logs: PathBuf },
+}

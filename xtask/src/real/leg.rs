@@ -1,0 +1,142 @@
+//! What is run: a driver, and the way to it.
+
+use std::fmt;
+
+/// The driver at the end of the way, and the kind of volume that is asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Our own driver, mounted volumes.
+    Hostpath,
+    /// Our own driver, raw block volumes.
+    HostpathBlock,
+    /// The mock driver of Kubernetes' end-to-end tests.
+    Mock,
+}
+
+/// How csi-sanity reaches the driver's controller. Node calls always go to the driver's own socket, as a kubelet's do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// On the driver's socket.
+    Direct,
+    /// Through edge-csi-driver, edge-hub and edge-agent.
+    Relayed(LinkKind),
+}
+
+/// What hub, agent and edge-csi-driver speak over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkKind {
+    /// Unix sockets, all on one host.
+    Uds,
+    /// Websocket without TLS.
+    Ws,
+    /// Websocket with certificates on both sides.
+    Wss,
+    /// QUIC with certificates on both sides.
+    Quic,
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leg {
+    pub(crate) subject: Subject,
+    pub(crate) way: Way,
+}
+
+const SUBJECTS: [Subject; 3] = [Subject::Hostpath, Subject::HostpathBlock, Subject::Mock];
+
+const WAYS: [Way; 5] = [
+    Way::Direct,
+    Way::Relayed(LinkKind::Uds),
+    Way::Relayed(LinkKind::Ws),
+    Way::Relayed(LinkKind::Wss),
+    Way::Relayed(LinkKind::Quic),
+];
+
+impl Subject {
+    pub(crate) const fn needs_root(self) -> bool {
+        matches!(self, Self::Hostpath | Self::HostpathBlock)
+    }
+
+    /// The processes that are ours, whose logs must show no secret. The mock prints every request whole.
+    pub(crate) const fn own_processes(self) -> &'static [&'static str] {
+        match self {
+            Self::Hostpath | Self::HostpathBlock => &["hub", "agent", "endpoint", "driver"],
+            Self::Mock => &["hub", "agent", "endpoint"],
+        }
+    }
+
+    /// Cases that fail on the driver itself. They are run all the same: through the relay they must fail too.
+    pub(crate) const fn known_failures(self) -> &'static [&'static str] {
+        match self {
+            Self::Hostpath | Self::HostpathBlock => &[],
+            // The mock takes whatever mutable parameter it is given, so every case that expects a refusal fails.
+            Self::Mock => &[
+                "ModifyVolume [Controller Server] should fail if no volume id is given",
+                "ModifyVolume [Controller Server] should fail if volume does not exist",
+                "ModifyVolume [Controller Server] should fail if specified mutable parameters are not supported by the volume",
+                "ModifyVolume [Controller Server] should fail to modify a volume created with a volume attribute class \
+                 if new mutable parameters are not supported by volume",
+                "Controller Service [Controller Server] CreateVolume should not create volume with an invalid volume \
+                 attribute class",
+            ],
+        }
+    }
+}
+
+impl Leg {
+    /// Every leg, a subject's direct one first.
+    fn all() -> impl Iterator<Item = Self> {
+        SUBJECTS.into_iter().flat_map(|subject| WAYS.into_iter().map(move |way| Self { subject, way }))
+    }
+
+    /// The legs whose name contains `text`, each subject's direct one with them.
+    pub(crate) fn matching(text: Option<&str>) -> Vec<Self> {
+        let named = |leg: &Self| text.is_none_or(|text| leg.to_string().contains(text));
+        let chosen: Vec<Self> = Self::all().filter(named).collect();
+        Self::all()
+            .filter(|leg| {
+                chosen.contains(leg)
+                    || (leg.way == Way::Direct && chosen.iter().any(|one| one.subject == leg.subject))
+            })
+            .collect()
+    }
+
+    pub(crate) fn names() -> String {
+        Self::all().map(|leg| leg.to_string()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for Leg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let subject = match self.subject {
+            Subject::Hostpath => "hostpath",
+            Subject::HostpathBlock => "block",
+            Subject::Mock => "mock",
+        };
+        let way = match self.way {
+            Way::Direct => "direct",
+            Way::Relayed(LinkKind::Uds) => "uds",
+            Way::Relayed(LinkKind::Ws) => "ws",
+            Way::Relayed(LinkKind::Wss) => "wss",
+            Way::Relayed(LinkKind::Quic) => "quic",
+        };
+        write!(f, "{subject}-{way}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relayed_leg_brings_the_direct_one_it_is_compared_with() {
+        let names = |text| Leg::matching(text).iter().map(Leg::to_string).collect::<Vec<_>>();
+        assert_eq!(names(Some("mock-quic")), ["mock-direct", "mock-quic"]);
+        assert_eq!(
+            names(Some("block")),
+            ["block-direct", "block-uds", "block-ws", "block-wss", "block-quic"]
+        );
+        assert_eq!(names(None).len(), 15);
+        assert!(names(Some("carrier-pigeon")).is_empty());
+    }
+}

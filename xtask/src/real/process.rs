@@ -1,0 +1,133 @@
+//! A child process with its log, which cannot outlive us.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::error::RealError;
+use super::wait;
+
+/// Time for a process to come up.
+const START: Duration = Duration::from_secs(20);
+
+/// Time for a process to end after SIGTERM.
+const STOP: Duration = Duration::from_secs(15);
+
+/// Lines of a log that an error shows.
+const TAIL: usize = 15;
+
+/// A running component.
+#[derive(Debug)]
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `program`; what it prints goes to `<logs>/<name>.log`.
+    pub(crate) fn start(
+        name: &'static str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        logs: &Path,
+    ) -> Result<Self, RealError> {
+        let log = logs.join(name).with_extension("log");
+        let file = |cause| RealError::File { path: log.clone(), cause };
+        let out = File::create(&log).map_err(file)?;
+        let err = out.try_clone().map_err(file)?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(|cause| RealError::Missing {
+                program: program.display().to_string(),
+                cause,
+                fix: "the build should have made it",
+            })?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Waits until `reached`, which `waited_for` names.
+    pub(crate) fn ready(
+        &mut self,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), RealError> {
+        let ended = wait::until(START, || match self.child.try_wait() {
+            Ok(Some(status)) => Some(Err(status.to_string())),
+            Err(cause) => Some(Err(cause.to_string())),
+            Ok(None) => reached().then_some(Ok(())),
+        });
+        match ended {
+            Some(Ok(())) => Ok(()),
+            Some(Err(status)) => {
+                let tail = self.tail();
+                Err(RealError::Ended { process: self.name, waited_for, status, log: self.log.clone(), tail })
+            }
+            None => Err(self.late(waited_for, START)),
+        }
+    }
+
+    /// Waits at most `bound` for the process to end by itself.
+    pub(crate) fn finish(&mut self, bound: Duration) -> Result<(), RealError> {
+        match self.ended_within(bound) {
+            Some(_) => Ok(()),
+            None => Err(self.late("its end", bound)),
+        }
+    }
+
+    /// Asks the process to stop, and expects exit code zero.
+    pub(crate) fn stop(mut self) -> Result<(), RealError> {
+        // A process that is gone already shows in its status.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let status = match self.ended_within(STOP) {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => status.to_string(),
+            None => format!("still there after {} s", STOP.as_secs()),
+        };
+        let tail = self.tail();
+        Err(RealError::BadStop { process: self.name, status, log: self.log.clone(), tail })
+    }
+
+    /// The last lines that the process printed.
+    pub(crate) fn tail(&self) -> String {
+        tail_of(&self.log)
+    }
+
+    fn late(&self, waited_for: &'static str, bound: Duration) -> RealError {
+        RealError::NotInTime {
+            process: self.name,
+            waited_for,
+            bound,
+            log: self.log.clone(),
+            tail: self.tail(),
+        }
+    }
+
+    fn ended_within(&mut self, bound: Duration) -> Option<std::process::ExitStatus> {
+        wait::until(bound, || self.child.try_wait().ok().flatten())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if the process has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The last lines of a file, as far as it can be read.
+fn tail_of(path: &Path) -> String {
+    let text =
+        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(TAIL)..).unwrap_or_default().join("\n")
+}

@@ -1,0 +1,254 @@
+//! What the cases of a run gave, and what the logs must not show.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::error::RealError;
+use super::sanity::SECRET;
+
+/// How a case ended, in ginkgo's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    Passed,
+    Failed,
+    Skipped,
+    Pending,
+    Panicked,
+    Interrupted,
+    Aborted,
+    Timedout,
+    #[serde(other)]
+    Unknown,
+}
+
+/// Case by case.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes(BTreeMap<String, Case>);
+
+#[derive(Debug, Clone)]
+struct Case {
+    state: State,
+    /// What the suite said about a case that did not pass.
+    said: Option<String>,
+}
+
+impl Outcomes {
+    pub(crate) fn count(&self, state: State) -> usize {
+        self.0.values().filter(|case| case.state == state).count()
+    }
+
+    /// Cases that ran.
+    pub(crate) fn run(&self) -> usize {
+        self.0.len() - self.count(State::Skipped) - self.count(State::Pending)
+    }
+
+    /// Cases that ran and did not pass.
+    pub(crate) fn failed(&self) -> usize {
+        self.run() - self.count(State::Passed)
+    }
+
+    /// Takes over what another run, which had a part of the cases, found worse.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (name, case) in other.0.iter().filter(|(_, case)| case.state != State::Skipped) {
+            if case.state != State::Passed || !self.0.contains_key(name) {
+                self.0.insert(name.clone(), case.clone());
+            }
+        }
+    }
+
+    /// Each case that ended otherwise than in `direct`, as a line.
+    pub(crate) fn differences(&self, direct: &Self) -> Vec<String> {
+        let names: std::collections::BTreeSet<&String> = self.0.keys().chain(direct.0.keys()).collect();
+        let state = |outcomes: &Self, name| outcomes.0.get(name).map(|case| case.state);
+        names
+            .into_iter()
+            .filter(|name| state(self, *name) != state(direct, *name))
+            .map(|name| {
+                let word = |state: Option<State>| match state {
+                    Some(state) => format!("{state:?}").to_lowercase(),
+                    None => "not run".to_owned(),
+                };
+                let said = self.0.get(name).and_then(|case| case.said.as_deref()).unwrap_or_default();
+                format!(
+                    "{name}: {} directly, {} here. {said}",
+                    word(state(direct, name)),
+                    word(state(self, name))
+                )
+            })
+            .collect()
+    }
+
+    /// Each failed case that is not among `known`, and each of `known` that passed.
+    pub(crate) fn surprises(&self, known: &[&str]) -> Vec<String> {
+        let failed = |case: &Case| !matches!(case.state, State::Passed | State::Skipped | State::Pending);
+        let new = self.0.iter().filter(|(name, case)| failed(case) && !known.contains(&name.as_str()));
+        let new = new.map(|(name, case)| format!("{name}: {}", case.said.as_deref().unwrap_or("failed")));
+        let passed = |case: &Case| case.state == State::Passed;
+        let gone = known.iter().filter(|&&name| self.0.get(name).is_some_and(passed));
+        new.chain(gone.map(|name| format!("{name}: known to fail, and passed"))).collect()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Suite {
+    spec_reports: Option<Vec<Spec>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Spec {
+    container_hierarchy_texts: Option<Vec<String>>,
+    leaf_node_type: String,
+    leaf_node_text: String,
+    state: State,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failure {
+    message: String,
+}
+
+/// Reads ginkgo's JSON report. `tail` gives the end of the suite's log, for the error.
+pub(crate) fn read(path: &Path, tail: impl FnOnce() -> String) -> Result<Outcomes, RealError> {
+    let parsed = std::fs::read(path)
+        .map_err(|cause| cause.to_string())
+        .and_then(|bytes| serde_json::from_slice::<Vec<Suite>>(&bytes).map_err(|cause| cause.to_string()))
+        .map(outcomes)
+        .and_then(
+            |outcomes| if outcomes.0.is_empty() { Err("no case in it".to_owned()) } else { Ok(outcomes) },
+        );
+    parsed.map_err(|cause| RealError::Report { path: path.to_owned(), cause, tail: tail() })
+}
+
+fn outcomes(suites: Vec<Suite>) -> Outcomes {
+    let specs = suites.into_iter().filter_map(|suite| suite.spec_reports).flatten();
+    // What runs before and after the suite counts only if it went wrong.
+    let specs = specs.filter(|spec| spec.leaf_node_type == "It" || spec.state != State::Passed);
+    Outcomes(specs.map(|spec| (spec.name(), spec.case())).collect())
+}
+
+impl Spec {
+    fn name(&self) -> String {
+        let mut words = self.container_hierarchy_texts.clone().unwrap_or_default();
+        words.push(if self.leaf_node_text.is_empty() {
+            self.leaf_node_type.clone()
+        } else {
+            self.leaf_node_text.clone()
+        });
+        words.join(" ")
+    }
+
+    fn case(&self) -> Case {
+        let said = self
+            .failure
+            .as_ref()
+            .map(|failure| failure.message.split_whitespace().collect::<Vec<_>>().join(" "));
+        Case { state: self.state, said }
+    }
+}
+
+/// Looks through the logs of these processes for a panic and for the secret.
+pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealError> {
+    for process in processes {
+        let path = logs.join(process).with_extension("log");
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Not every leg has every process.
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(cause) => return Err(RealError::File { path, cause }),
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        for (what, sign) in [("a secret", SECRET), ("a panic", "panicked at")] {
+            if let Some(line) = text.lines().find(|line| line.contains(sign)) {
+                return Err(RealError::Log { path, what, line: line.chars().take(300).collect() });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Outcomes {
+        outcomes(serde_json::from_str(json).unwrap())
+    }
+
+    fn report(cases: &[(&str, &str)]) -> Outcomes {
+        let specs: Vec<String> = cases
+            .iter()
+            .map(|(name, state)| {
+                format!(
+                    r#"{{"ContainerHierarchyTexts":["Controller","Create"],"LeafNodeType":"It","LeafNodeText":"{name}","State":"{state}","Failure":{{"Message":"a\n  b"}}}}"#
+                )
+            })
+            .collect();
+        parse(&format!(r#"[{{"SpecReports":[{}]}}]"#, specs.join(",")))
+    }
+
+    #[test]
+    fn the_report_of_ginkgo_is_read_case_by_case() {
+        let outcomes =
+            report(&[("a", "passed"), ("b", "failed"), ("c", "skipped"), ("d", "pending"), ("e", "novel")]);
+        assert_eq!(
+            (outcomes.count(State::Passed), outcomes.failed(), outcomes.count(State::Skipped)),
+            (1, 2, 1)
+        );
+        let suite = r#"[{"SpecReports":[{"ContainerHierarchyTexts":null,"LeafNodeType":"BeforeSuite","LeafNodeText":"","State":"STATE"}]}]"#;
+        assert_eq!(parse(&suite.replace("STATE", "passed")).failed(), 0);
+        assert_eq!(
+            parse(&suite.replace("STATE", "panicked")).failed(),
+            1,
+            "a suite that does not start is a failure"
+        );
+    }
+
+    #[test]
+    fn every_case_that_ends_otherwise_than_directly_is_named() {
+        let direct = report(&[("a", "passed"), ("b", "failed"), ("c", "passed"), ("only-direct", "passed")]);
+        let relayed = report(&[("a", "passed"), ("b", "failed"), ("c", "skipped"), ("only-here", "passed")]);
+        let differences = relayed.differences(&direct);
+        assert_eq!(differences.len(), 3, "{differences:?}");
+        assert!(
+            differences
+                .iter()
+                .any(|line| line.starts_with("Controller Create c: passed directly, skipped here"))
+        );
+        assert!(differences.iter().any(|line| line.contains("only-direct: passed directly, not run here")));
+        assert!(direct.differences(&direct).is_empty());
+    }
+
+    #[test]
+    fn a_failure_is_a_surprise_unless_it_is_known_and_so_is_a_known_one_that_passes() {
+        let outcomes = report(&[("a", "failed"), ("b", "failed"), ("c", "passed"), ("d", "skipped")]);
+        let surprises =
+            outcomes.surprises(&["Controller Create a", "Controller Create c", "Controller Create d"]);
+        assert_eq!(surprises, ["Controller Create b: a b", "Controller Create c: known to fail, and passed"]);
+    }
+
+    #[test]
+    fn a_second_run_of_a_part_can_only_make_a_case_worse() {
+        let mut whole = report(&[("a", "passed"), ("b", "failed"), ("c", "passed")]);
+        whole.merge(&report(&[("a", "failed"), ("b", "passed"), ("c", "skipped")]));
+        assert_eq!((whole.count(State::Passed), whole.failed()), (1, 2));
+    }
+
+    #[test]
+    fn a_secret_or_a_panic_in_a_log_is_found() {
+        for (line, found) in
+            [("all is well", false), (SECRET, true), ("thread 'main' panicked at x.rs:1", true)]
+        {
+            let logs = tempfile::tempdir().unwrap();
+            std::fs::write(logs.path().join("hub.log"), format!("first\n{line}\n")).unwrap();
+            std::fs::write(logs.path().join("sanity.log"), SECRET).unwrap();
+            assert_eq!(search_logs(logs.path(), &["hub", "agent"]).is_err(), found, "{line}");
+        }
+    }
+}

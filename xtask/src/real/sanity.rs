@@ -1,0 +1,108 @@
+//! csi-sanity, with every optional part of it switched on.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::component::Components;
+use super::error::RealError;
+use super::leg::{Leg, Subject};
+use super::process::Process;
+use super::report::{self, Outcomes};
+use super::stack::Stack;
+
+/// A whole run takes a second or two, ten where other work is running; one that hangs is ended.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Volumes of 1 MiB: block volumes are allocated for real, and the suite's default is 10 GiB.
+const VOLUME: &str = "1048576";
+const EXPANDED: &str = "2097152";
+
+/// The secret in every request; no log may show it.
+pub(crate) const SECRET: &str = "canary-5ec2e7-value";
+
+/// Requests that carry secrets, as the suite's file names them.
+const WITH_SECRETS: [&str; 12] = [
+    "CreateVolumeSecret",
+    "DeleteVolumeSecret",
+    "ControllerPublishVolumeSecret",
+    "ControllerUnpublishVolumeSecret",
+    "ControllerValidateVolumeCapabilitiesSecret",
+    "ControllerExpandVolumeSecret",
+    "NodeStageVolumeSecret",
+    "NodePublishVolumeSecret",
+    "CreateSnapshotSecret",
+    "DeleteSnapshotSecret",
+    "ListSnapshotsSecret",
+    "ControllerModifyVolumeSecret",
+];
+
+/// Runs the suite. The identity calls are run once more on the controller's socket, since sidecars start with them.
+pub(crate) fn run(
+    leg: Leg,
+    components: &Components,
+    stack: &Stack,
+    scratch: &Path,
+    logs: &Path,
+) -> Result<Outcomes, RealError> {
+    let mut arguments =
+        vec![flag("csi.endpoint", &unix(&stack.node)), "-csi.testnodevolumeattachlimit".to_owned()];
+    arguments.extend(stack.controller.as_deref().map(|socket| flag("csi.controllerendpoint", &unix(socket))));
+    if leg.subject == Subject::HostpathBlock {
+        arguments.push(flag("csi.testvolumeaccesstype", "block"));
+    }
+    let mut outcomes = once("sanity", arguments, components, scratch, logs)?;
+
+    if let Some(controller) = stack.controller.as_deref() {
+        let arguments =
+            vec![flag("csi.endpoint", &unix(controller)), flag("ginkgo.focus", "Identity Service")];
+        let identity = once("identity", arguments, components, scratch, logs)?;
+        if identity.run() == 0 {
+            let path = logs.join("identity.json");
+            return Err(RealError::Report {
+                path,
+                cause: "no identity case ran".to_owned(),
+                tail: String::new(),
+            });
+        }
+        outcomes.merge(&identity);
+    }
+    Ok(outcomes)
+}
+
+fn once(
+    name: &'static str,
+    mut arguments: Vec<String>,
+    components: &Components,
+    scratch: &Path,
+    logs: &Path,
+) -> Result<Outcomes, RealError> {
+    let report = logs.join(name).with_extension("json");
+    let secrets = scratch.join("secrets.yaml");
+    let mutable = scratch.join("mutable.yaml");
+    let text: String = WITH_SECRETS.iter().map(|request| format!("{request}:\n  key: {SECRET}\n")).collect();
+    for (path, text) in [(&secrets, text.as_str()), (&mutable, "iops: \"100\"\n")] {
+        std::fs::write(path, text).map_err(|cause| RealError::File { path: path.clone(), cause })?;
+    }
+    arguments.extend([
+        flag("csi.mountdir", &scratch.join("mnt").display().to_string()),
+        flag("csi.stagingdir", &scratch.join("stage").display().to_string()),
+        flag("csi.secrets", &secrets.display().to_string()),
+        flag("csi.testvolumemutableparameters", &mutable.display().to_string()),
+        flag("csi.testvolumesize", VOLUME),
+        flag("csi.testvolumeexpandsize", EXPANDED),
+        flag("ginkgo.json-report", &report.display().to_string()),
+        "-ginkgo.no-color".to_owned(),
+    ]);
+    let mut suite = Process::start(name, &components.csi_sanity, arguments, logs)?;
+    suite.finish(BOUND)?;
+    // Its exit code says only whether a case failed, which the report says better.
+    report::read(&report, || suite.tail())
+}
+
+fn flag(name: &str, value: &str) -> String {
+    format!("-{name}={value}")
+}
+
+fn unix(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}

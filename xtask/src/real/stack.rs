@@ -1,0 +1,204 @@
+//! The processes of one leg.
+
+use std::path::{Path, PathBuf};
+
+use super::certificates::Certificates;
+use super::component::Components;
+use super::error::RealError;
+use super::leg::{Leg, LinkKind, Subject, Way};
+use super::process::Process;
+use super::wait;
+use crate::authority::Pair;
+
+/// The node that the driver is on.
+pub(crate) const NODE: &str = "edge-1";
+
+/// Name of edge-csi-driver in its certificate.
+pub(crate) const PROXY: &str = "csi-proxy";
+
+/// Longest path that a unix socket takes on Linux.
+const SOCKET_PATH: usize = 107;
+
+/// A driver, and what stands between it and csi-sanity.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    /// In the order in which they were started.
+    processes: Vec<Process>,
+    /// The driver's own socket.
+    pub(crate) node: PathBuf,
+    /// The socket for the controller; none if it is the driver's own.
+    pub(crate) controller: Option<PathBuf>,
+}
+
+impl Stack {
+    /// Starts every process, each after the one before it is ready.
+    pub(crate) fn start(
+        leg: Leg,
+        components: &Components,
+        certificates: &Certificates,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<Self, RealError> {
+        let node = socket(scratch, "d.sock")?;
+        let mut driver = match leg.subject {
+            Subject::Hostpath | Subject::HostpathBlock => start_hostpath(components, &node, scratch, logs)?,
+            Subject::Mock => {
+                let arguments =
+                    Arguments::new().pair("--endpoint", &node).pair("--drivername", driver_name(leg));
+                Process::start("driver", &components.mock_driver, arguments.0, logs)?
+            }
+        };
+        driver.ready("its socket", || wait::accepts(&node))?;
+        let mut stack = Self { processes: vec![driver], node, controller: None };
+        if let Way::Relayed(kind) = leg.way {
+            stack.relay(leg, kind, components, certificates, scratch, logs)?;
+        }
+        Ok(stack)
+    }
+
+    fn relay(
+        &mut self,
+        leg: Leg,
+        kind: LinkKind,
+        components: &Components,
+        certificates: &Certificates,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<(), RealError> {
+        let hub_socket = socket(scratch, "hub.sock")?;
+        let port = port()?;
+        let hub = Arguments::new().pair("--uds", unix(&hub_socket));
+        let hub = match kind {
+            LinkKind::Uds => hub,
+            LinkKind::Ws => hub.pair("--ws", format!("127.0.0.1:{port}")).flag("--insecure"),
+            LinkKind::Wss => hub.pair("--ws", format!("127.0.0.1:{port}")).listener(certificates),
+            LinkKind::Quic => hub.pair("--quic", format!("127.0.0.1:{port}")).listener(certificates),
+        };
+        let url = match kind {
+            LinkKind::Uds => unix(&hub_socket),
+            LinkKind::Ws => format!("ws://127.0.0.1:{port}"),
+            LinkKind::Wss => format!("wss://localhost:{port}"),
+            LinkKind::Quic => format!("quic://localhost:{port}"),
+        };
+        self.add("hub", &components.hub, hub, logs)?;
+
+        let driver = driver_name(leg);
+        let agent = Arguments::new()
+            .pair("--nodeid", NODE)
+            .pair("--hub", &url)
+            .pair("--state-dir", scratch.join("agent"))
+            .pair("--driver", format!("{driver}={}", unix(&self.node)))
+            .dialer(kind, certificates, &certificates.agent);
+        self.add("agent", &components.agent, agent, logs)?;
+
+        let controller = socket(scratch, "csi.sock")?;
+        let endpoint = Arguments::new()
+            .pair("--drivername", driver)
+            .pair("--endpoint", unix(&controller))
+            .pair("--kubeedge-endpoint", &url)
+            .pair("--nodeid", NODE)
+            .pair("--state-dir", scratch.join("endpoint"))
+            .dialer(kind, certificates, &certificates.endpoint);
+        self.add("endpoint", &components.endpoint, endpoint, logs)?;
+        self.controller = Some(controller);
+        Ok(())
+    }
+
+    /// Starts one of the binaries that have a status page.
+    fn add(
+        &mut self,
+        name: &'static str,
+        program: &Path,
+        arguments: Arguments,
+        logs: &Path,
+    ) -> Result<(), RealError> {
+        let port = port()?;
+        let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
+        let mut process = Process::start(name, program, arguments.0, logs)?;
+        process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], port).into()))?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// Stops all, the last one first. All are stopped even if one of them does not in good order.
+    pub(crate) fn stop(self) -> Result<(), RealError> {
+        self.processes.into_iter().rev().map(Process::stop).fold(Ok(()), Result::and)
+    }
+}
+
+fn start_hostpath(
+    components: &Components,
+    socket: &Path,
+    scratch: &Path,
+    logs: &Path,
+) -> Result<Process, RealError> {
+    let arguments = Arguments::new()
+        .pair("--drivername", HOSTPATH)
+        .pair("--endpoint", unix(socket))
+        .pair("--nodeid", NODE)
+        .pair("--state-dir", scratch.join("driver"))
+        .pair("--attach-limit", "20")
+        .pair("--mutable-parameters", "iops")
+        .flag("-v");
+    Process::start("driver", &components.hostpath_driver, arguments.0, logs)
+}
+
+const HOSTPATH: &str = "hostpath.csi.edge";
+
+const fn driver_name(leg: Leg) -> &'static str {
+    match leg.subject {
+        Subject::Hostpath | Subject::HostpathBlock => HOSTPATH,
+        Subject::Mock => "mock.csi.edge",
+    }
+}
+
+fn unix(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}
+
+fn socket(scratch: &Path, name: &str) -> Result<PathBuf, RealError> {
+    let path = scratch.join(name);
+    if path.as_os_str().len() > SOCKET_PATH { Err(RealError::PathTooLong { path }) } else { Ok(path) }
+}
+
+fn port() -> Result<u16, RealError> {
+    wait::free_port().map_err(|cause| RealError::File { path: "127.0.0.1:0".into(), cause })
+}
+
+/// A command line.
+struct Arguments(Vec<std::ffi::OsString>);
+
+impl Arguments {
+    const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn flag(mut self, flag: &str) -> Self {
+        self.0.push(flag.into());
+        self
+    }
+
+    fn pair(mut self, option: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.0.extend([option.into(), value.as_ref().to_owned()]);
+        self
+    }
+
+    /// What the hub needs to be sure of those who connect.
+    fn listener(self, certificates: &Certificates) -> Self {
+        self.pair("--tls-cert", &certificates.hub.certificate)
+            .pair("--tls-key", &certificates.hub.key)
+            .pair("--client-ca", &certificates.authority)
+    }
+
+    /// What those who connect need.
+    fn dialer(self, kind: LinkKind, certificates: &Certificates, own: &Pair) -> Self {
+        match kind {
+            LinkKind::Uds => self,
+            LinkKind::Ws => self.flag("--insecure"),
+            LinkKind::Wss | LinkKind::Quic => self
+                .pair("--tls-cert", &own.certificate)
+                .pair("--tls-key", &own.key)
+                .pair("--tls-ca", &certificates.authority),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Waiting for other processes, which nothing but asking again can do.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time between two questions.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Time that one answer of a status page may take.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Asks until there is an answer; `None` once `bound` is over.
+pub(crate) fn until<T>(bound: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + bound;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "a process of its own has no event to wait for, and no runtime waits here"
+        )]
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether somebody accepts on the unix socket.
+pub(crate) fn accepts(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
+
+/// Whether `/readyz` at this address answers 200.
+pub(crate) fn is_ready(status: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&status, ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(4096).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
+
+/// A port of the loopback address that nobody uses now.
+pub(crate) fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
