@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 
 /// The directory could not be had for this process alone.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
     /// Somebody else has it.
     #[error("the directory is in use by another process")]

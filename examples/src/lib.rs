@@ -5,7 +5,7 @@
 
 pub mod agent;
 pub mod csi_driver;
-mod directory_lock;
+pub mod directory_lock;
 pub mod hostpath;
 pub mod hub;
 pub mod logging;
