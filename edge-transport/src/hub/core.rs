@@ -2,22 +2,20 @@
 
 mod calls;
 mod fence;
+mod key;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use self::fence::Fences;
-
+pub(super) use self::key::BySession;
+pub use self::key::SessionKey;
 use super::outbox::Outbox;
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence};
 use crate::frame::{Encoder, Frame, Lane, Reason, WireFrame};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
-
-/// A peer's session at this hub. Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionKey(u64);
 
 #[derive(Debug)]
 struct Call {
@@ -59,7 +57,7 @@ impl Session {
 pub struct Core {
     settings: HubSettings,
     policy: Arc<dyn Policy>,
-    sessions: HashMap<SessionKey, Session>,
+    sessions: BySession<Session>,
     by_name: HashMap<PeerId, SessionKey>,
     fences: Fences,
     next_key: u64,
@@ -89,7 +87,7 @@ impl Core {
             fences: Fences::new(settings.max_peers),
             settings,
             policy,
-            sessions: HashMap::new(),
+            sessions: BySession::default(),
             by_name: HashMap::new(),
             next_key: 0,
             queued_bytes: 0,
@@ -162,7 +160,7 @@ impl Core {
             });
         }
         self.next_key += 1;
-        let key = SessionKey(self.next_key);
+        let key = SessionKey::after(self.next_key);
         let session = Session {
             peer: remote.peer.clone(),
             epoch: remote.epoch,

@@ -1,6 +1,5 @@
 //! What a hub is made of.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast;
@@ -137,7 +136,7 @@ impl HubBuilder {
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let mut hello = Hello::new(name, self.epoch);
         hello.max_frame = settings.session.max_frame;
-        let table = Table { core: Core::new(self.settings.clone(), self.policy), wakers: HashMap::new() };
+        let table = Table { core: Core::new(self.settings.clone(), self.policy), wakers: Default::default() };
         let shared = Arc::new(Shared {
             table: Mutex::new(table),
             presence: broadcast::channel(PRESENCE_BOUND).0,

@@ -5,7 +5,6 @@ mod auth;
 mod builder;
 mod connection;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -16,7 +15,8 @@ use tokio_util::task::TaskTracker;
 
 use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
-use super::{Core, HubSettings, HubStats, PeerInfo, Presence, SessionKey};
+use super::core::BySession;
+use super::{Core, HubSettings, HubStats, PeerInfo, Presence};
 use crate::frame::Hello;
 
 /// A running hub. Cheap to clone; the hub runs until [`Hub::close`] or [`Hub::drain`], or until its runtime ends.
@@ -39,7 +39,7 @@ struct Shared {
 /// The routing table, and who waits for frames from it.
 struct Table {
     core: Core,
-    wakers: HashMap<SessionKey, Waker>,
+    wakers: BySession<Waker>,
 }
 
 impl Shared {
