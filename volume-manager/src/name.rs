@@ -1,0 +1,119 @@
+//! What volumes and their users are called.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use csi_proto::{DriverName, VolumeId};
+
+/// A volume on this node: ids are unique within one driver only.
+#[allow(clippy::exhaustive_structs, reason = "a driver and its own id are what names a volume")]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeKey {
+    /// The driver that the volume belongs to.
+    pub driver: DriverName,
+    /// The driver's id of the volume.
+    pub id: VolumeId,
+}
+
+impl fmt::Display for VolumeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.driver, self.id)
+    }
+}
+
+/// Who uses a volume at one target, such as the UID of a pod: 1 to 253 bytes without control characters.
+///
+/// The consumers of a volume are its reference count. Asking twice under one id is asking once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConsumerId(Arc<str>);
+
+impl ConsumerId {
+    /// The most bytes of an id.
+    pub const MAX_BYTES: usize = 253;
+
+    /// Checks an id.
+    ///
+    /// # Errors
+    /// If the id is empty, too long, or has a control character.
+    pub fn new(id: &str) -> Result<Self, InvalidConsumerId> {
+        if id.is_empty() {
+            return Err(InvalidConsumerId::Empty);
+        }
+        if id.len() > Self::MAX_BYTES {
+            return Err(InvalidConsumerId::TooLong { found: id.len() });
+        }
+        match id.char_indices().find(|(_, found)| found.is_control()) {
+            Some((at, found)) => Err(InvalidConsumerId::ControlCharacter { found, at }),
+            None => Ok(Self(id.into())),
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for ConsumerId {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for ConsumerId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConsumerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for ConsumerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Why a text is not a [`ConsumerId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidConsumerId {
+    /// There is no text.
+    #[error("the consumer id is empty; give each user of a volume an id of its own, such as a pod's UID")]
+    Empty,
+    /// More than [`ConsumerId::MAX_BYTES`] bytes.
+    #[error("the consumer id has {found} bytes; at most {} are allowed", ConsumerId::MAX_BYTES)]
+    TooLong {
+        /// How many bytes there are.
+        found: usize,
+    },
+    /// A character that would garble logs.
+    #[error("the consumer id has the control character {found:?} at byte {at}; leave it out")]
+    ControlCharacter {
+        /// The character.
+        found: char,
+        /// Where it begins, in bytes.
+        at: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_consumer_id_has_bounds_and_names_what_breaks_them() {
+        assert_eq!(ConsumerId::new("pod-1").unwrap().as_str(), "pod-1");
+        assert!(ConsumerId::new(&"x".repeat(253)).is_ok());
+        assert_eq!(ConsumerId::new(""), Err(InvalidConsumerId::Empty));
+        assert_eq!(ConsumerId::new(&"x".repeat(254)), Err(InvalidConsumerId::TooLong { found: 254 }));
+        let broken = Err(InvalidConsumerId::ControlCharacter { found: '\n', at: 1 });
+        assert_eq!(ConsumerId::new("a\nb"), broken);
+    }
+}

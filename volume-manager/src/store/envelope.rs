@@ -1,0 +1,279 @@
+//! The bytes around a record on the disk, by which damage is noticed.
+//!
+//! | Offset | Bytes | |
+//! |---|---|---|
+//! | 0 | 4 | the magic `VOLR` |
+//! | 4 | 2 | the version of this format |
+//! | 6 | 2 | length of the key |
+//! | 8 | 4 | length of the payload |
+//! | 12 | 8 | number of the commit that wrote it |
+//! | 20 | 4 | CRC-32 over all that is before, the key and the payload |
+//! | 24 | | the key: one byte of kind, then the name |
+//! | | | the payload |
+//!
+//! Numbers are little-endian. The key is repeated inside, so that a record in the wrong row is noticed, and so that
+//! records can be found in what is left of a damaged file; the commit's number then tells which one is the latest.
+
+use std::fmt;
+
+use super::{MAX_PAYLOAD_BYTES, RecordKey};
+
+/// What each envelope begins with.
+pub const MAGIC: [u8; 4] = *b"VOLR";
+
+/// The version of the format that is written. Every version keeps the magic and the place of the version.
+pub const VERSION: u16 = 1;
+
+/// How many bytes are before the key.
+pub const HEADER_BYTES: usize = 24;
+
+/// Where the checksum is.
+const CHECKSUM: usize = 20;
+
+/// A record as it was in its envelope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Opened<'a> {
+    /// The key.
+    pub key: RecordKey,
+    /// The number of the commit that wrote it.
+    pub sequence: u64,
+    /// The payload.
+    pub payload: &'a [u8],
+    /// How many bytes the whole envelope has.
+    pub bytes: usize,
+}
+
+/// Puts a record into an envelope. The payload must not have more than [`MAX_PAYLOAD_BYTES`] bytes, or the record
+/// will not be readable.
+#[must_use]
+pub fn seal(key: &RecordKey, sequence: u64, payload: &[u8]) -> Vec<u8> {
+    let row = key.as_row();
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + row.len() + payload.len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&u16::try_from(row.len()).unwrap_or(u16::MAX).to_le_bytes());
+    bytes.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(&sequence.to_le_bytes());
+    let checksum = checksum(&bytes, row, payload);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes.extend_from_slice(row);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// Opens the envelope that these bytes are, as a record of the row.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn open<'a>(row: &[u8], bytes: &'a [u8]) -> Result<Opened<'a>, Defect> {
+    let opened = open_first(bytes)?;
+    if opened.bytes != bytes.len() {
+        return Err(Defect::Length { expected: opened.bytes, found: bytes.len() });
+    }
+    if opened.key.as_row() != row {
+        return Err(Defect::OtherKey { found: opened.key });
+    }
+    Ok(opened)
+}
+
+/// Opens the envelope that these bytes begin with.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn open_first(bytes: &[u8]) -> Result<Opened<'_>, Defect> {
+    if bytes.is_empty() {
+        return Err(Defect::Empty);
+    }
+    let magic = bytes.get(..4).unwrap_or(bytes);
+    if !MAGIC.starts_with(magic) {
+        return Err(Defect::NoRecord);
+    }
+    let too_short = |expected| Defect::Length { expected, found: bytes.len() };
+    let version = number(bytes, 4, 2).ok_or_else(|| too_short(HEADER_BYTES))?;
+    if version != u64::from(VERSION) {
+        return Err(Defect::Version { found: version, supported: VERSION });
+    }
+    let field = |at, length| number(bytes, at, length).ok_or_else(|| too_short(HEADER_BYTES));
+    let size = |at, length| Ok(usize::try_from(field(at, length)?).unwrap_or(usize::MAX));
+    let (key_bytes, payload_bytes) = (size(6, 2)?, size(8, 4)?);
+    let (sequence, expected) = (field(12, 8)?, field(CHECKSUM, 4)?);
+    if payload_bytes > MAX_PAYLOAD_BYTES || key_bytes > RecordKey::MAX_NAME_BYTES + 1 {
+        return Err(Defect::Lengths { key: key_bytes, payload: payload_bytes });
+    }
+    let whole = HEADER_BYTES + key_bytes + payload_bytes;
+    let body = bytes.get(HEADER_BYTES..whole).ok_or_else(|| too_short(whole))?;
+    let (row, payload) = body.split_at(key_bytes);
+    let found = checksum(bytes.get(..CHECKSUM).unwrap_or_default(), row, payload);
+    if u64::from(found) != expected {
+        return Err(Defect::Checksum { expected, found });
+    }
+    let key =
+        RecordKey::from_row(row).map_err(|_| Defect::Lengths { key: key_bytes, payload: payload_bytes })?;
+    Ok(Opened { key, sequence, payload, bytes: whole })
+}
+
+fn checksum(header: &[u8], row: &[u8], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for part in [header, row, payload] {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+/// A little-endian number of up to 8 bytes.
+fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
+    let field = bytes.get(at..at.checked_add(length)?)?;
+    Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+/// Why bytes are not taken for a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Defect {
+    /// There are none.
+    Empty,
+    /// They are no envelope.
+    NoRecord,
+    /// They were written by a version that this one does not know, and may be fine.
+    Version {
+        /// The version.
+        found: u64,
+        /// The one that is known.
+        supported: u16,
+    },
+    /// The lengths in the header are beyond the bounds.
+    Lengths {
+        /// The key's.
+        key: usize,
+        /// The payload's.
+        payload: usize,
+    },
+    /// Bytes are missing at the end, or too many.
+    Length {
+        /// How many there should be.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// Some byte is wrong.
+    Checksum {
+        /// What the header says.
+        expected: u64,
+        /// What it is.
+        found: u32,
+    },
+    /// The record is one of another key.
+    OtherKey {
+        /// That key.
+        found: RecordKey,
+    },
+    /// The record can be read, but its owner has put it aside.
+    SetAside,
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("it is empty"),
+            Self::NoRecord => f.write_str("it is no record"),
+            Self::Version { found, supported } => {
+                write!(f, "it has format {found}, and this version knows {supported}")
+            }
+            Self::Lengths { key, payload } => {
+                write!(
+                    f,
+                    "it claims a key of {key} bytes and a payload of {payload} bytes, beyond the bounds"
+                )
+            }
+            Self::Length { expected, found } => write!(f, "it has {found} bytes instead of {expected}"),
+            Self::Checksum { expected, found } => {
+                write!(f, "its checksum is {found:08x} instead of {expected:08x}")
+            }
+            Self::OtherKey { found } => write!(f, "it is the record of {found}"),
+            Self::SetAside => f.write_str("it was put aside by its owner"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::RecordKind;
+
+    fn sealed() -> (RecordKey, Vec<u8>) {
+        let key = RecordKey::new(RecordKind(1), "driver/volume").unwrap();
+        let bytes = seal(&key, 77, b"published to /target");
+        (key, bytes)
+    }
+
+    #[test]
+    fn an_envelope_opens_to_what_was_sealed() {
+        let (key, bytes) = sealed();
+        let opened = open(key.as_row(), &bytes).unwrap();
+        assert_eq!(
+            (opened.key, opened.sequence, opened.payload),
+            (key.clone(), 77, &b"published to /target"[..])
+        );
+        assert_eq!(bytes.len(), HEADER_BYTES + 14 + 20);
+        assert!(open(key.as_row(), &seal(&key, u64::MAX, b"")).unwrap().payload.is_empty());
+    }
+
+    /// Anchors (f) 2: truncation at every byte, a turned bit, zero length, duplicates and a newer version.
+    #[test]
+    fn every_truncation_every_turned_bit_and_every_added_tail_is_noticed() {
+        let (key, bytes) = sealed();
+        assert_eq!(open(key.as_row(), b""), Err(Defect::Empty));
+        for length in 1..bytes.len() {
+            let defect = open(key.as_row(), &bytes[..length]).unwrap_err();
+            assert!(matches!(defect, Defect::Length { found, .. } if found == length), "{length}: {defect}");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut turned = bytes.clone();
+            turned[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(key.as_row(), &turned).is_err(), "bit {bit}");
+        }
+        let twice = [bytes.clone(), bytes.clone()].concat();
+        assert_eq!(
+            open(key.as_row(), &twice),
+            Err(Defect::Length { expected: bytes.len(), found: twice.len() })
+        );
+        let mut half = bytes.clone();
+        let middle = half.len() / 2;
+        half[middle..].fill(0);
+        assert!(matches!(open(key.as_row(), &half), Err(Defect::Checksum { .. })));
+    }
+
+    #[test]
+    fn a_record_of_another_key_and_of_a_newer_version_is_named_as_such() {
+        let (key, mut bytes) = sealed();
+        let other = RecordKey::new(RecordKind(2), "driver/volume").unwrap();
+        assert_eq!(open(other.as_row(), &bytes), Err(Defect::OtherKey { found: key.clone() }));
+        bytes[4] = 2;
+        assert_eq!(open(key.as_row(), &bytes), Err(Defect::Version { found: 2, supported: 1 }));
+        assert_eq!(open(key.as_row(), b"{\"json\": 1}"), Err(Defect::NoRecord));
+        let mut huge = sealed().1;
+        huge[11] = 0xff;
+        assert!(matches!(open(key.as_row(), &huge), Err(Defect::Lengths { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_comes_back_and_any_bytes_are_bearable(
+            name in proptest::collection::vec(any::<u8>(), 1..100),
+            payload in proptest::collection::vec(any::<u8>(), 0..300),
+            sequence: u64,
+            noise in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let key = RecordKey::new(RecordKind(9), &name).unwrap();
+            let bytes = seal(&key, sequence, &payload);
+            prop_assert_eq!(open(key.as_row(), &bytes).unwrap().payload, &payload[..]);
+            let _ = open(key.as_row(), &noise);
+            let mut headed = bytes[..6].to_vec();
+            headed.extend(noise);
+            let _ = open_first(&headed);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What can go wrong with a store.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::{Defect, MAX_ASIDE, MAX_PAYLOAD_BYTES, MAX_RECORDS, QuarantineId, RecordKey};
+
+/// What the disk's trouble is, as far as it matters for what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// ENOSPC or EDQUOT: it ends when space is made.
+    NoSpace,
+    /// EROFS: the filesystem is read-only, often since the kernel found it damaged.
+    ReadOnly,
+    /// EIO: the device fails.
+    Device,
+    /// EMFILE or ENFILE: no file can be opened for now.
+    TooManyFiles,
+    /// EACCES or EPERM.
+    Denied,
+    /// Anything else.
+    Other,
+}
+
+impl Trouble {
+    /// The class of an error of the system.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Self {
+        /// These have no kind of their own, and the same number on every Unix.
+        const EIO: i32 = 5;
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _) => Self::NoSpace,
+            (io::ErrorKind::ReadOnlyFilesystem, _) => Self::ReadOnly,
+            (io::ErrorKind::PermissionDenied, _) => Self::Denied,
+            (_, Some(EIO)) => Self::Device,
+            (_, Some(EMFILE | ENFILE)) => Self::TooManyFiles,
+            _ => Self::Other,
+        }
+    }
+
+    /// What helps.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::NoSpace => "free some space, then reopen the store",
+            Self::ReadOnly => {
+                "see the kernel's log, check the filesystem and mount it read-write, then reopen the store"
+            }
+            Self::Device => "see the kernel's log and check the device, then reopen the store",
+            Self::TooManyFiles => "raise the limit of open files, or try again later",
+            Self::Denied => "let this process read and write the file and its directory",
+            Self::Other => "mend the cause, then reopen the store",
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSpace => "no space is left",
+            Self::ReadOnly => "the filesystem is read-only",
+            Self::Device => "the device failed",
+            Self::TooManyFiles => "too many files are open",
+            Self::Denied => "it is not allowed",
+            Self::Other => "the system refused",
+        })
+    }
+}
+
+/// Why a store did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A payload is larger than [`MAX_PAYLOAD_BYTES`]. Nothing was written.
+    #[error("the payload of {key} has {found} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")]
+    PayloadTooLarge {
+        /// The record.
+        key: RecordKey,
+        /// How many bytes there are.
+        found: usize,
+    },
+    /// There would be more than [`MAX_RECORDS`] records. Nothing was written.
+    #[error(
+        "{found} records are too many; at most {MAX_RECORDS} are allowed: remove some that are not needed"
+    )]
+    TooManyRecords {
+        /// How many there would be.
+        found: u64,
+    },
+    /// More than [`MAX_ASIDE`] quarantined records would be aside. Nothing was written.
+    #[error(
+        "{found} quarantined records are too many; at most {MAX_ASIDE} are allowed: look at them and discard some"
+    )]
+    TooManyAside {
+        /// How many there would be.
+        found: u64,
+    },
+    /// There is no such quarantined record.
+    #[error("no quarantined record is {id}; load the store again to see which there are")]
+    NotQuarantined {
+        /// What was asked for.
+        id: QuarantineId,
+    },
+    /// A quarantined record cannot be a live one.
+    #[error("the quarantined record {id} cannot be released: {reason}; keep it, or discard it")]
+    NotReadable {
+        /// What was asked for.
+        id: QuarantineId,
+        /// What is wrong with it.
+        reason: Defect,
+    },
+    /// The key of a quarantined record has been written anew.
+    #[error(
+        "the quarantined record {id} cannot be released, since {key} has a record by now; remove that first"
+    )]
+    Occupied {
+        /// What was asked for.
+        id: QuarantineId,
+        /// The key.
+        key: RecordKey,
+    },
+    /// The disk failed while something was read or written. The store is stopped.
+    #[error("{action} failed: {trouble} ({source}); {}", trouble.remedy())]
+    Disk {
+        /// What was under way.
+        action: &'static str,
+        /// What it is.
+        trouble: Trouble,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file's own structure is damaged, so that its records cannot be found. The store is stopped.
+    #[error("{action} failed, since the file is damaged: {what}; {DAMAGE_REMEDY}")]
+    Damaged {
+        /// What was under way.
+        action: &'static str,
+        /// What was found.
+        what: String,
+    },
+    /// An earlier failure has stopped the store. Nothing was read or written.
+    #[error("the store has stopped since {since}; then reopen it and load it again")]
+    Stopped {
+        /// What the disk's trouble was, if it was the disk's.
+        trouble: Option<Trouble>,
+        /// The earlier failure, with what helps.
+        since: String,
+    },
+    /// The store could not be opened again. It is stopped.
+    #[error(transparent)]
+    NotReopened(#[from] OpenError),
+}
+
+/// What helps when the structure of a file is damaged.
+pub(super) const DAMAGE_REMEDY: &str =
+    "keep the file, and start over with a new one, taking what can be salvaged of this one";
+
+impl StoreError {
+    /// An error of the system.
+    pub(super) fn disk(action: &'static str, source: io::Error) -> Self {
+        Self::Disk { action, trouble: Trouble::of(&source), source }
+    }
+
+    /// What the disk's trouble is, if this is about the disk.
+    #[must_use]
+    pub const fn trouble(&self) -> Option<Trouble> {
+        match self {
+            Self::Disk { trouble, .. } => Some(*trouble),
+            Self::Stopped { trouble, .. } => *trouble,
+            Self::NotReopened(error) => error.trouble(),
+            _ => None,
+        }
+    }
+
+    /// Whether the store accepts nothing until it is reopened.
+    #[must_use]
+    pub const fn is_stopped(&self) -> bool {
+        matches!(self, Self::Disk { .. } | Self::Damaged { .. } | Self::Stopped { .. } | Self::NotReopened(_))
+    }
+
+    /// What every later call answers after this failure.
+    pub(super) fn stop(&self) -> Stop {
+        let since = match self {
+            Self::Stopped { since, .. } => since.clone(),
+            other => other.to_string(),
+        };
+        Stop { trouble: self.trouble(), since }
+    }
+}
+
+/// Why a store is stopped.
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    trouble: Option<Trouble>,
+    since: String,
+}
+
+impl From<&Stop> for StoreError {
+    fn from(stop: &Stop) -> Self {
+        Self::Stopped { trouble: stop.trouble, since: stop.since.clone() }
+    }
+}
+
+/// Why a store cannot be opened. Whatever records are on the disk are left as they are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system refused.
+    #[error("the store {} cannot be opened: {trouble} ({source}); {}", path.display(), trouble.remedy())]
+    Disk {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        trouble: Trouble,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the store open.
+    #[error("the store {} is in use; end the other process first, or use another file", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is a store, but its structure is damaged.
+    #[error("the store {} is damaged: {what}; {DAMAGE_REMEDY}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The file is not a store.
+    #[error("{} is not a store of volumes: {what}; use another file", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The file was laid out by a newer version.
+    #[error("the store {} has layout {found}, and this version knows up to {supported}; use the newer version", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its layout.
+        found: u64,
+        /// The newest layout that is known.
+        supported: u64,
+    },
+}
+
+impl OpenError {
+    /// What the disk's trouble is, if this is about the disk.
+    #[must_use]
+    pub const fn trouble(&self) -> Option<Trouble> {
+        match self {
+            Self::Disk { trouble, .. } => Some(*trouble),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_trouble_of_the_disk_has_a_class_and_a_remedy_of_its_own() {
+        let classes = [
+            (28, Trouble::NoSpace),
+            (30, Trouble::ReadOnly),
+            (5, Trouble::Device),
+            (24, Trouble::TooManyFiles),
+            (23, Trouble::TooManyFiles),
+            (13, Trouble::Denied),
+            (22, Trouble::Other),
+        ];
+        for (number, trouble) in classes {
+            let error = StoreError::disk("the commit", io::Error::from_raw_os_error(number));
+            assert_eq!(error.trouble(), Some(trouble), "{number}");
+            let text = error.to_string();
+            assert!(text.contains(&trouble.to_string()) && text.contains(trouble.remedy()), "{text}");
+            assert!(error.is_stopped());
+            let later = StoreError::from(&error.stop());
+            assert_eq!(later.trouble(), Some(trouble));
+            assert!(later.to_string().contains("reopen"), "{later}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A store in memory. Its [`MemoryDisk`] outlives it, as a disk outlives a process.
+//!
+//! ```
+//! use volume_manager::store::{Change, Defect, RecordKey, RecordKind, Store, memory::MemoryDisk};
+//!
+//! let disk = MemoryDisk::default();
+//! let key = RecordKey::new(RecordKind(1), "vol-1")?;
+//! disk.open().commit(&[Change::Put(key.clone(), b"state".to_vec())])?;
+//! disk.overwrite(key.as_row(), b"");
+//! assert_eq!(disk.open().load()?.quarantined[0].reason, Defect::Empty);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::rows::{self, Counter, Plan, Rows};
+use super::{Change, Loaded, QuarantineId, Store, StoreError};
+
+/// Where [`MemoryStore`]s keep their rows. Cheap to clone; clones are the same disk.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<Contents>>);
+
+impl MemoryDisk {
+    /// A store of what is on this disk.
+    #[must_use]
+    pub fn open(&self) -> MemoryStore {
+        MemoryStore { disk: self.clone() }
+    }
+
+    /// The bytes of a row, as they are on the disk: a record in its [envelope](super::envelope).
+    #[must_use]
+    pub fn row(&self, row: &[u8]) -> Option<Vec<u8>> {
+        self.contents().records.get(row).cloned()
+    }
+
+    /// Writes the bytes of a row, past all checks, as a failing disk may.
+    pub fn overwrite(&self, row: &[u8], bytes: &[u8]) {
+        self.contents().records.insert(row.into(), bytes.to_vec());
+    }
+
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for MemoryDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let contents = self.contents();
+        f.debug_struct("MemoryDisk")
+            .field("records", &contents.records.len())
+            .field("aside", &contents.aside.len())
+            .finish()
+    }
+}
+
+/// A store in memory. It never fails; wrap it in a [`FaultyStore`](super::faulty::FaultyStore) for that.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    disk: MemoryDisk,
+}
+
+impl MemoryStore {
+    /// The disk, from which another store can be opened later.
+    #[must_use]
+    pub fn disk(&self) -> MemoryDisk {
+        self.disk.clone()
+    }
+}
+
+impl Store for MemoryStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        let contents = self.disk.contents();
+        let mut loaded = Loaded::default();
+        contents.records.iter().for_each(|(row, bytes)| loaded.add_record(row, bytes));
+        contents.aside.iter().for_each(|(number, packed)| loaded.add_aside(*number, packed));
+        Ok(loaded)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let mut contents = self.disk.contents();
+        let plan = Plan::new(&*contents, changes)?;
+        if plan.is_empty() { Ok(()) } else { plan.write(&mut *contents) }
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+        rows::quarantined(&*self.disk.contents(), id)
+    }
+
+    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        rows::release(&mut *self.disk.contents(), id)
+    }
+
+    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        rows::discard(&mut *self.disk.contents(), id)
+    }
+}
+
+#[derive(Default)]
+struct Contents {
+    records: BTreeMap<Box<[u8]>, Vec<u8>>,
+    aside: BTreeMap<u64, Vec<u8>>,
+    counters: BTreeMap<Counter, u64>,
+}
+
+impl Rows for Contents {
+    fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.records.get(row).cloned())
+    }
+
+    fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        self.records.insert(row.into(), bytes.to_vec());
+        Ok(())
+    }
+
+    fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError> {
+        self.records.remove(row);
+        Ok(())
+    }
+
+    fn records(&self) -> Result<u64, StoreError> {
+        Ok(self.records.len() as u64)
+    }
+
+    fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.aside.get(&number).cloned())
+    }
+
+    fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.aside.insert(number, bytes.to_vec());
+        Ok(())
+    }
+
+    fn remove_aside(&mut self, number: u64) -> Result<(), StoreError> {
+        self.aside.remove(&number);
+        Ok(())
+    }
+
+    fn asides(&self) -> Result<u64, StoreError> {
+        Ok(self.aside.len() as u64)
+    }
+
+    fn counter(&self, counter: Counter) -> Result<u64, StoreError> {
+        Ok(self.counters.get(&counter).copied().unwrap_or_default())
+    }
+
+    fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError> {
+        self.counters.insert(counter, number);
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+//! The store on disks that fail.
+
+mod disk;
+mod failing;
+mod power;
