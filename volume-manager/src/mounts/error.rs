@@ -1,0 +1,190 @@
+//! Why an operation on mounts failed: one error for each operation.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::{InvalidMountTable, MountId, Presence};
+
+/// Why the operation could not be carried out at all, whatever it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// The system did not answer in time. The operation was abandoned, and may have had its effect or have it later.
+    #[error("{} does not answer; the storage behind it hangs, and this is asked again when it does not", path.display())]
+    Hung {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Too many operations hang already and cannot even be killed.
+    #[error(
+        "{limit} operations hang in the kernel, which is the most allowed; recover the storage behind them first"
+    )]
+    TooManyHung {
+        /// The most that are allowed.
+        limit: usize,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The probe process could not be started, or did not answer as one does.
+    #[error("the mount probe {}: {reason}; its program must serve probes before all else", program.display())]
+    Probe {
+        /// The program.
+        program: PathBuf,
+        /// What was wrong with it.
+        reason: String,
+    },
+}
+
+/// Why the mount table is not known.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// It could not be read.
+    #[error("the mount table cannot be read: {0}")]
+    Read(#[source] io::Error),
+    /// What was read is no mount table.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMountTable),
+}
+
+/// Why it is not known what is at a path. A path that hangs or whose mount is dead is not among the errors: see
+/// [`Presence`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// It could not be carried out.
+    #[error("cannot inspect: {0}")]
+    Trouble(#[from] Trouble),
+}
+
+/// Why a directory or placeholder was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// Something of another kind is there.
+    #[error("cannot make {}: {found} is there; move it away", path.display())]
+    Occupied {
+        /// Where.
+        path: PathBuf,
+        /// What is there.
+        found: Presence,
+    },
+    /// It could not be carried out.
+    #[error("cannot make: {0}")]
+    Trouble(#[from] Trouble),
+}
+
+/// Why a bind was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// There is no source.
+    #[error("cannot bind {}: it is not there", path.display())]
+    SourceMissing {
+        /// The source.
+        path: PathBuf,
+    },
+    /// There is no target to bind over.
+    #[error("cannot bind over {}: it is not there; make it first", path.display())]
+    TargetMissing {
+        /// The target.
+        path: PathBuf,
+    },
+    /// The target is of another kind than the source, or a file that holds bytes.
+    #[error("cannot bind over {}: {found} is there; an empty one of the source's kind is needed", path.display())]
+    TargetUnfit {
+        /// The target.
+        path: PathBuf,
+        /// What is there.
+        found: Presence,
+    },
+    /// A mount is on the target already. Binds are never stacked.
+    #[error("cannot bind over {}: a mount is there already; unmount it first", path.display())]
+    TargetMounted {
+        /// The target.
+        path: PathBuf,
+    },
+    /// It could not be carried out.
+    #[error("cannot bind: {0}")]
+    Trouble(#[from] Trouble),
+}
+
+/// Why a mount is still there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnmountError {
+    /// It is in use.
+    #[error("cannot unmount {}: it is in use; stop who uses it", path.display())]
+    Busy {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Another mount is topmost than the one to be unmounted. Nothing was done.
+    #[error("cannot unmount {}: mount {found} is topmost and not {expected}; it was left alone", path.display())]
+    AnotherMount {
+        /// Where.
+        path: PathBuf,
+        /// The one to be unmounted.
+        expected: MountId,
+        /// The one that is there.
+        found: MountId,
+    },
+    /// It could not be carried out.
+    #[error("cannot unmount: {0}")]
+    Trouble(#[from] Trouble),
+}
+
+/// Why an entry was not removed. It is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// A mount is on it.
+    #[error("will not remove {}: something is mounted there; unmount it first", path.display())]
+    Mounted {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The directory has entries.
+    #[error(
+        "will not remove {}: it has {count} entries, the first is {first:?}; look whose they are and move them",
+        path.display()
+    )]
+    NotEmpty {
+        /// Where.
+        path: PathBuf,
+        /// How many there are; counted up to [`Self::MAX_COUNTED`].
+        count: usize,
+        /// One of them.
+        first: std::ffi::OsString,
+    },
+    /// The file has bytes.
+    #[error("will not remove {}: the file holds {size} bytes; look whose they are and move them", path.display())]
+    HasBytes {
+        /// Where.
+        path: PathBuf,
+        /// How many.
+        size: u64,
+    },
+    /// It is nothing that may be removed.
+    #[error("will not remove {}: it is {found}, which was not put there for a mount", path.display())]
+    Unfit {
+        /// Where.
+        path: PathBuf,
+        /// What is there.
+        found: Presence,
+    },
+    /// It could not be carried out.
+    #[error("cannot remove: {0}")]
+    Trouble(#[from] Trouble),
+}
+
+impl RemoveError {
+    /// How far the entries of a directory that is not empty are counted.
+    pub const MAX_COUNTED: usize = 1000;
+}

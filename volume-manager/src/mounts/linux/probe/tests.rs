@@ -1,0 +1,122 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use proptest::prelude::*;
+
+use super::super::super::*;
+use super::request::decode as decode_request;
+use super::*;
+
+fn answers() -> Vec<Answer> {
+    let mut answers = vec![
+        Answer::Hello,
+        Answer::Created(Created::Made),
+        Answer::Created(Created::WasThere),
+        Answer::Bound,
+        Answer::Unmounted(Unmounted::Unmounted),
+        Answer::Unmounted(Unmounted::WasNotMounted),
+        Answer::Removed(Removed::Removed),
+        Answer::Removed(Removed::WasMissing),
+        Answer::SourceMissing,
+        Answer::TargetMissing,
+        Answer::TargetMounted,
+        Answer::Busy,
+        Answer::AnotherMount(MountId::new(7)),
+        Answer::Mounted,
+        Answer::NotEmpty { count: 3, first: OsStr::from_bytes(b"a b\n\xff").to_owned() },
+        Answer::HasBytes(u64::MAX),
+        Answer::Errno(5),
+    ];
+    let device = DeviceNumber { major: 8, minor: 1 };
+    for presence in [
+        Presence::Missing,
+        Presence::Directory,
+        Presence::RegularFile { size: 5 },
+        Presence::BlockDevice(device),
+        Presence::CharacterDevice(device),
+        Presence::Symlink,
+        Presence::Other,
+        Presence::Dead { errno: 107 },
+        Presence::Hung,
+    ] {
+        answers.push(Answer::Inspected(Inspection::of(presence)));
+        answers.push(Answer::Inspected(Inspection::mounted(presence, MountId::new(9))));
+        answers.extend([Answer::Occupied(presence), Answer::TargetUnfit(presence), Answer::Unfit(presence)]);
+    }
+    answers
+}
+
+#[test]
+fn every_answer_is_read_back_whatever_the_program_prints_before_it() {
+    for answer in answers() {
+        let line = answer.encode();
+        assert_eq!(Answer::decode(line.as_bytes()).as_ref(), Some(&answer), "{line}");
+        let noisy = format!("running 1 test\ntest x ... {line}ok\n");
+        assert_eq!(Answer::decode(noisy.as_bytes()).as_ref(), Some(&answer), "{noisy}");
+        let torn = &line.as_bytes()[..line.len() - 1];
+        assert_eq!(Answer::decode(torn), None, "an answer that was cut is none: {line}");
+    }
+}
+
+#[cfg(feature = "runtime")]
+mod requests {
+    use super::*;
+
+    fn every(path: &OsStr) -> Vec<Request> {
+        let directory = Creation::directory(path).unwrap();
+        let flat = Creation { parents: false, ..directory.clone() };
+        let placeholder = Creation::placeholder(path).unwrap();
+        let deep = Creation { parents: true, ..placeholder.clone() };
+        let bind = Bind::new("/source", path).unwrap();
+        let unmount = Unmount::new(path).unwrap();
+        vec![
+            Request::Hello,
+            Request::Inspect(AbsolutePath::new(path).unwrap()),
+            Request::Create(directory),
+            Request::Create(flat),
+            Request::Create(placeholder.mode(0)),
+            Request::Create(deep.mode(0o7777)),
+            Request::Bind(bind.clone()),
+            Request::Bind(bind.read_only()),
+            Request::Unmount(unmount.clone()),
+            Request::Unmount(unmount.clone().mode(UnmountMode::Force)),
+            Request::Unmount(unmount.mode(UnmountMode::Lazy).only(MountId::new(u64::MAX))),
+            Request::Remove(SafeRemoval::empty_directory(path).unwrap()),
+            Request::Remove(SafeRemoval::placeholder(path).unwrap()),
+            Request::Remove(SafeRemoval::target(path).unwrap()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_is_read_back_for_any_path(name in proptest::collection::vec(1u8..=255, 1..64)) {
+            let name: Vec<u8> = name.into_iter().map(|byte| if byte == b'/' || byte == b'.' { b'x' } else { byte }).collect();
+            let path = [b"/".as_slice(), &name].concat();
+            for request in every(OsStr::from_bytes(&path)) {
+                let arguments = request.encode(Duration::from_millis(1234));
+                prop_assert_eq!(&arguments[0], MARKER);
+                let arguments: Vec<OsString> = arguments.into_iter().skip(1).map(OsString::from).collect();
+                prop_assert_eq!(decode_request(&arguments), Some((Duration::from_millis(1234), request)));
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_arguments_and_no_output_make_it_panic(
+        arguments in proptest::collection::vec("[a-z0-9/ ]{0,12}", 0..7),
+        output in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
+        let _ = decode_request(&arguments);
+        let _ = Answer::decode(&output);
+    }
+}
+
+#[test]
+fn a_program_that_is_not_asked_does_not_serve() {
+    assert!(serve([]).is_none());
+    assert!(serve(["publish".into(), MARKER.into()]).is_none());
+    assert_eq!(format!("{:?}", serve([MARKER.into()])), format!("{:?}", Some(ExitCode::from(64))));
+}

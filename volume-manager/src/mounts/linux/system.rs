@@ -1,0 +1,154 @@
+//! The mounts of Linux behind the trait.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::super::{
+    AbsolutePath, Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountChanges,
+    MountTable, Mounts, Presence, RemoveError, Removed, SafeRemoval, TableError, Trouble, Unmount,
+    UnmountError, Unmounted,
+};
+use super::changes::Changes;
+use super::probe::{Answer, Request};
+use super::process::Probes;
+use super::settings::{InvalidSettings, ProbeCommand, Settings};
+use super::table::TableReader;
+
+/// The mounts of the mount namespace of this process. Clones share their bounds.
+///
+/// Every operation but the reading of the table is a process of its own with a deadline, see [`linux`](super). It needs
+/// a tokio runtime with I/O and time.
+#[derive(Debug, Clone)]
+pub struct LinuxMounts {
+    probes: Arc<Probes>,
+    table: Arc<Mutex<TableReader>>,
+}
+
+impl LinuxMounts {
+    /// Opens the table, and tries a probe once.
+    ///
+    /// # Errors
+    /// If a setting is out of bounds, the table cannot be read, or the program is no probe.
+    pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
+        settings.check()?;
+        let table = TableReader::open().map_err(TableError::Read)?;
+        let mounts =
+            Self { probes: Arc::new(Probes::new(command, &settings)), table: Arc::new(Mutex::new(table)) };
+        mounts.table().await?;
+        match mounts.probes.ask(&Request::Hello).await? {
+            Answer::Hello => Ok(mounts),
+            other => Err(mounts.misunderstood(&other).into()),
+        }
+    }
+
+    /// How many processes were killed and hang in the kernel still.
+    #[must_use]
+    pub fn hung_processes(&self) -> usize {
+        self.probes.hung()
+    }
+
+    fn misunderstood(&self, answer: &Answer) -> Trouble {
+        self.probes.wrong(format!("it answered {answer:?}, which was not asked"))
+    }
+
+    fn trouble(&self, path: &AbsolutePath, answer: &Answer) -> Trouble {
+        match answer {
+            Answer::Errno(errno) => {
+                let source = io::Error::from_raw_os_error(*errno);
+                Trouble::Io { path: path.as_path().to_owned(), source }
+            }
+            other => self.misunderstood(other),
+        }
+    }
+}
+
+/// Why the mounts of Linux cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A setting is out of bounds.
+    #[error(transparent)]
+    Settings(#[from] InvalidSettings),
+    /// The table cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The probe does not work.
+    #[error(transparent)]
+    Probe(#[from] Trouble),
+}
+
+#[async_trait]
+impl Mounts for LinuxMounts {
+    async fn table(&self) -> Result<Arc<MountTable>, TableError> {
+        let reader = Arc::clone(&self.table);
+        // Nothing of the reader is left half done by a panic: it has no table then and reads anew.
+        let read = move || reader.lock().unwrap_or_else(PoisonError::into_inner).table();
+        let read = tokio::task::spawn_blocking(read);
+        read.await.unwrap_or_else(|error| Err(TableError::Read(io::Error::other(error))))
+    }
+
+    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
+        let path = AbsolutePath::new(path).map_err(|error| Trouble::Io {
+            path: path.to_owned(),
+            source: io::Error::new(io::ErrorKind::InvalidInput, error),
+        })?;
+        match self.probes.ask(&Request::Inspect(path.clone())).await {
+            Ok(Answer::Inspected(inspection)) => Ok(inspection),
+            Ok(other) => Err(self.trouble(&path, &other).into()),
+            Err(Trouble::Hung { .. }) => Ok(Inspection::of(Presence::Hung)),
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+
+    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
+        let path = creation.path.as_path().to_owned();
+        match self.probes.ask(&Request::Create(creation.clone())).await? {
+            Answer::Created(created) => Ok(created),
+            Answer::Occupied(found) => Err(CreateError::Occupied { path, found }),
+            other => Err(self.trouble(&creation.path, &other).into()),
+        }
+    }
+
+    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
+        let path = bind.target.as_path().to_owned();
+        match self.probes.ask(&Request::Bind(bind.clone())).await? {
+            Answer::Bound => Ok(()),
+            Answer::SourceMissing => Err(BindError::SourceMissing { path: bind.source.as_path().to_owned() }),
+            Answer::TargetMissing => Err(BindError::TargetMissing { path }),
+            Answer::TargetUnfit(found) => Err(BindError::TargetUnfit { path, found }),
+            Answer::TargetMounted => Err(BindError::TargetMounted { path }),
+            other => Err(self.trouble(&bind.target, &other).into()),
+        }
+    }
+
+    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
+        let path = unmount.path.as_path().to_owned();
+        match (self.probes.ask(&Request::Unmount(unmount.clone())).await?, unmount.only) {
+            (Answer::Unmounted(unmounted), _) => Ok(unmounted),
+            (Answer::Busy, _) => Err(UnmountError::Busy { path }),
+            (Answer::AnotherMount(found), Some(expected)) => {
+                Err(UnmountError::AnotherMount { path, expected, found })
+            }
+            (other, _) => Err(self.trouble(&unmount.path, &other).into()),
+        }
+    }
+
+    async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {
+        let path = removal.path().as_path().to_owned();
+        match self.probes.ask(&Request::Remove(removal.clone())).await? {
+            Answer::Removed(removed) => Ok(removed),
+            Answer::Mounted => Err(RemoveError::Mounted { path }),
+            Answer::NotEmpty { count, first } => Err(RemoveError::NotEmpty { path, count, first }),
+            Answer::HasBytes(size) => Err(RemoveError::HasBytes { path, size }),
+            Answer::Unfit(found) => Err(RemoveError::Unfit { path, found }),
+            other => Err(self.trouble(removal.path(), &other).into()),
+        }
+    }
+
+    fn changes(&self) -> io::Result<Box<dyn MountChanges>> {
+        Ok(Box::new(Changes::open()?))
+    }
+}

@@ -1,0 +1,200 @@
+//! One line of a mount table.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::escape;
+
+/// The kernel's id of a mount. Unique among the mounts that exist; a mount that is gone leaves its id to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MountId(u64);
+
+impl MountId {
+    /// The id with this number.
+    #[must_use]
+    pub const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for MountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A device as the kernel numbers it. Major 0 is no device but a file system without one: a network share, FUSE, tmpfs.
+#[allow(clippy::exhaustive_structs, reason = "the kernel numbers devices by these two")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceNumber {
+    /// The number of the kind of device.
+    pub major: u32,
+    /// The number among the devices of that kind.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// Whether there is no device behind it.
+    #[must_use]
+    pub const fn is_anonymous(self) -> bool {
+        self.major == 0
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// A mount, as a line of `/proc/PID/mountinfo` describes it. Its [`Display`](fmt::Display) is that line again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Mount {
+    /// Its id.
+    pub id: MountId,
+    /// The mount that it is on; not in the table if that lies outside of the process's root.
+    pub parent: MountId,
+    /// The device of the file system, by which binds of one file system are known.
+    pub device: DeviceNumber,
+    /// Which part of the file system is mounted: `/` for the whole, another path for a bind of a part.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// What holds for this mount alone, such as `rw` and `noexec`, separated by commas.
+    pub options: OsString,
+    /// The group of mounts that it shares new mounts with.
+    pub peer_group: Option<u64>,
+    /// The group of mounts that it receives new mounts from.
+    pub master_group: Option<u64>,
+    /// The type of the file system, such as `ext4` or `fuse.sshfs`.
+    pub fs_type: OsString,
+    /// What was mounted, such as `/dev/sdb` or `server:/share`. May be empty, and says what the driver wished it to.
+    pub source: OsString,
+    /// What holds for the whole file system, separated by commas.
+    pub fs_options: OsString,
+}
+
+impl Mount {
+    /// The most bytes of a line.
+    pub const MAX_LINE_BYTES: usize = 64 * 1024;
+
+    /// Whether it cannot be written through: this mount or its whole file system is read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.has_option("ro") || has(&self.fs_options, "ro")
+    }
+
+    /// Whether a word is among [`options`](Self::options).
+    #[must_use]
+    pub fn has_option(&self, option: &str) -> bool {
+        has(&self.options, option)
+    }
+
+    /// Reads a line without its end. The error is the field at fault.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, &'static str> {
+        // Not on white space: the kernel leaves a field empty where a source is, and writes one blank between two.
+        let mut fields = line.split(|&byte| byte == b' ');
+        let mut next = |name| fields.next().ok_or(name);
+        let id = MountId(number(next("mount id")?).ok_or("mount id")?);
+        let parent = MountId(number(next("parent id")?).ok_or("parent id")?);
+        let device = device(next("device")?).ok_or("device")?;
+        let root = text(next("root")?).map(PathBuf::from).ok_or("root")?;
+        let mount_point = text(next("mount point")?).map(PathBuf::from).ok_or("mount point")?;
+        if !mount_point.is_absolute() {
+            return Err("mount point");
+        }
+        let options = text(next("options")?).ok_or("options")?;
+        let (mut peer_group, mut master_group) = (None, None);
+        loop {
+            let field = next("separator")?;
+            if field == b"-" {
+                break;
+            }
+            if let Some(group) = field.strip_prefix(b"shared:") {
+                peer_group = Some(number(group).ok_or("shared")?);
+            } else if let Some(group) = field.strip_prefix(b"master:") {
+                master_group = Some(number(group).ok_or("master")?);
+            }
+        }
+        let fs_type = text(next("file system type")?).ok_or("file system type")?;
+        let source = text(next("source")?).ok_or("source")?;
+        let fs_options = text(next("file system options")?).ok_or("file system options")?;
+        Ok(Self {
+            id,
+            parent,
+            device,
+            root,
+            mount_point,
+            options,
+            peer_group,
+            master_group,
+            fs_type,
+            source,
+            fs_options,
+        })
+    }
+
+    /// Its line, without the end.
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = format!("{} {} {} ", self.id, self.parent, self.device).into_bytes();
+        escape::encode(self.root.as_os_str().as_bytes(), &mut line);
+        line.push(b' ');
+        escape::encode(self.mount_point.as_os_str().as_bytes(), &mut line);
+        line.push(b' ');
+        escape::encode(self.options.as_bytes(), &mut line);
+        for (name, group) in [("shared", self.peer_group), ("master", self.master_group)] {
+            if let Some(group) = group {
+                line.extend_from_slice(format!(" {name}:{group}").as_bytes());
+            }
+        }
+        line.extend_from_slice(b" - ");
+        escape::encode(self.fs_type.as_bytes(), &mut line);
+        line.push(b' ');
+        escape::encode(self.source.as_bytes(), &mut line);
+        line.push(b' ');
+        escape::encode(self.fs_options.as_bytes(), &mut line);
+        line
+    }
+
+    /// Where a path below the mount point lies within the file system.
+    pub(super) fn within(&self, path: &Path) -> Option<PathBuf> {
+        let below = path.strip_prefix(&self.mount_point).ok()?;
+        Some(if below.as_os_str().is_empty() { self.root.clone() } else { self.root.join(below) })
+    }
+}
+
+impl fmt::Display for Mount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.line()))
+    }
+}
+
+fn has(options: &OsStr, option: &str) -> bool {
+    options.as_bytes().split(|&byte| byte == b',').any(|found| found == option.as_bytes())
+}
+
+fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
+    // `parse` alone would take a plus sign.
+    if field.first().is_none_or(|first| !first.is_ascii_digit()) {
+        return None;
+    }
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn device(field: &[u8]) -> Option<DeviceNumber> {
+    let colon = field.iter().position(|&byte| byte == b':')?;
+    Some(DeviceNumber { major: number(&field[..colon])?, minor: number(&field[colon + 1..])? })
+}
+
+fn text(field: &[u8]) -> Option<OsString> {
+    escape::decode(field).map(OsString::from_vec)
+}

@@ -1,0 +1,234 @@
+use std::os::unix::ffi::OsStrExt;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::*;
+
+fn table(text: &str) -> MountTable {
+    MountTable::parse(text.as_bytes()).unwrap()
+}
+
+fn at<'a>(table: &'a MountTable, path: &str) -> Option<&'a Mount> {
+    table.at(Path::new(path))
+}
+
+const SMALL: &str = r"22 1 254:0 / / rw,relatime - ext4 /dev/root rw
+23 22 0:5 / /proc rw,nosuid shared:2 - proc proc rw
+30 22 8:1 / /data rw,relatime shared:3 master:1 propagate_from:2 unbindable - ext4 /dev/sda1 ro,discard
+31 30 8:1 /a\040b /data/with\134\040\043\011 ro - ext4 /dev/sda1 ro,discard
+32 22 0:40 / /empty rw - tmpfs  rw
+";
+
+#[test]
+fn every_field_of_a_line_is_read() {
+    let table = table(SMALL);
+    assert_eq!(table.len(), 5);
+    let data = at(&table, "/data").unwrap();
+    assert_eq!((data.id, data.parent), (MountId::new(30), MountId::new(22)));
+    assert_eq!(data.device, DeviceNumber { major: 8, minor: 1 });
+    assert_eq!((data.peer_group, data.master_group), (Some(3), Some(1)));
+    assert!(data.is_read_only() && !data.has_option("ro"), "the whole file system is read-only");
+    let part = at(&table, "/data/with\\ #\t").unwrap();
+    assert_eq!(part.root, Path::new("/a b"));
+    assert_eq!(
+        part.to_string(),
+        r"31 30 8:1 /a\040b /data/with\134\040\043\011 ro - ext4 /dev/sda1 ro,discard"
+    );
+    let empty = at(&table, "/empty").unwrap();
+    assert_eq!((empty.source.as_bytes(), empty.fs_type.as_bytes()), (&b""[..], &b"tmpfs"[..]));
+}
+
+#[test]
+fn a_field_that_cannot_be_read_is_named_with_its_line() {
+    let good = "22 1 254:0 / / rw - ext4 /dev/root rw";
+    for (line, field) in [
+        ("", "none"),
+        ("x", "mount id"),
+        ("+22 1 254:0 / / rw - ext4 /dev/root rw", "mount id"),
+        ("22", "parent id"),
+        ("22 1 254 / / rw - ext4 /dev/root rw", "device"),
+        ("22 1 254:4294967296 / / rw - ext4 /dev/root rw", "device"),
+        (r"22 1 254:0 /\9 / rw - ext4 /dev/root rw", "root"),
+        ("22 1 254:0 / data rw - ext4 /dev/root rw", "mount point"),
+        ("22 1 254:0 / /", "options"),
+        ("22 1 254:0 / / rw shared:x - ext4 /dev/root rw", "shared"),
+        ("22 1 254:0 / / rw master: - ext4 /dev/root rw", "master"),
+        ("22 1 254:0 / / rw shared:1", "separator"),
+        ("22 1 254:0 / / rw -", "file system type"),
+        ("22 1 254:0 / / rw - ext4", "source"),
+        ("22 1 254:0 / / rw - ext4 /dev/root", "file system options"),
+    ] {
+        let text = format!("{}\n{line}\n", good.replace("22", "21"));
+        let parsed = MountTable::parse(text.as_bytes());
+        match field {
+            "none" => assert_eq!(parsed.unwrap().len(), 1),
+            field => assert_eq!(parsed, Err(InvalidMountTable::Field { line: 2, field }), "{line}"),
+        }
+    }
+    let doubled = format!("{good}\n{good}\n");
+    let id = MountId::new(22);
+    assert_eq!(MountTable::parse(doubled.as_bytes()), Err(InvalidMountTable::DoubledId { line: 2, id }));
+}
+
+#[test]
+fn a_table_is_bounded_in_lines_and_bytes() {
+    let long = format!("22 1 254:0 / /{} rw - ext4 /dev/root rw", "x".repeat(Mount::MAX_LINE_BYTES));
+    let found = long.len();
+    assert_eq!(MountTable::parse(long.as_bytes()), Err(InvalidMountTable::LongLine { line: 1, found }));
+    let line = |id: usize| format!("{id} 1 254:0 / /m rw - ext4 /dev/root rw\n");
+    let many: String = (0..=MountTable::MAX_MOUNTS).map(line).collect();
+    assert_eq!(MountTable::parse(many.as_bytes()), Err(InvalidMountTable::TooMany));
+    let bytes = vec![b'\n'; MountTable::MAX_BYTES + 1];
+    assert_eq!(MountTable::parse(&bytes), Err(InvalidMountTable::TooLong));
+}
+
+#[test]
+fn bytes_that_are_no_utf8_are_kept() {
+    let line = b"22 1 254:0 / / rw - ext4 /dev/root rw\n23 22 0:9 / /m\xff\xfe rw - nfs h:/\xe9 rw\n";
+    let table = MountTable::parse(line).unwrap();
+    let path = Path::new(std::ffi::OsStr::from_bytes(b"/m\xff\xfe"));
+    assert_eq!(table.at(path).unwrap().source.as_bytes(), b"h:/\xe9");
+}
+
+/// Anchors (f) 11: mounts that were made one on the other are counted, and 49,153 of them (spiffe/spiffe-csi#331) as fast.
+#[test]
+fn a_stack_is_counted_from_the_top() {
+    let count = 49_153;
+    let mut text = String::from("1 0 254:0 / / rw - ext4 /dev/root rw\n");
+    for id in 2..=count + 1 {
+        text += &format!("{id} {} 0:50 / /t rw - tmpfs tmpfs rw\n", id - 1);
+    }
+    let table = table(&text);
+    let path = Path::new("/t");
+    assert_eq!(table.stack(path).len(), count);
+    assert_eq!(table.at(path).unwrap().id, MountId::new(u64::try_from(count).unwrap() + 1));
+    let Verdict::StackedMounts { count: told } = verdict(&Expectation::file_system(path), &table, None)
+    else {
+        panic!("a stack")
+    };
+    assert_eq!(told, count);
+}
+
+#[test]
+fn what_another_mount_hides_is_not_there_to_who_opens_the_path() {
+    // /a was mounted over after /a/b was.
+    let table = table(
+        "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 8:1 / /a/b rw - ext4 /dev/sda1 rw\n\
+         3 1 8:2 / /a rw - ext4 /dev/sda2 rw\n",
+    );
+    assert_eq!(at(&table, "/a/b"), None);
+    assert_eq!(at(&table, "/a").unwrap().id, MountId::new(3));
+    assert_eq!(table.stack(Path::new("/a/b")).len(), 0);
+    assert_eq!(table.within(Path::new("/a")).count(), 2, "they are in the table all the same");
+    assert_eq!(table.within(Path::new("/a/b")).count(), 1);
+}
+
+#[test]
+fn a_mount_inside_of_another_is_reached_through_it() {
+    let table = table(
+        "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n\
+         3 2 8:2 / /a rw - ext4 /dev/sda2 rw\n4 3 8:3 / /a/b/c rw - ext4 /dev/sda3 rw\n\
+         5 2 8:4 / /a/b/c rw - ext4 /dev/sda4 rw\n",
+    );
+    assert_eq!(at(&table, "/a/b/c").unwrap().id, MountId::new(4));
+    assert_eq!(table.stack(Path::new("/a/b/c")).len(), 1);
+    assert_eq!(table.stack(Path::new("/a")).len(), 2);
+}
+
+#[test]
+fn a_circle_of_parents_ends() {
+    let table = table("1 2 8:1 / /a rw - ext4 x rw\n2 1 8:1 / /a rw - ext4 x rw\n");
+    assert_eq!(at(&table, "/a"), None);
+    let own = self::table("1 1 8:1 / / rw - ext4 x rw\n");
+    assert_eq!(at(&own, "/").unwrap().id, MountId::new(1));
+}
+
+#[test]
+fn a_loss_has_a_kind_and_a_mount_made_again_is_none() {
+    let root = "1 0 254:0 / / rw - ext4 /dev/root rw\n";
+    let before = table(&format!("{root}2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"));
+    let kind = |rest: &str| {
+        let after = table(&format!("{root}{rest}"));
+        let losses = losses(&before, &after, [Path::new("/a"), Path::new("/b")]);
+        losses.into_iter().map(|loss| loss.kind).next()
+    };
+    assert_eq!(kind("2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"), None);
+    assert_eq!(kind("9 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"), None, "healed by somebody");
+    assert_eq!(kind(""), Some(LossKind::Gone));
+    assert_eq!(kind("2 1 8:1 / /other rw - ext4 /dev/sda1 rw\n"), Some(LossKind::Gone));
+    assert_eq!(kind("9 1 8:2 / /a rw - ext4 /dev/sda2 rw\n"), Some(LossKind::Replaced));
+    assert_eq!(kind("9 1 8:1 /part /a rw - ext4 /dev/sda1 rw\n"), Some(LossKind::Replaced));
+    let stacked = "2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n9 2 8:1 / /a rw - ext4 /dev/sda1 rw\n";
+    assert_eq!(kind(stacked), Some(LossKind::Covered));
+    assert_eq!(kind("2 1 8:1 / /a rw - ext4 /dev/sda1 ro\n"), Some(LossKind::TurnedReadOnly));
+}
+
+/// Pieces of lines, so that the search gets past the first field.
+fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        Just(b"-".to_vec()),
+        Just(b"8:1".to_vec()),
+        Just(b"/a".to_vec()),
+        Just(b"/a/b".to_vec()),
+        Just(b"/".to_vec()),
+        Just(b"rw".to_vec()),
+        Just(b"shared:1".to_vec()),
+        Just(b"\n".to_vec()),
+        Just(br"\0".to_vec()),
+        "[0-9]{1,3}".prop_map(String::into_bytes),
+        proptest::collection::vec(any::<u8>(), 0..6),
+    ];
+    proptest::collection::vec(word, 0..60).prop_map(|words| words.join(&b' '))
+}
+
+fn some_table() -> impl Strategy<Value = Vec<u8>> {
+    let line = (0u32..40, 0u32..40, 0u32..3, "(/[a-c]){0,3}", "(/[a-c]){1,3}", prop::bool::ANY);
+    proptest::collection::vec(line, 0..30).prop_map(|lines| {
+        let mut text = Vec::new();
+        for (id, parent, device, root, point, ro) in lines {
+            let (root, ro) = (if root.is_empty() { "/" } else { &root }, if ro { "ro" } else { "rw" });
+            text.extend(format!("{id} {parent} 8:{device} {root} {point} {ro} - ext4 x {ro}\n").into_bytes());
+        }
+        text
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_parser_panic(text in prop_oneof![
+        garbage(), some_table(), proptest::collection::vec(any::<u8>(), 0..300)
+    ]) {
+        let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
+        let paths: Vec<PathBuf> = table.iter().map(|mount| mount.mount_point.clone()).collect();
+        for path in &paths {
+            let stack = table.stack(path);
+            prop_assert!(stack.len() <= table.len());
+            prop_assert_eq!(stack.first().copied(), table.at(path));
+            let _ = verdict(&Expectation::file_system(path), &table, None);
+            let _ = held(path, &table, |_| false);
+        }
+        let watched = paths.iter().map(PathBuf::as_path);
+        prop_assert_eq!(losses(&table, &table, watched), vec![]);
+    }
+
+    #[test]
+    fn a_table_that_is_written_out_is_read_back(text in some_table()) {
+        let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
+        let written: Vec<u8> = table.iter().flat_map(|mount| [mount.line(), b"\n".to_vec()].concat()).collect();
+        prop_assert_eq!(MountTable::parse(&written), Ok(table));
+    }
+
+    #[test]
+    fn a_holder_shares_the_device_and_a_part_and_is_never_one_that_is_known(text in some_table()) {
+        let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
+        for mount in table.iter() {
+            for holder in table.holders(mount, |path| path == Path::new("/a")) {
+                let other = holder.mount;
+                prop_assert_eq!(other.device, mount.device);
+                prop_assert!(other.root.starts_with(&mount.root) || mount.root.starts_with(&other.root));
+                prop_assert!(other.mount_point != mount.mount_point && other.mount_point != Path::new("/a"));
+            }
+        }
+    }
+}

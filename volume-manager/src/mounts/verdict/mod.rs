@@ -1,0 +1,346 @@
+//! What a record says of a path, held against the mount table and what is at the path.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use super::{DeviceNumber, Inspection, Mount, MountId, MountIdentity, MountTable, Presence};
+
+/// What a record says should be at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Expectation {
+    /// The path.
+    pub path: PathBuf,
+    /// What should be there.
+    pub expected: Expected,
+}
+
+/// What should be at a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Expected {
+    /// Nothing: it was unpublished or unstaged, and removed.
+    Nothing,
+    /// A directory without a mount: made for a mount that is not there yet, or not any more.
+    EmptyPlace,
+    /// A mounted file system. What is `None` is not compared.
+    FileSystem {
+        /// The part of which file system.
+        identity: Option<MountIdentity>,
+        /// The file system, whichever part of it.
+        device: Option<DeviceNumber>,
+        /// Its type. A subtype counts as its type: `fuse` takes `fuse.sshfs`, `nfs` takes `nfs4`.
+        fs_type: Option<String>,
+        /// Whether it can be only read.
+        read_only: Option<bool>,
+    },
+    /// A block device.
+    BlockDevice {
+        /// Which; `None` takes any.
+        device: Option<DeviceNumber>,
+    },
+}
+
+impl Expectation {
+    /// Nothing is at the path.
+    #[must_use]
+    pub fn nothing(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), expected: Expected::Nothing }
+    }
+
+    /// A directory without a mount is at the path.
+    #[must_use]
+    pub fn empty_place(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), expected: Expected::EmptyPlace }
+    }
+
+    /// A file system is mounted at the path, whichever.
+    #[must_use]
+    pub fn file_system(path: impl Into<PathBuf>) -> Self {
+        let expected = Expected::FileSystem { identity: None, device: None, fs_type: None, read_only: None };
+        Self { path: path.into(), expected }
+    }
+
+    /// A block device is at the path.
+    #[must_use]
+    pub fn block_device(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), expected: Expected::BlockDevice { device: None } }
+    }
+
+    /// And it is this part of this file system, as was seen before. Of no meaning to other than file systems.
+    #[must_use]
+    pub fn identity(mut self, expected: MountIdentity) -> Self {
+        if let Expected::FileSystem { identity, .. } = &mut self.expected {
+            *identity = Some(expected);
+        }
+        self
+    }
+
+    /// And it is on, or is, this device. Of no meaning where nothing is expected.
+    #[must_use]
+    pub fn device(mut self, expected: DeviceNumber) -> Self {
+        if let Expected::FileSystem { device, .. } | Expected::BlockDevice { device } = &mut self.expected {
+            *device = Some(expected);
+        }
+        self
+    }
+
+    /// And it is of this type. Of no meaning to other than file systems.
+    #[must_use]
+    pub fn fs_type(mut self, expected: impl Into<String>) -> Self {
+        if let Expected::FileSystem { fs_type, .. } = &mut self.expected {
+            *fs_type = Some(expected.into());
+        }
+        self
+    }
+
+    /// And it can, or cannot, be written to. Of no meaning to other than file systems.
+    #[must_use]
+    pub fn read_only(mut self, expected: bool) -> Self {
+        if let Expected::FileSystem { read_only, .. } = &mut self.expected {
+            *read_only = Some(expected);
+        }
+        self
+    }
+}
+
+/// How a path is, held against what its record says. Each disagreement has a name, and a [`SafeAction`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// All agree.
+    AsExpected,
+    /// A mount should be there and none is, over what is given.
+    NothingMounted(Presence),
+    /// A mount should be there, and the path itself is missing.
+    MissingPath,
+    /// Another file system is mounted there, or another part of it, or another device is there.
+    AnotherDevice {
+        /// What should be.
+        expected: DeviceNumber,
+        /// What is.
+        found: DeviceNumber,
+    },
+    /// Another part of the right file system is mounted there.
+    AnotherRoot {
+        /// The part that should be.
+        expected: PathBuf,
+        /// The part that is.
+        found: PathBuf,
+    },
+    /// A file system of another type is mounted there.
+    AnotherType {
+        /// The type that should be.
+        expected: String,
+        /// The type that is.
+        found: String,
+    },
+    /// The right file system is there, and can be written where it should be only read, or the other way round.
+    OptionsDiffer {
+        /// Whether it is read-only; it should be the opposite.
+        read_only: bool,
+    },
+    /// The right mount is there more than once, one on the other.
+    StackedMounts {
+        /// How many there are, at least 2.
+        count: usize,
+    },
+    /// A mount is there that should be gone.
+    StillMounted {
+        /// It.
+        mount: MountId,
+    },
+    /// Nothing is mounted, as it should be, and an empty place or leftover is still there.
+    Leftover(Presence),
+    /// A file is where a device should be. What is written to it lands on the node's own disk (longhorn/longhorn#8009).
+    RegularFileAtTarget {
+        /// How many bytes it has.
+        size: u64,
+    },
+    /// Something else is there that cannot be a target.
+    UnfitTarget(Presence),
+    /// Somebody else binds the file system, at these mount points.
+    ForeignBind {
+        /// Where, in the order of the table.
+        mount_points: Vec<PathBuf>,
+    },
+    /// The same network share is mounted elsewhere too, perhaps by itself, at these mount points.
+    ShareUsedElsewhere {
+        /// Where, in the order of the table.
+        mount_points: Vec<PathBuf>,
+    },
+    /// The mount is there and its server is gone.
+    DeadMount {
+        /// The number of the system's error.
+        errno: i32,
+    },
+    /// The storage does not answer; nothing can be said.
+    Unreachable,
+}
+
+/// What may be done about a [`Verdict`] without harm to anybody's data.
+#[allow(clippy::exhaustive_enums, reason = "a caller has to know what to do with each")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SafeAction {
+    /// Go on: nothing is wrong.
+    GoOn,
+    /// Make the same call again. The driver said OK and it is not so, or somebody undid it.
+    RepeatCall,
+    /// Make the call that undoes it, and then the call again. What is there is not what was asked for.
+    UndoThenRepeat,
+    /// Remove the empty place with a [`SafeRemoval`](super::SafeRemoval), which refuses if it is not empty.
+    RemoveSafely,
+    /// Keep the mount, tell of it, and do not unstage until it is gone.
+    WaitForHolder,
+    /// Touch nothing and tell: only a person can know what is right.
+    LeaveAlone,
+    /// Ask again later, with back-off.
+    AskAgain,
+}
+
+impl Verdict {
+    /// What may be done about it.
+    #[must_use]
+    pub fn safe_action(&self) -> SafeAction {
+        match self {
+            Self::AsExpected | Self::ShareUsedElsewhere { .. } => SafeAction::GoOn,
+            Self::NothingMounted(_) | Self::MissingPath | Self::StillMounted { .. } => SafeAction::RepeatCall,
+            Self::AnotherDevice { .. }
+            | Self::AnotherRoot { .. }
+            | Self::AnotherType { .. }
+            | Self::OptionsDiffer { .. }
+            | Self::StackedMounts { .. }
+            | Self::DeadMount { .. } => SafeAction::UndoThenRepeat,
+            Self::Leftover(Presence::Directory | Presence::RegularFile { size: 0 }) => {
+                SafeAction::RemoveSafely
+            }
+            Self::ForeignBind { .. } => SafeAction::WaitForHolder,
+            Self::Leftover(_) | Self::RegularFileAtTarget { .. } | Self::UnfitTarget(_) => {
+                SafeAction::LeaveAlone
+            }
+            Self::Unreachable => SafeAction::AskAgain,
+        }
+    }
+
+    /// Whether a file system is mounted at the path, right or not.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        !matches!(
+            self,
+            Self::NothingMounted(_)
+                | Self::MissingPath
+                | Self::Leftover(_)
+                | Self::RegularFileAtTarget { .. }
+                | Self::UnfitTarget(_)
+        )
+    }
+}
+
+/// Holds the record, the mount table and the path against each other.
+///
+/// `inspection` is not needed where the table alone decides, and then costs nothing: a file system that is expected and
+/// in the table as expected. Without it, a dead or hanging mount is not noticed.
+#[must_use]
+pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option<&Inspection>) -> Verdict {
+    let path = &expectation.path;
+    let mount = mount_at(path, table, inspection);
+    let presence = inspection.map(|inspection| inspection.presence);
+    match presence {
+        Some(Presence::Hung) => return Verdict::Unreachable,
+        Some(Presence::Dead { errno }) => return Verdict::DeadMount { errno },
+        _ => {}
+    }
+    match &expectation.expected {
+        Expected::Nothing => match (mount, presence) {
+            (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
+            (None, None | Some(Presence::Missing)) => Verdict::AsExpected,
+            (None, Some(found)) => Verdict::Leftover(found),
+        },
+        Expected::EmptyPlace => match (mount, presence) {
+            (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
+            (None, None | Some(Presence::Directory)) => Verdict::AsExpected,
+            (None, Some(Presence::Missing)) => Verdict::MissingPath,
+            (None, Some(found)) => Verdict::UnfitTarget(found),
+        },
+        Expected::BlockDevice { device } => match presence {
+            Some(Presence::BlockDevice(found)) => match device {
+                Some(expected) if *expected != found => Verdict::AnotherDevice { expected: *expected, found },
+                _ => stacked(mount, table).unwrap_or(Verdict::AsExpected),
+            },
+            Some(Presence::RegularFile { size }) => Verdict::RegularFileAtTarget { size },
+            None | Some(Presence::Missing) => Verdict::MissingPath,
+            Some(found) => Verdict::UnfitTarget(found),
+        },
+        Expected::FileSystem { .. } => match (mount, presence) {
+            (Some(mount), _) => compare(&expectation.expected, mount)
+                .or_else(|| stacked(Some(mount), table))
+                .unwrap_or(Verdict::AsExpected),
+            (None, None) => Verdict::NothingMounted(Presence::Directory),
+            (None, Some(Presence::Missing)) => Verdict::MissingPath,
+            (None, Some(Presence::RegularFile { size })) => Verdict::RegularFileAtTarget { size },
+            (None, Some(Presence::Directory)) => Verdict::NothingMounted(Presence::Directory),
+            (None, Some(found)) => Verdict::UnfitTarget(found),
+        },
+    }
+}
+
+/// Whether somebody else holds what is staged at a path, so that it must not be unstaged.
+///
+/// `known` says which mount points are accounted for: the targets of the volume, and what other volumes' records have. They must
+/// be among them, or one share used by two volumes looks like one that is held (kubernetes-csi/csi-driver-smb#353).
+#[must_use]
+pub fn held(staging: &Path, table: &MountTable, known: impl Fn(&Path) -> bool) -> Verdict {
+    let Some(mount) = table.at(staging) else { return Verdict::AsExpected };
+    let holders = table.holders(mount, known);
+    let at = |kinship| -> Vec<PathBuf> {
+        let holders = holders.iter().filter(|holder| holder.kinship == kinship);
+        holders.map(|holder| holder.mount.mount_point.clone()).collect()
+    };
+    let binds = at(super::Kinship::Bind);
+    if !binds.is_empty() {
+        return Verdict::ForeignBind { mount_points: binds };
+    }
+    let shares = at(super::Kinship::SameShare);
+    if shares.is_empty() { Verdict::AsExpected } else { Verdict::ShareUsedElsewhere { mount_points: shares } }
+}
+
+/// The mount at a path: by the path, or else, since a link on the way hides it from the table, by the id that was seen.
+fn mount_at<'a>(path: &Path, table: &'a MountTable, inspection: Option<&Inspection>) -> Option<&'a Mount> {
+    table.at(path).or_else(|| table.by_id(inspection?.mount?))
+}
+
+fn stacked(mount: Option<&Mount>, table: &MountTable) -> Option<Verdict> {
+    let count = table.stack(&mount?.mount_point).len();
+    (count > 1).then_some(Verdict::StackedMounts { count })
+}
+
+/// The first thing in which a mount is not as expected.
+fn compare(expected: &Expected, mount: &Mount) -> Option<Verdict> {
+    let Expected::FileSystem { identity, device, fs_type, read_only } = expected else { return None };
+    let device = identity.as_ref().map(|identity| identity.device).or(*device);
+    if let Some(expected) = device.filter(|device| *device != mount.device) {
+        return Some(Verdict::AnotherDevice { expected, found: mount.device });
+    }
+    if let Some(identity) = identity.as_ref().filter(|identity| identity.root != mount.root) {
+        return Some(Verdict::AnotherRoot { expected: identity.root.clone(), found: mount.root.clone() });
+    }
+    let found = mount.fs_type.to_string_lossy();
+    let of_identity = identity.as_ref().map(|identity| identity.fs_type.to_string_lossy());
+    if let Some(expected) = of_identity.filter(|expected| *expected != found) {
+        return Some(Verdict::AnotherType { expected: expected.into_owned(), found: found.into_owned() });
+    }
+    if let Some(expected) = fs_type.as_ref().filter(|expected| !is_of_type(&found, expected)) {
+        return Some(Verdict::AnotherType { expected: expected.clone(), found: found.into_owned() });
+    }
+    let is_read_only = mount.is_read_only();
+    read_only
+        .is_some_and(|expected| expected != is_read_only)
+        .then_some(Verdict::OptionsDiffer { read_only: is_read_only })
+}
+
+fn is_of_type(found: &str, expected: &str) -> bool {
+    let Some(rest) = found.strip_prefix(expected) else { return false };
+    rest.is_empty() || rest.starts_with('.') || (expected == "nfs" && rest == "4")
+}

@@ -1,0 +1,240 @@
+use super::super::*;
+use super::*;
+
+const STAGING: &str = "/kubelet/plugins/d/1/staging";
+const TARGET: &str = "/kubelet/pods/p/mount";
+
+fn table(mounts: &str) -> MountTable {
+    let root = "1 0 254:0 / / rw shared:1 - ext4 /dev/root rw\n";
+    MountTable::parse(format!("{root}{mounts}").as_bytes()).unwrap()
+}
+
+fn staged() -> MountTable {
+    table(&format!("20 1 8:1 / {STAGING} rw shared:5 - ext4 /dev/sdb rw\n"))
+}
+
+fn identity() -> MountIdentity {
+    MountIdentity::of(staged().at(Path::new(STAGING)).unwrap())
+}
+
+fn expected() -> Expectation {
+    Expectation::file_system(STAGING).identity(identity()).fs_type("ext4").read_only(false)
+}
+
+fn in_place_of_staging(line: &str) -> Verdict {
+    verdict(&expected(), &table(&line.replace("STAGING", STAGING)), None)
+}
+
+fn seen(presence: Presence) -> Option<Inspection> {
+    Some(Inspection::of(presence))
+}
+
+/// Anchors (f) 9: what a driver mounted is compared in device, part, type, and options, and never taken for right because
+/// something is there.
+#[test]
+fn a_mount_is_right_only_if_all_of_it_is() {
+    let device = |minor| DeviceNumber { major: 8, minor };
+    assert_eq!(verdict(&expected(), &staged(), None), Verdict::AsExpected);
+    for (line, wanted) in [
+        ("", Verdict::NothingMounted(Presence::Directory)),
+        (
+            "20 1 8:2 / STAGING rw - ext4 /dev/sdb rw\n",
+            Verdict::AnotherDevice { expected: device(1), found: device(2) },
+        ),
+        (
+            "20 1 8:1 /part STAGING rw - ext4 /dev/sdb rw\n",
+            Verdict::AnotherRoot { expected: "/".into(), found: "/part".into() },
+        ),
+        (
+            "20 1 8:1 / STAGING rw - xfs /dev/sdb rw\n",
+            Verdict::AnotherType { expected: "ext4".into(), found: "xfs".into() },
+        ),
+        ("20 1 8:1 / STAGING ro - ext4 /dev/sdb rw\n", Verdict::OptionsDiffer { read_only: true }),
+        ("20 1 8:1 / STAGING rw - ext4 /dev/sdb ro\n", Verdict::OptionsDiffer { read_only: true }),
+        (
+            "20 1 8:1 / STAGING rw - ext4 /dev/sdb rw\n21 20 8:1 / STAGING rw - ext4 /dev/sdb rw\n",
+            Verdict::StackedMounts { count: 2 },
+        ),
+        ("20 1 8:1 / STAGING rw - ext4 /dev/other-name rw\n", Verdict::AsExpected),
+    ] {
+        assert_eq!(in_place_of_staging(line), wanted, "{line}");
+    }
+}
+
+#[test]
+fn a_subtype_counts_as_its_type_and_another_type_does_not() {
+    for (found, asked, right) in [
+        ("fuse.sshfs", "fuse", true),
+        ("nfs4", "nfs", true),
+        ("ext4", "ext4", true),
+        ("ext4", "ext", false),
+        ("fuseblk", "fuse", false),
+        ("nfs", "nfs4", false),
+    ] {
+        let table = table(&format!("20 1 0:9 / {STAGING} rw - {found} x rw\n"));
+        let verdict = verdict(&Expectation::file_system(STAGING).fs_type(asked), &table, None);
+        assert_eq!(verdict == Verdict::AsExpected, right, "{found} for {asked}");
+    }
+}
+
+/// Anchors (f) 9: an OK without an unmount is seen, as in moosefs/moosefs-csi#34.
+#[test]
+fn what_should_be_gone_and_is_not_has_a_name() {
+    let gone = Expectation::nothing(STAGING);
+    let still = Verdict::StillMounted { mount: MountId::new(20) };
+    assert_eq!(verdict(&gone, &staged(), seen(Presence::Directory).as_ref()), still);
+    assert_eq!(still.safe_action(), SafeAction::RepeatCall);
+    let none = table("");
+    for (presence, wanted, action) in [
+        (Presence::Missing, Verdict::AsExpected, SafeAction::GoOn),
+        (Presence::Directory, Verdict::Leftover(Presence::Directory), SafeAction::RemoveSafely),
+        (
+            Presence::RegularFile { size: 0 },
+            Verdict::Leftover(Presence::RegularFile { size: 0 }),
+            SafeAction::RemoveSafely,
+        ),
+        (
+            Presence::RegularFile { size: 1 },
+            Verdict::Leftover(Presence::RegularFile { size: 1 }),
+            SafeAction::LeaveAlone,
+        ),
+        (Presence::Symlink, Verdict::Leftover(Presence::Symlink), SafeAction::LeaveAlone),
+        (Presence::Hung, Verdict::Unreachable, SafeAction::AskAgain),
+    ] {
+        let found = verdict(&gone, &none, seen(presence).as_ref());
+        assert_eq!((found.safe_action(), found), (action, wanted));
+    }
+}
+
+/// Anchors (f) 15: a mount whose server was killed is in the table as ever, and found by a look into it.
+#[test]
+fn a_dead_or_hanging_mount_is_no_right_one() {
+    for inspection in [
+        Inspection::of(Presence::Dead { errno: 107 }),
+        Inspection::mounted(Presence::Dead { errno: 107 }, MountId::new(20)),
+    ] {
+        let found = verdict(&expected(), &staged(), Some(&inspection));
+        assert_eq!(found, Verdict::DeadMount { errno: 107 });
+        assert_eq!(found.safe_action(), SafeAction::UndoThenRepeat);
+    }
+    let hung = verdict(&expected(), &staged(), seen(Presence::Hung).as_ref());
+    assert_eq!((hung.safe_action(), hung), (SafeAction::AskAgain, Verdict::Unreachable));
+}
+
+/// Anchors (f) 23: a file where a device should be is refused (longhorn/longhorn#8009).
+#[test]
+fn a_file_is_not_taken_for_a_block_device() {
+    let right = DeviceNumber { major: 8, minor: 1 };
+    let other = DeviceNumber { major: 8, minor: 2 };
+    let block = Expectation::block_device(TARGET).device(right);
+    for (presence, wanted) in [
+        (Presence::BlockDevice(right), Verdict::AsExpected),
+        (Presence::BlockDevice(other), Verdict::AnotherDevice { expected: right, found: other }),
+        (Presence::RegularFile { size: 0 }, Verdict::RegularFileAtTarget { size: 0 }),
+        (Presence::RegularFile { size: 9 }, Verdict::RegularFileAtTarget { size: 9 }),
+        (Presence::CharacterDevice(right), Verdict::UnfitTarget(Presence::CharacterDevice(right))),
+        (Presence::Directory, Verdict::UnfitTarget(Presence::Directory)),
+        (Presence::Missing, Verdict::MissingPath),
+    ] {
+        assert_eq!(verdict(&block, &table(""), seen(presence).as_ref()), wanted);
+    }
+    assert_eq!(Verdict::RegularFileAtTarget { size: 0 }.safe_action(), SafeAction::LeaveAlone);
+    let file = seen(Presence::RegularFile { size: 0 });
+    assert_eq!(
+        verdict(&Expectation::file_system(TARGET), &table(""), file.as_ref()),
+        Verdict::RegularFileAtTarget { size: 0 }
+    );
+}
+
+#[test]
+fn a_path_with_a_link_on_the_way_is_found_by_the_id_of_its_mount() {
+    let linked = Expectation { path: "/link/staging".into(), ..expected() };
+    let inspection = Inspection::mounted(Presence::Directory, MountId::new(20));
+    assert_eq!(verdict(&linked, &staged(), Some(&inspection)), Verdict::AsExpected);
+    assert_eq!(
+        verdict(&linked, &staged(), seen(Presence::Directory).as_ref()),
+        Verdict::NothingMounted(Presence::Directory)
+    );
+}
+
+/// Anchors (f) 12: a bind of the staging that nobody knows holds it.
+#[test]
+fn a_bind_that_is_not_ours_holds_the_staging() {
+    let binds = format!(
+        "20 1 8:1 / {STAGING} rw shared:5 - ext4 /dev/sdb rw\n21 1 8:1 / {TARGET} rw shared:5 - ext4 /dev/sdb rw\n\
+         22 1 8:1 /sub /foreign rw - ext4 /dev/sdb rw\n23 1 8:2 / /unrelated rw - ext4 /dev/sdc rw\n"
+    );
+    let table = table(&binds);
+    let known = |path: &Path| path == Path::new(TARGET);
+    let found = held(Path::new(STAGING), &table, known);
+    assert_eq!(found, Verdict::ForeignBind { mount_points: vec!["/foreign".into()] });
+    assert_eq!(found.safe_action(), SafeAction::WaitForHolder);
+    let known = |path: &Path| path == Path::new(TARGET) || path == Path::new("/foreign");
+    assert_eq!(held(Path::new(STAGING), &table, known), Verdict::AsExpected);
+    assert_eq!(held(Path::new("/nothing"), &table, |_| false), Verdict::AsExpected);
+}
+
+/// Anchors (f) 12: the state directory lies on a bind-mounted root, and every mount in it is seen twice
+/// (kubernetes-sigs/aws-ebs-csi-driver#1264). The second sight is no holder.
+#[test]
+fn a_mount_seen_twice_through_a_bound_directory_is_no_holder() {
+    let seen_twice = |group: &str| {
+        table(&format!(
+            "10 1 254:0 /kubelet /mirror rw {group} - ext4 /dev/root rw\n\
+             20 1 8:1 / {STAGING} rw shared:5 - ext4 /dev/sdb rw\n\
+             21 10 8:1 / /mirror/plugins/d/1/staging rw shared:5 - ext4 /dev/sdb rw\n\
+             22 1 8:1 / {TARGET} rw shared:5 - ext4 /dev/sdb rw\n\
+             23 10 8:1 / /mirror/pods/p/mount rw shared:5 - ext4 /dev/sdb rw\n"
+        ))
+    };
+    let known = |path: &Path| path == Path::new(TARGET);
+    for spread in ["shared:1", "master:1"] {
+        assert_eq!(held(Path::new(STAGING), &seen_twice(spread), known), Verdict::AsExpected, "{spread}");
+    }
+    // In a directory that receives no mounts, somebody bound it by hand, and that holds.
+    let mirrored = ["/mirror/plugins/d/1/staging", "/mirror/pods/p/mount"].map(PathBuf::from).to_vec();
+    assert_eq!(
+        held(Path::new(STAGING), &seen_twice("shared:9"), known),
+        Verdict::ForeignBind { mount_points: mirrored }
+    );
+}
+
+/// Anchors (f) 12: one network share is mounted by two volumes (kubernetes-csi/csi-driver-smb#353). To the kernel it is one
+/// file system; the place tells the mounts apart, and neither holds the other.
+#[test]
+fn one_share_of_two_volumes_does_not_hold_either() {
+    let other = "/kubelet/plugins/d/2/staging";
+    let shares = |group: &str| {
+        table(&format!(
+            "20 1 0:60 / {STAGING} rw shared:5 - cifs //server/share rw\n\
+             21 1 0:60 / {other} rw {group}- cifs //server/share rw\n"
+        ))
+    };
+    let staging = Path::new(STAGING);
+    assert_eq!(held(staging, &shares("shared:6 "), |path| path == Path::new(other)), Verdict::AsExpected);
+    let elsewhere = Verdict::ShareUsedElsewhere { mount_points: vec![other.into()] };
+    assert_eq!(held(staging, &shares("shared:6 "), |_| false), elsewhere);
+    assert_eq!(held(staging, &shares(""), |_| false), elsewhere);
+    assert_eq!(elsewhere.safe_action(), SafeAction::GoOn);
+    // In the same group it is a bind of this very mount.
+    let bind = Verdict::ForeignBind { mount_points: vec![other.into()] };
+    assert_eq!(held(staging, &shares("shared:5 "), |_| false), bind);
+    for path in [STAGING, other] {
+        let table = shares("shared:6 ");
+        let right = Expectation::file_system(path).device(DeviceNumber { major: 0, minor: 60 });
+        assert_eq!(verdict(&right, &table, None), Verdict::AsExpected);
+    }
+}
+
+#[test]
+fn an_empty_place_has_no_mount_and_no_other_thing() {
+    let place = Expectation::empty_place(STAGING);
+    assert_eq!(verdict(&place, &table(""), seen(Presence::Directory).as_ref()), Verdict::AsExpected);
+    assert_eq!(verdict(&place, &table(""), seen(Presence::Missing).as_ref()), Verdict::MissingPath);
+    assert_eq!(
+        verdict(&place, &table(""), seen(Presence::Symlink).as_ref()),
+        Verdict::UnfitTarget(Presence::Symlink)
+    );
+    let still = Verdict::StillMounted { mount: MountId::new(20) };
+    assert_eq!(verdict(&place, &staged(), None), still);
+}
