@@ -1,0 +1,130 @@
+//! How a volume is used: mounted or as a block device, and by how many.
+
+use std::fmt;
+
+#[cfg(feature = "runtime")]
+use csi_proto::csi::v1::{
+    VolumeCapability,
+    volume_capability::{AccessType, MountVolume},
+};
+
+pub use csi_proto::csi::v1::volume_capability::access_mode::Mode as AccessMode;
+
+/// How a volume appears at its target.
+#[allow(clippy::exhaustive_enums, reason = "the two access types of the spec")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// As a mounted file system.
+    Filesystem {
+        /// Its type, such as `ext4`, at most 128 bytes; the driver chooses if empty.
+        fs_type: String,
+        /// The mount options, at most 64 KiB together. They may be sensitive (spec, message `MountVolume`), so `Debug`
+        /// leaves them out.
+        mount_flags: Vec<String>,
+    },
+    /// As a raw block device.
+    Block,
+}
+
+impl Access {
+    /// A file system of the driver's choice, with no mount options of one's own.
+    #[must_use]
+    pub fn filesystem() -> Self {
+        Self::Filesystem { fs_type: String::new(), mount_flags: Vec::new() }
+    }
+
+    /// Whether the volume is a raw block device.
+    #[must_use]
+    pub fn is_block(&self) -> bool {
+        matches!(self, Self::Block)
+    }
+
+    /// The mount options; none for a block device.
+    #[cfg(feature = "runtime")]
+    pub(super) fn mount_flags(&self) -> &[String] {
+        match self {
+            Self::Filesystem { mount_flags, .. } => mount_flags,
+            Self::Block => &[],
+        }
+    }
+
+    /// The capability as a request has it.
+    #[cfg(feature = "runtime")]
+    pub(super) fn capability(
+        &self,
+        mode: AccessMode,
+        selinux_flag: Option<String>,
+        mount_group: Option<u32>,
+    ) -> VolumeCapability {
+        let capability = match self {
+            Self::Block => VolumeCapability::block(),
+            Self::Filesystem { fs_type, mount_flags } => {
+                let mount = MountVolume {
+                    fs_type: fs_type.clone(),
+                    mount_flags: mount_flags.iter().cloned().chain(selinux_flag).collect(),
+                    volume_mount_group: mount_group.map(|group| group.to_string()).unwrap_or_default(),
+                };
+                VolumeCapability { access_type: Some(AccessType::Mount(mount)), access_mode: None }
+            }
+        };
+        capability.with_mode(mode)
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filesystem { fs_type, mount_flags } => f
+                .debug_struct("Filesystem")
+                .field("fs_type", fs_type)
+                .field("mount_flags", &format_args!("{} stripped", mount_flags.len()))
+                .finish(),
+            Self::Block => f.write_str("Block"),
+        }
+    }
+}
+
+/// The mode to send to a driver that does or does not know the two modes which count the workloads of one node.
+///
+/// They came late to the spec and are alpha still; Kubernetes falls back to the mode that every driver knows.
+#[cfg(any(feature = "runtime", test))]
+pub(super) fn sent_mode(mode: AccessMode, single_node_multi_writer: bool) -> AccessMode {
+    match mode {
+        AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter
+            if !single_node_multi_writer =>
+        {
+            AccessMode::SingleNodeWriter
+        }
+        mode => mode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_late_modes_fall_back_where_the_driver_lacks_them_and_the_others_never_do() {
+        use AccessMode::*;
+        for mode in [SingleNodeSingleWriter, SingleNodeMultiWriter] {
+            assert_eq!((sent_mode(mode, true), sent_mode(mode, false)), (mode, SingleNodeWriter));
+        }
+        for mode in [
+            SingleNodeWriter,
+            SingleNodeReaderOnly,
+            MultiNodeReaderOnly,
+            MultiNodeSingleWriter,
+            MultiNodeMultiWriter,
+        ] {
+            assert_eq!((sent_mode(mode, true), sent_mode(mode, false)), (mode, mode));
+        }
+    }
+
+    #[test]
+    fn mount_flags_are_not_printed() {
+        let access =
+            Access::Filesystem { fs_type: "cifs".into(), mount_flags: vec!["password=hunter2".into()] };
+        let printed = format!("{access:?}");
+        assert!(!printed.contains("hunter2") && printed.contains("cifs"), "{printed}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Who uses a volume, and where.
+
+use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
+use super::mount_path::MountPath;
+use crate::name::ConsumerId;
+
+/// One user of a volume with its target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConsumerSpec {
+    id: ConsumerId,
+    target_path: MountPath,
+    read_only: bool,
+    fs_group: Option<u32>,
+    pod: Option<PodInfo>,
+}
+
+impl ConsumerSpec {
+    /// A user that reads and writes, and is no pod.
+    #[must_use]
+    pub fn new(id: ConsumerId, target_path: MountPath) -> Self {
+        Self { id, target_path, read_only: false, fs_group: None, pod: None }
+    }
+
+    /// Publish for reading only. Default: false.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// The group that shall own the files, in place of the volume's. Default: the volume's.
+    #[must_use]
+    pub fn fs_group(mut self, group: u32) -> Self {
+        self.fs_group = Some(group);
+        self
+    }
+
+    /// The pod that this is, for drivers that ask for it (`podInfoOnMount`, `tokenRequests`).
+    #[must_use]
+    pub fn pod(mut self, pod: PodInfo) -> Self {
+        self.pod = Some(pod);
+        self
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn id(&self) -> &ConsumerId {
+        &self.id
+    }
+
+    /// Where the volume shall appear.
+    #[must_use]
+    pub fn target_path(&self) -> &MountPath {
+        &self.target_path
+    }
+
+    /// Whether it asked to read only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The group that was asked for here.
+    #[must_use]
+    pub fn own_fs_group(&self) -> Option<u32> {
+        self.fs_group
+    }
+
+    /// The pod that this is.
+    #[must_use]
+    pub fn pod_info(&self) -> Option<&PodInfo> {
+        self.pod.as_ref()
+    }
+}
+
+/// What a driver may be told of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodInfo {
+    name: String,
+    namespace: String,
+    uid: String,
+    service_account: String,
+}
+
+impl PodInfo {
+    /// Checks the names of a pod: 1 to 253 bytes each, without control characters. Only the service account may be
+    /// empty.
+    ///
+    /// # Errors
+    /// If one of them is empty, too long, or has a control character.
+    pub fn new(
+        name: impl Into<String>,
+        namespace: impl Into<String>,
+        uid: impl Into<String>,
+        service_account: impl Into<String>,
+    ) -> Result<Self, InvalidSpec> {
+        let pod = Self {
+            name: name.into(),
+            namespace: namespace.into(),
+            uid: uid.into(),
+            service_account: service_account.into(),
+        };
+        for (field, value) in
+            [("pod.name", &pod.name), ("pod.namespace", &pod.namespace), ("pod.uid", &pod.uid)]
+        {
+            if value.is_empty() {
+                return Err(InvalidSpec::Empty { field });
+            }
+            bounds::text(field, value, MAX_SHORT_BYTES)?;
+        }
+        bounds::text("serviceAccount.name", &pod.service_account, MAX_SHORT_BYTES)?;
+        Ok(pod)
+    }
+
+    /// The pod's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The pod's namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The pod's UID.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The name of the pod's service account; may be empty.
+    #[must_use]
+    pub fn service_account(&self) -> &str {
+        &self.service_account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_pod_are_bounded_and_only_the_account_may_be_empty() {
+        assert!(PodInfo::new("web-0", "default", "9f0c", "").is_ok());
+        assert_eq!(PodInfo::new("web-0", "", "9f0c", ""), Err(InvalidSpec::Empty { field: "pod.namespace" }));
+        let long = PodInfo::new("n".repeat(254), "default", "9f0c", "");
+        assert_eq!(long, Err(InvalidSpec::TooLong { field: "pod.name", found: 254, bound: 253 }));
+        let garbled = PodInfo::new("web-0", "default", "9f0c", "a\tb");
+        assert_eq!(garbled, Err(InvalidSpec::Character { field: "serviceAccount.name", found: '\t' }));
+    }
+}

@@ -1,0 +1,279 @@
+//! A driver that is connected to again whenever that is needed.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use tokio::sync::Mutex;
+
+use super::call_error::CallError;
+use super::channel::{Channel, DialError};
+use super::generation::{Dealings, Generation};
+use super::identify::identify;
+use super::operation::Operation;
+use super::outcome::CallOutcome;
+use super::policy::DriverPolicy;
+use super::process::Predecessors;
+use super::secrets::Secrets;
+use super::settings::{InvalidSettings, Settings};
+use super::strip::bounded;
+use super::volume_spec::VolumeSpec;
+use crate::registry::DriverEndpoint;
+
+/// A storage driver behind its socket. Clones are the same driver.
+///
+/// It holds at most one connection, a [`Generation`], and makes the next one when it is asked for after the last has
+/// broken. It does not try by itself, and waits for nothing between tries: how often to ask is the caller's business.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use csi_proto::DriverName;
+/// # use volume_manager::driver::{
+/// #     Driver, DriverPolicy, MountPath, NoSecrets, Operation, Settings, VolumeSpec,
+/// # };
+/// # async fn stage(volume: VolumeSpec) -> Result<(), Box<dyn std::error::Error>> {
+/// let name = DriverName::new("hostpath.csi.example.org")?;
+/// let endpoint = "unix:///plugins/hostpath/csi.sock".parse()?;
+/// let driver = Driver::new(name, endpoint, DriverPolicy::default(), Settings::default(), Arc::new(NoSecrets))?;
+///
+/// let generation = driver.generation().await?;
+/// if generation.facts().capabilities.node.stage_unstage {
+///     let staging_path = MountPath::new("/var/lib/edge/volumes/1/staging")?;
+///     generation.call(&volume, &Operation::NodeStage { staging_path }).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Driver(Arc<Shared>);
+
+struct Shared {
+    name: DriverName,
+    endpoint: DriverEndpoint,
+    dealings: Arc<Dealings>,
+    present: std::sync::Mutex<Option<Arc<Generation>>>,
+    /// How many tries to connect have ended.
+    tries: AtomicU64,
+    /// Held by the one who connects; how the last try failed.
+    connecting: Mutex<Option<ConnectError>>,
+    lineage: Arc<std::sync::Mutex<Lineage>>,
+}
+
+/// What outlives an announcement.
+#[derive(Default)]
+struct Lineage {
+    generations: u64,
+    predecessors: Predecessors,
+}
+
+impl Driver {
+    /// A driver that was announced. Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// If a setting is out of bounds.
+    pub fn new(
+        name: DriverName,
+        endpoint: DriverEndpoint,
+        policy: DriverPolicy,
+        settings: Settings,
+        secrets: Arc<dyn Secrets>,
+    ) -> Result<Self, InvalidSettings> {
+        settings.check()?;
+        let dealings = Dealings { policy, settings, secrets };
+        Ok(Self::announced(name, endpoint, dealings, Arc::default()))
+    }
+
+    /// The same driver after it was announced anew, perhaps elsewhere or with another policy.
+    ///
+    /// What is known of the processes that served it stays known, so this and not [`new`](Self::new) is for a driver that
+    /// comes back. The old one keeps its connection, for the calls that are under way.
+    #[must_use]
+    pub fn announced_anew(&self, endpoint: DriverEndpoint, policy: DriverPolicy) -> Self {
+        let Dealings { settings, secrets, .. } = &*self.0.dealings;
+        let dealings = Dealings { policy, settings: settings.clone(), secrets: secrets.clone() };
+        Self::announced(self.0.name.clone(), endpoint, dealings, self.0.lineage.clone())
+    }
+
+    fn announced(
+        name: DriverName,
+        endpoint: DriverEndpoint,
+        dealings: Dealings,
+        lineage: Arc<std::sync::Mutex<Lineage>>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            name,
+            endpoint,
+            dealings: Arc::new(dealings),
+            present: std::sync::Mutex::new(None),
+            tries: AtomicU64::new(0),
+            connecting: Mutex::const_new(None),
+            lineage,
+        }))
+    }
+
+    /// The name that the driver was announced under.
+    #[must_use]
+    pub fn name(&self) -> &DriverName {
+        &self.0.name
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn endpoint(&self) -> &DriverEndpoint {
+        &self.0.endpoint
+    }
+
+    /// What its CSIDriver object says.
+    #[must_use]
+    pub fn policy(&self) -> &DriverPolicy {
+        &self.0.dealings.policy
+    }
+
+    /// The present generation, if its connection is there.
+    #[must_use]
+    pub fn present(&self) -> Option<Arc<Generation>> {
+        let present = self.0.present.lock().unwrap_or_else(PoisonError::into_inner);
+        present.as_ref().filter(|generation| !generation.is_closed()).cloned()
+    }
+
+    /// The present generation, or a new one: dialled, ready, known by its name, and asked for its capabilities.
+    ///
+    /// Those who ask at the same time share one try and its end. Safe to be dropped.
+    ///
+    /// # Errors
+    /// If the driver cannot be reached, is not ready in time, is another one, or does not say what it must.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with its I/O and time drivers enabled.
+    pub async fn generation(&self) -> Result<Arc<Generation>, ConnectError> {
+        if let Some(present) = self.present() {
+            return Ok(present);
+        }
+        let shared = &*self.0;
+        let tries = shared.tries.load(Ordering::Acquire);
+        let mut connecting = shared.connecting.lock().await;
+        if let Some(present) = self.present() {
+            return Ok(present);
+        }
+        if shared.tries.load(Ordering::Acquire) != tries
+            && let Some(failure) = &*connecting
+        {
+            return Err(failure.clone());
+        }
+        let connected = shared.connect().await;
+        *connecting = connected.as_ref().err().cloned();
+        shared.tries.fetch_add(1, Ordering::Release);
+        let generation = Arc::new(connected?);
+        let mut present = shared.present.lock().unwrap_or_else(PoisonError::into_inner);
+        *present = Some(generation.clone());
+        Ok(generation)
+    }
+
+    /// Makes a call over the present generation, or a new one.
+    ///
+    /// # Errors
+    /// As [`Generation::call`]; [`CallError::NotSent`] if there is no connection to be had.
+    pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
+        let generation = self.generation().await.map_err(|error| {
+            let reason = bounded(&error.to_string(), 1024);
+            CallError::NotSent { method: operation.method(), reason }
+        })?;
+        generation.call(volume, operation).await
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("name", self.name())
+            .field("endpoint", self.endpoint())
+            .field("present", &self.present().map(|generation| generation.number()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    async fn connect(&self) -> Result<Generation, ConnectError> {
+        let settings = &self.dealings.settings;
+        let path = || self.endpoint.path().to_owned();
+        let dialled = Channel::dial(&self.endpoint, settings.dial).await;
+        let (channel, process) = dialled.map_err(|error| match error {
+            DialError::Io(error) => {
+                ConnectError::Dial { path: path(), kind: error.kind(), reason: error.to_string() }
+            }
+            DialError::Http2(error) => ConnectError::Http2 { path: path(), reason: error.to_string() },
+            DialError::Late => ConnectError::Late { path: path(), bound: settings.dial },
+        })?;
+        let facts = identify(&channel, &self.name, settings).await?;
+        let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        lineage.generations += 1;
+        Ok(Generation {
+            number: lineage.generations,
+            facts,
+            earlier_ended: lineage.predecessors.succeeded_by(process),
+            channel,
+            dealings: self.dealings.clone(),
+        })
+    }
+}
+
+/// Why there is no new generation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody could be reached.
+    #[error("dialling {}: {reason}", path.display())]
+    Dial {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        kind: io::ErrorKind,
+        /// The same, in words.
+        reason: String,
+    },
+    /// Reached, but not in HTTP/2.
+    #[error("{} does not speak HTTP/2: {reason}", path.display())]
+    Http2 {
+        /// The socket.
+        path: PathBuf,
+        /// What came instead.
+        reason: String,
+    },
+    /// Not reached in time.
+    #[error("dialling {} took longer than {bound:?}", path.display())]
+    Late {
+        /// The socket.
+        path: PathBuf,
+        /// The time that it had.
+        bound: Duration,
+    },
+    /// Another plugin serves there.
+    #[error(
+        "wrong plugin on the socket: {expected} was announced, and {found:?} answers; correct the endpoint or the name"
+    )]
+    WrongPlugin {
+        /// The name that was announced.
+        expected: DriverName,
+        /// The name that GetPluginInfo answered, at most 128 bytes of it.
+        found: String,
+    },
+    /// The driver is still starting.
+    #[error("the driver was not ready within {within:?}; see its log for what it waits for")]
+    NotReady {
+        /// The time that it had.
+        within: Duration,
+    },
+    /// The driver says that it cannot work.
+    #[error("the driver says that it is not healthy: {message}")]
+    Unhealthy {
+        /// What Probe answered, at most 4 KiB.
+        message: String,
+    },
+    /// A call that it must answer was not answered well.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}

@@ -1,0 +1,266 @@
+//! A driver from one connection to the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::Method;
+use csi_proto::csi::v1::{
+    ControllerExpandVolumeResponse, ControllerPublishVolumeResponse, ControllerUnpublishVolumeResponse,
+    NodeExpandVolumeResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
+    NodeGetVolumeStatsRequest, NodePublishVolumeResponse, NodeStageVolumeResponse,
+    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse,
+};
+use prost::Message;
+use tokio::time::timeout;
+
+use super::bounds::MAX_CONTEXT_BYTES;
+use super::call_error::CallError;
+use super::channel::{Channel, Limits};
+use super::facts::DriverFacts;
+use super::operation::{CapacityRange, Operation};
+use super::outcome::CallOutcome;
+use super::policy::DriverPolicy;
+use super::request::Requests;
+use super::secret_error::SecretError;
+use super::secret_reference::SecretReference;
+use super::secret_values::SecretValues;
+use super::secrets::Secrets;
+use super::settings::Settings;
+use super::stats::{self, StatsAnswer};
+use super::strip::Stripper;
+use super::tokens::{self, ServiceAccountToken};
+use super::volume_spec::VolumeSpec;
+
+/// One connection to a driver, and what the driver said when it was made. Facts never change within a generation.
+///
+/// Any number of calls may be under way at once; that of one volume follow each other is the caller's business.
+#[derive(Debug)]
+pub struct Generation {
+    pub(super) number: u64,
+    pub(super) facts: DriverFacts,
+    pub(super) earlier_ended: bool,
+    pub(super) channel: Channel,
+    pub(super) dealings: Arc<Dealings>,
+}
+
+/// What is the same for all generations of a driver.
+pub(super) struct Dealings {
+    pub(super) policy: DriverPolicy,
+    pub(super) settings: Settings,
+    pub(super) secrets: Arc<dyn Secrets>,
+}
+
+impl std::fmt::Debug for Dealings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dealings")
+            .field("policy", &self.policy)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Generation {
+    /// 1 for the first connection of a [`Driver`](super::Driver), and one more for each that follows, over all its
+    /// announcements.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What the driver is and can do.
+    #[must_use]
+    pub fn facts(&self) -> &DriverFacts {
+        &self.facts
+    }
+
+    /// Whether every process that served an earlier generation is certain to have ended, so that no call of theirs still
+    /// runs in it. False for the first generation: nothing is known of what was before, such as before this side was
+    /// started anew.
+    ///
+    /// A connection can break while the driver lives on, so a new generation alone proves nothing. Processes are told by
+    /// the socket's credentials and by `/proc`; where these cannot be seen, such as from another PID namespace, this is
+    /// false. A process that the driver has started and left behind is not looked for.
+    #[must_use]
+    pub fn earlier_processes_ended(&self) -> bool {
+        self.earlier_ended
+    }
+
+    /// Whether the connection is gone, or the driver takes no more calls over it. Calls that are under way may still end
+    /// well in the latter case.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.channel.is_closed()
+    }
+
+    /// Waits until the connection is known to be gone, or to take no more calls. Safe to be dropped.
+    pub async fn closed(&self) {
+        self.channel.closed().await;
+    }
+
+    /// Makes a call, and waits for its end until its deadline.
+    ///
+    /// Secrets are resolved first, outside of the deadline. If the future is dropped the call may go on in the driver.
+    ///
+    /// # Errors
+    /// Says whether the driver answered with a code, and whether the call was sent.
+    pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
+        let method = operation.method();
+        let refused = |reason| CallError::Request { method, reason };
+        let requests = Requests { volume, facts: &self.facts, policy: &self.dealings.policy };
+        requests.check(operation).map_err(refused)?;
+        let resolved = timeout(self.dealings.settings.secrets, self.resolve(&requests, operation)).await;
+        let late = SecretError::Late { bound: self.dealings.settings.secrets };
+        let (secrets, issued) =
+            resolved.unwrap_or(Err(late)).map_err(|reason| CallError::Secret { method, reason })?;
+        let sensitive = secrets.values().chain(issued.iter().flatten().map(ServiceAccountToken::token));
+        let flags = volume.access().mount_flags().iter().map(String::as_str);
+        let stripper = Stripper::new(sensitive.chain(flags.filter(|flag| flag.contains('='))));
+        let to = Call { generation: self, method, stripper: &stripper };
+        match operation {
+            Operation::ControllerPublish => {
+                let request = requests.controller_publish(&secrets).map_err(refused)?;
+                let answer: ControllerPublishVolumeResponse = to.send(request).await?;
+                attached(answer).map_err(|reason| CallError::Answer { method, reason })
+            }
+            Operation::ControllerUnpublish { node_id } => {
+                let request = requests.controller_unpublish(node_id.as_ref(), &secrets).map_err(refused)?;
+                let ControllerUnpublishVolumeResponse {} = to.send(request).await?;
+                Ok(CallOutcome::Done)
+            }
+            Operation::NodeStage { staging_path } => {
+                let NodeStageVolumeResponse {} = to.send(requests.node_stage(staging_path, &secrets)).await?;
+                Ok(CallOutcome::Done)
+            }
+            Operation::NodeUnstage { staging_path } => {
+                let request = NodeUnstageVolumeRequest {
+                    volume_id: requests.volume_id(),
+                    staging_target_path: staging_path.as_str().to_owned(),
+                };
+                let NodeUnstageVolumeResponse {} = to.send(request).await?;
+                Ok(CallOutcome::Done)
+            }
+            Operation::NodePublish { consumer, staging_path } => {
+                let tokens = issued.as_deref().map(tokens::json);
+                let request = requests.node_publish(consumer, staging_path, tokens, &secrets);
+                let NodePublishVolumeResponse {} = to.send(request).await?;
+                Ok(CallOutcome::Done)
+            }
+            Operation::NodeUnpublish { target_path } => {
+                let request = NodeUnpublishVolumeRequest {
+                    volume_id: requests.volume_id(),
+                    target_path: target_path.as_str().to_owned(),
+                };
+                let NodeUnpublishVolumeResponse {} = to.send(request).await?;
+                Ok(CallOutcome::Done)
+            }
+            Operation::ControllerExpand { size } => {
+                let answer = to.send(requests.controller_expand(*size, &secrets)).await?;
+                controller_expanded(answer, *size).map_err(|reason| CallError::Answer { method, reason })
+            }
+            Operation::NodeExpand { size, volume_path, staging_path } => {
+                let request = requests.node_expand(*size, volume_path, staging_path, &secrets);
+                let answer: NodeExpandVolumeResponse = to.send(request).await?;
+                node_expanded(answer, *size).map_err(|reason| CallError::Answer { method, reason })
+            }
+            Operation::Stats { volume_path, staging_path } => {
+                let request = NodeGetVolumeStatsRequest {
+                    volume_id: requests.volume_id(),
+                    volume_path: volume_path.as_str().to_owned(),
+                    staging_target_path: requests.staging(staging_path),
+                };
+                let answer: StatsAnswer = to.send(request).await?;
+                let has_condition = self.facts.capabilities.node.volume_condition;
+                Ok(CallOutcome::Stats(stats::stats(answer, has_condition)))
+            }
+            Operation::Health { volume_path, staging_path } => {
+                let request = NodeGetVolumeHealthRequest {
+                    volume_id: requests.volume_id(),
+                    volume_publish_path: volume_path.as_ref().map(ToString::to_string).unwrap_or_default(),
+                    staging_target_path: requests.staging(staging_path),
+                };
+                let answer: NodeGetVolumeHealthResponse = to.send(request).await?;
+                Ok(CallOutcome::Health(stats::health(answer)))
+            }
+        }
+    }
+
+    /// The secret of a call, and its tokens if the driver wants some.
+    async fn resolve(
+        &self,
+        requests: &Requests<'_>,
+        operation: &Operation,
+    ) -> Result<(SecretValues, Option<Vec<ServiceAccountToken>>), SecretError> {
+        let Dealings { policy, secrets, .. } = &*self.dealings;
+        let values = match requests.secret(operation) {
+            None => SecretValues::default(),
+            Some(reference) => {
+                let values = secrets.secret(reference).await?;
+                let found = values.bytes();
+                if found > SecretReference::MAX_VALUE_BYTES {
+                    return Err(SecretError::TooLarge { reference: reference.clone(), found });
+                }
+                values
+            }
+        };
+        let pod = match operation {
+            Operation::NodePublish { consumer, .. } if !policy.token_requests.is_empty() => {
+                consumer.pod_info()
+            }
+            _ => None,
+        };
+        let issued = match pod {
+            Some(pod) => Some(secrets.service_account_tokens(pod, &policy.token_requests).await?),
+            None => None,
+        };
+        Ok((values, issued))
+    }
+}
+
+/// One call that is about to be made.
+struct Call<'a> {
+    generation: &'a Generation,
+    method: Method,
+    stripper: &'a Stripper<'a>,
+}
+
+impl Call<'_> {
+    async fn send<Q: Message, A: Message + Default>(&self, request: Q) -> Result<A, CallError> {
+        let settings = &self.generation.dealings.settings;
+        let bound: Duration = settings.bound(self.method);
+        let limits = Limits { bound, max_answer: settings.max_answer };
+        self.generation.channel.call(self.method, request, limits, self.stripper).await
+    }
+}
+
+fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, String> {
+    let publish_context = answer.publish_context;
+    let found: usize = publish_context.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if found > MAX_CONTEXT_BYTES {
+        return Err(format!("publish_context has {found} bytes; at most {MAX_CONTEXT_BYTES} are kept"));
+    }
+    Ok(CallOutcome::Attached { publish_context })
+}
+
+fn controller_expanded(
+    answer: ControllerExpandVolumeResponse,
+    size: CapacityRange,
+) -> Result<CallOutcome, String> {
+    let found = answer.capacity_bytes;
+    let capacity_bytes = u64::try_from(found).unwrap_or(0);
+    if capacity_bytes < size.required() {
+        return Err(format!("capacity_bytes is {found}, and {} were required", size.required()));
+    }
+    let node_expansion_required = answer.node_expansion_required;
+    Ok(CallOutcome::ControllerExpanded { capacity_bytes, node_expansion_required })
+}
+
+fn node_expanded(answer: NodeExpandVolumeResponse, size: CapacityRange) -> Result<CallOutcome, String> {
+    let found = answer.capacity_bytes;
+    let capacity_bytes = u64::try_from(found).ok().filter(|bytes| *bytes != 0);
+    // A file system takes some of its device for itself, so less than required is no contradiction here.
+    match capacity_bytes {
+        None if found < 0 => Err(format!("capacity_bytes is {found}, and {} were required", size.required())),
+        capacity_bytes => Ok(CallOutcome::NodeExpanded { capacity_bytes }),
+    }
+}

@@ -1,0 +1,153 @@
+//! What a driver is asked when it is connected to, before the first volume.
+
+use csi_proto::csi::v1::{
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, GetPluginCapabilitiesRequest,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, ProbeRequest, ProbeResponse,
+};
+use csi_proto::validate::NODE_ID_MAX_BYTES;
+use csi_proto::{DriverName, Method};
+use prost::Message;
+use tokio::time::{Instant, sleep_until};
+
+use super::call_error::CallError;
+use super::capabilities::{Capabilities, ControllerCapabilities, NodeCapabilities, PluginCapabilities};
+use super::channel::{Channel, Limits};
+use super::dial::ConnectError;
+use super::facts::DriverFacts;
+use super::settings::Settings;
+use super::strip::{Stripper, bounded};
+
+/// gRPC codes that decide something here.
+const INVALID_ARGUMENT: i32 = 3;
+const UNAUTHENTICATED: i32 = 16;
+const UNIMPLEMENTED: i32 = 12;
+const FAILED_PRECONDITION: i32 = 9;
+const PERMISSION_DENIED: i32 = 7;
+
+/// The most bytes of a version that are kept.
+const MAX_VERSION: usize = 128;
+
+/// The most domains of a topology that are kept.
+const MAX_SEGMENTS: usize = 64;
+
+/// Asks all that is to be known: six calls to a driver with a controller, five to one without.
+pub(super) async fn identify(
+    channel: &Channel,
+    expected: &DriverName,
+    settings: &Settings,
+) -> Result<DriverFacts, ConnectError> {
+    let driver = Asked { channel, settings };
+    driver.wait_until_ready().await?;
+    let info: GetPluginInfoResponse = driver.ask(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
+    if info.name != expected.as_str() {
+        let found = bounded(&info.name, MAX_VERSION);
+        return Err(ConnectError::WrongPlugin { expected: expected.clone(), found });
+    }
+    let plugin: GetPluginCapabilitiesResponse =
+        driver.ask(Method::GetPluginCapabilities, GetPluginCapabilitiesRequest {}).await?;
+    let plugin = PluginCapabilities::read(&plugin);
+    let node: NodeGetCapabilitiesResponse =
+        driver.ask(Method::NodeGetCapabilities, NodeGetCapabilitiesRequest {}).await?;
+    let mut controller = ControllerCapabilities::default();
+    if plugin.controller_service {
+        // The plugin as a whole has the service, which on the sockets of the nodes is often not served.
+        let answer: Option<ControllerGetCapabilitiesResponse> = driver
+            .ask_if_there(Method::ControllerGetCapabilities, ControllerGetCapabilitiesRequest {})
+            .await?;
+        controller = answer.as_ref().map(ControllerCapabilities::read).unwrap_or_default();
+    }
+    let place: Option<NodeGetInfoResponse> =
+        driver.ask_if_there(Method::NodeGetInfo, NodeGetInfoRequest {}).await?;
+    let mut facts = DriverFacts::new(expected.clone());
+    facts.vendor_version = bounded(&info.vendor_version, MAX_VERSION);
+    facts.capabilities = Capabilities { plugin, controller, node: NodeCapabilities::read(&node) };
+    if let Some(place) = place {
+        put(place, &mut facts).map_err(|reason| {
+            ConnectError::Call(CallError::Answer { method: Method::NodeGetInfo, reason })
+        })?;
+    }
+    Ok(facts)
+}
+
+/// Checks what a driver says of the node, and takes it over.
+fn put(place: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result<(), String> {
+    let found = place.node_id.len();
+    if !(1..=NODE_ID_MAX_BYTES).contains(&found) {
+        return Err(format!("node_id has {found} bytes; 1 to {NODE_ID_MAX_BYTES} are allowed"));
+    }
+    let topology = place.accessible_topology.map(|topology| topology.segments).unwrap_or_default();
+    if topology.len() > MAX_SEGMENTS {
+        return Err(format!(
+            "accessible_topology has {} segments; at most {MAX_SEGMENTS} are kept",
+            topology.len()
+        ));
+    }
+    facts.node_id = Some(place.node_id);
+    // 0 leaves the limit to the caller, and a negative one makes no sense.
+    facts.max_volumes = u64::try_from(place.max_volumes_per_node).ok().filter(|limit| *limit != 0);
+    facts.topology = topology;
+    Ok(())
+}
+
+/// A driver that is not known yet.
+struct Asked<'a> {
+    channel: &'a Channel,
+    settings: &'a Settings,
+}
+
+impl Asked<'_> {
+    async fn ask<Q: Message, A: Message + Default>(
+        &self,
+        method: Method,
+        request: Q,
+    ) -> Result<A, CallError> {
+        let limits = Limits { bound: self.settings.bound(method), max_answer: self.settings.max_answer };
+        self.channel.call(method, request, limits, &Stripper::new([])).await
+    }
+
+    /// `None` if the driver does not have the call.
+    async fn ask_if_there<Q: Message, A: Message + Default>(
+        &self,
+        method: Method,
+        request: Q,
+    ) -> Result<Option<A>, CallError> {
+        match self.ask(method, request).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.code() == Some(UNIMPLEMENTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Probes until the driver says that it is ready, in vain for a while at most.
+    async fn wait_until_ready(&self) -> Result<(), ConnectError> {
+        let within = self.settings.ready_within;
+        let end = Instant::now() + within;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let bound = self.settings.bound(Method::Probe).min(left).max(Settings::MIN_TIME);
+            let limits = Limits { bound, max_answer: self.settings.max_answer };
+            let answer: Result<ProbeResponse, CallError> =
+                self.channel.call(Method::Probe, ProbeRequest {}, limits, &Stripper::new([])).await;
+            match answer {
+                Ok(ProbeResponse { ready: None | Some(true) }) => return Ok(()),
+                // Kubelet does not probe, so there are drivers that have nothing to answer.
+                Err(CallError::Status { code: UNIMPLEMENTED, .. }) => return Ok(()),
+                // What another try will not mend.
+                Err(CallError::Status {
+                    code: INVALID_ARGUMENT | PERMISSION_DENIED | FAILED_PRECONDITION | UNAUTHENTICATED,
+                    message,
+                    ..
+                }) => return Err(ConnectError::Unhealthy { message }),
+                Ok(ProbeResponse { ready: Some(false) })
+                | Err(CallError::Status { .. } | CallError::Late { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let next = Instant::now() + self.settings.probe_interval;
+            if next >= end {
+                return Err(ConnectError::NotReady { within });
+            }
+            sleep_until(next).await;
+        }
+    }
+}

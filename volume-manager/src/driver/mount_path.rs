@@ -1,0 +1,145 @@
+//! Paths that a driver can be told.
+
+use std::fmt;
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+/// A path of this host for a driver: absolute, UTF-8, 2 to 4096 bytes, without `.`, `..`, a slash too many or a control
+/// character. Two equal paths are one place, as far as no link leads there.
+///
+/// ```
+/// use volume_manager::driver::MountPath;
+///
+/// let path = MountPath::new("/var/lib/edge/pods/1/volumes/data")?;
+/// assert_eq!(path.as_str(), "/var/lib/edge/pods/1/volumes/data");
+/// assert!(MountPath::new("relative").is_err());
+/// # Ok::<(), volume_manager::driver::InvalidMountPath>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MountPath(Arc<str>);
+
+impl MountPath {
+    /// The most bytes of a path, as in Linux.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// Checks a path.
+    ///
+    /// # Errors
+    /// If the path is relative, too long, the root, not UTF-8, or not in its plain form.
+    pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
+        let path = path.as_ref();
+        let excerpt = || path.to_string_lossy().chars().take(64).collect();
+        let text = path.to_str().ok_or_else(|| InvalidMountPath::NotUtf8 { found: excerpt() })?;
+        if text.len() > Self::MAX_BYTES {
+            return Err(InvalidMountPath::TooLong { found: text.len() });
+        }
+        if !path.is_absolute() {
+            return Err(InvalidMountPath::NotAbsolute { found: excerpt() });
+        }
+        // Rebuilding is how one sees `.`, `//` and a trailing slash, which `components` leaves out.
+        let mut plain = String::with_capacity(text.len());
+        for component in path.components() {
+            match component {
+                Component::RootDir => {}
+                Component::Normal(name) => {
+                    plain.push('/');
+                    plain.push_str(name.to_str().unwrap_or_default());
+                }
+                _ => return Err(InvalidMountPath::NotPlain { found: excerpt() }),
+            }
+        }
+        if plain != text || text.chars().any(char::is_control) {
+            return Err(InvalidMountPath::NotPlain { found: excerpt() });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(&*self.0)
+    }
+}
+
+impl AsRef<Path> for MountPath {
+    fn as_ref(&self) -> &Path {
+        self.as_path()
+    }
+}
+
+impl fmt::Display for MountPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for MountPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Why a path is not a [`MountPath`]. What was found is cut to 64 characters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidMountPath {
+    /// It does not begin at the root.
+    #[error("the path {found:?} is not absolute; begin it with /")]
+    NotAbsolute {
+        /// The path.
+        found: String,
+    },
+    /// More than [`MountPath::MAX_BYTES`] bytes.
+    #[error("the path has {found} bytes; at most {} are allowed", MountPath::MAX_BYTES)]
+    TooLong {
+        /// How many bytes there are.
+        found: usize,
+    },
+    /// A request holds text only.
+    #[error("the path {found:?} is not UTF-8; a driver can be told no such path")]
+    NotUtf8 {
+        /// The path, with its bad bytes replaced.
+        found: String,
+    },
+    /// It is the root, or has a part that says nothing, or a character that garbles logs.
+    #[error(
+        "the path {found:?} is not in its plain form; leave out '.', '..', empty parts, the slash at the end and control characters, and do not give the root"
+    )]
+    NotPlain {
+        /// The path.
+        found: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_absolute_bounded_and_plain() {
+        assert_eq!(MountPath::new("/a/b c/ä").unwrap().as_str(), "/a/b c/ä");
+        assert!(MountPath::new(format!("/{}", "x".repeat(4095))).is_ok());
+        let too_long = MountPath::new(format!("/{}", "x".repeat(4096)));
+        assert_eq!(too_long, Err(InvalidMountPath::TooLong { found: 4097 }));
+        for bad in ["", "a", "./a"] {
+            assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotAbsolute { found: bad.into() }));
+        }
+        for bad in ["/", "//a", "/a/", "/a//b", "/a/./b", "/a/../b", "/a/.", "/..", "/a\nb"] {
+            assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotPlain { found: bad.into() }), "{bad:?}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/a\xff"));
+        assert!(matches!(MountPath::new(path), Err(InvalidMountPath::NotUtf8 { .. })));
+    }
+}

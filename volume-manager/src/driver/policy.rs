@@ -1,0 +1,213 @@
+//! What a CSIDriver object says of a driver.
+
+use super::capabilities::NodeCapabilities;
+use super::consumer_spec::ConsumerSpec;
+use super::volume_spec::{Attach, VolumeLifecycleMode, VolumeSpec};
+use super::{Access, AccessMode};
+
+/// Whether the files of a volume are given to a group when it is mounted (`fsGroupPolicy`).
+#[allow(clippy::exhaustive_enums, reason = "the values of the Kubernetes API")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FsGroupPolicy {
+    /// If the volume has a file system type and is used by one node.
+    #[default]
+    ReadWriteOnceWithFsType,
+    /// Always.
+    File,
+    /// Never.
+    None,
+}
+
+/// A service-account token that the driver wants at NodePublishVolume.
+#[allow(clippy::exhaustive_structs, reason = "the fields of the Kubernetes API")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TokenRequest {
+    /// Whom the token is for; empty is the API server's own audience.
+    pub audience: String,
+    /// How long it shall be valid, in seconds; the issuer decides if absent.
+    pub expiration_seconds: Option<u64>,
+}
+
+/// What a CSIDriver object says. [`Default`] is what Kubernetes takes where there is no object, or no field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverPolicy {
+    /// `attachRequired`: volumes are attached before they are used. Default: true.
+    pub attach_required: bool,
+    /// `podInfoOnMount`: NodePublishVolume tells which pod it is for. Default: false.
+    pub pod_info_on_mount: bool,
+    /// `volumeLifecycleModes` has `Persistent`. Default: true.
+    pub persistent: bool,
+    /// `volumeLifecycleModes` has `Ephemeral`. Default: false.
+    pub ephemeral: bool,
+    /// `fsGroupPolicy`. Default: [`FsGroupPolicy::ReadWriteOnceWithFsType`].
+    pub fs_group_policy: FsGroupPolicy,
+    /// `requiresRepublish`: NodePublishVolume is repeated now and then. Default: false.
+    pub requires_republish: bool,
+    /// `seLinuxMount`: the driver takes the `context` mount option. Default: false.
+    pub selinux_mount: bool,
+    /// `tokenRequests`. Default: none.
+    pub token_requests: Vec<TokenRequest>,
+    /// `serviceAccountTokenInSecrets`: tokens go with the secrets, not with the volume context. Default: false.
+    pub token_in_secrets: bool,
+}
+
+impl Default for DriverPolicy {
+    fn default() -> Self {
+        Self {
+            attach_required: true,
+            pod_info_on_mount: false,
+            persistent: true,
+            ephemeral: false,
+            fs_group_policy: FsGroupPolicy::default(),
+            requires_republish: false,
+            selinux_mount: false,
+            token_requests: Vec::new(),
+            token_in_secrets: false,
+        }
+    }
+}
+
+/// Who gives the files of a published volume to the group that was asked for.
+#[allow(clippy::exhaustive_enums, reason = "nobody, the driver, or the caller")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OwnershipChange {
+    /// Nobody: no group was asked for, or the policy forbids it.
+    Nobody,
+    /// The driver: the request names the group.
+    Driver {
+        /// The group.
+        group: u32,
+    },
+    /// The caller, after the volume is published: the driver cannot. Kubelet then walks over all files.
+    Caller {
+        /// The group.
+        group: u32,
+    },
+}
+
+/// Why a driver does not take a volume.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyConflict {
+    /// `volumeLifecycleModes` lacks the volume's.
+    #[error(
+        "the volume is {}, and volumeLifecycleModes of its driver {}; use a driver that takes such volumes",
+        if *.found == VolumeLifecycleMode::Ephemeral { "ephemeral" } else { "persistent" },
+        if *.found == VolumeLifecycleMode::Ephemeral { "has no Ephemeral" } else { "has no Persistent" }
+    )]
+    LifecycleMode {
+        /// The volume's.
+        found: VolumeLifecycleMode,
+    },
+}
+
+impl DriverPolicy {
+    /// Whether the driver takes volumes of this kind.
+    ///
+    /// # Errors
+    /// If its `volumeLifecycleModes` lack the volume's.
+    pub fn admits(&self, volume: &VolumeSpec) -> Result<(), PolicyConflict> {
+        let found = volume.lifecycle();
+        let admitted = match found {
+            VolumeLifecycleMode::Persistent => self.persistent,
+            VolumeLifecycleMode::Ephemeral => self.ephemeral,
+        };
+        if admitted { Ok(()) } else { Err(PolicyConflict::LifecycleMode { found }) }
+    }
+
+    /// Who attaches the volume once this policy is heeded.
+    #[must_use]
+    pub fn attach(&self, volume: &VolumeSpec) -> Attach {
+        if self.attach_required { volume.attach() } else { Attach::NotRequired }
+    }
+
+    /// Who gives the files to the group that was asked for, as kubelet decides it: the driver if it can, whatever the
+    /// policy says; else the caller, if the policy allows it.
+    #[must_use]
+    pub fn ownership_change(
+        &self,
+        volume: &VolumeSpec,
+        consumer: &ConsumerSpec,
+        driver: &NodeCapabilities,
+    ) -> OwnershipChange {
+        let (Some(group), Access::Filesystem { fs_type, .. }) =
+            (consumer.own_fs_group().or_else(|| volume.fs_group()), volume.access())
+        else {
+            return OwnershipChange::Nobody;
+        };
+        if driver.volume_mount_group {
+            return OwnershipChange::Driver { group };
+        }
+        let wanted = match self.fs_group_policy {
+            FsGroupPolicy::None => false,
+            FsGroupPolicy::File => true,
+            FsGroupPolicy::ReadWriteOnceWithFsType => {
+                let one_node = matches!(
+                    volume.mode(),
+                    AccessMode::SingleNodeWriter
+                        | AccessMode::SingleNodeSingleWriter
+                        | AccessMode::SingleNodeMultiWriter
+                );
+                !fs_type.is_empty() && one_node
+            }
+        };
+        // Nothing can be given away on a mount that takes no writes.
+        let writable = !volume.is_read_only() && !consumer.is_read_only();
+        if wanted && writable { OwnershipChange::Caller { group } } else { OwnershipChange::Nobody }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::{DriverName, VolumeId};
+
+    use super::*;
+    use crate::driver::MountPath;
+    use crate::name::{ConsumerId, VolumeKey};
+
+    fn volume(fs_type: &str, mode: AccessMode) -> VolumeSpec {
+        let key = VolumeKey { driver: DriverName::new("a").unwrap(), id: VolumeId::new("v").unwrap() };
+        let access = Access::Filesystem { fs_type: fs_type.into(), mount_flags: vec![] };
+        VolumeSpec::builder(key, access, mode).fs_group(5).build().unwrap()
+    }
+
+    fn consumer() -> ConsumerSpec {
+        ConsumerSpec::new(ConsumerId::new("c").unwrap(), MountPath::new("/t").unwrap())
+    }
+
+    #[test]
+    fn a_driver_without_a_csidriver_object_needs_an_attach_and_takes_persistent_volumes() {
+        let policy = DriverPolicy::default();
+        let persistent = volume("ext4", AccessMode::SingleNodeWriter);
+        assert_eq!((policy.admits(&persistent), policy.attach(&persistent)), (Ok(()), Attach::Here));
+        let ephemeral = persistent.to_builder().ephemeral().build().unwrap();
+        assert!(policy.admits(&ephemeral).unwrap_err().to_string().contains("has no Ephemeral"));
+        let lax = DriverPolicy { attach_required: false, ..DriverPolicy::default() };
+        assert_eq!(lax.attach(&persistent), Attach::NotRequired);
+    }
+
+    #[test]
+    fn files_are_given_away_by_the_driver_if_it_can_and_else_as_the_policy_says() {
+        use AccessMode::*;
+        use FsGroupPolicy::*;
+        let (nobody, caller) = (OwnershipChange::Nobody, OwnershipChange::Caller { group: 5 });
+        for (fs_group_policy, fs_type, mode, expected) in [
+            (ReadWriteOnceWithFsType, "ext4", SingleNodeWriter, caller),
+            (ReadWriteOnceWithFsType, "ext4", SingleNodeSingleWriter, caller),
+            (ReadWriteOnceWithFsType, "", SingleNodeWriter, nobody),
+            (ReadWriteOnceWithFsType, "ext4", MultiNodeMultiWriter, nobody),
+            (File, "", MultiNodeMultiWriter, caller),
+            (File, "", MultiNodeReaderOnly, nobody),
+            (None, "ext4", SingleNodeWriter, nobody),
+        ] {
+            let policy = DriverPolicy { fs_group_policy, ..DriverPolicy::default() };
+            let volume = volume(fs_type, mode);
+            let found = policy.ownership_change(&volume, &consumer(), &NodeCapabilities::default());
+            assert_eq!(found, expected, "{fs_group_policy:?} {fs_type} {mode:?}");
+            let able = NodeCapabilities { volume_mount_group: true, ..Default::default() };
+            let found = policy.ownership_change(&volume, &consumer().fs_group(7), &able);
+            assert_eq!(found, OwnershipChange::Driver { group: 7 });
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! What a volume is, as far as the calls to its driver depend on it.
+
+use std::collections::BTreeMap;
+
+use super::access::{Access, AccessMode};
+use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
+use super::secret_reference::SecretReference;
+use crate::name::VolumeKey;
+
+/// How long a volume lives.
+#[allow(clippy::exhaustive_enums, reason = "the two modes of a CSIDriver object")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VolumeLifecycleMode {
+    /// On its own.
+    Persistent,
+    /// With its one consumer: NodePublishVolume makes it, NodeUnpublishVolume deletes it.
+    Ephemeral,
+}
+
+/// Who attaches a volume to this node.
+#[allow(clippy::exhaustive_enums, reason = "this side, another, or nobody")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Attach {
+    /// This side, by ControllerPublishVolume, if the driver has it.
+    Here,
+    /// Another, such as the attacher in the cloud; its publish context is handed in.
+    Awaited,
+    /// Nobody.
+    NotRequired,
+}
+
+/// The secrets that each call takes. References only: values are resolved when a call is made, and are never kept.
+///
+/// NodeUnstageVolume and NodeUnpublishVolume take none, so a teardown needs no secret.
+#[allow(clippy::exhaustive_structs, reason = "the calls of a volume on a node that take secrets")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct SecretReferences {
+    /// For ControllerPublishVolume and ControllerUnpublishVolume.
+    pub controller_publish: Option<SecretReference>,
+    /// For NodeStageVolume.
+    pub node_stage: Option<SecretReference>,
+    /// For NodePublishVolume.
+    pub node_publish: Option<SecretReference>,
+    /// For ControllerExpandVolume.
+    pub controller_expand: Option<SecretReference>,
+    /// For NodeExpandVolume.
+    pub node_expand: Option<SecretReference>,
+}
+
+/// A volume and how it is used on this node, checked.
+///
+/// ```
+/// use csi_proto::{DriverName, VolumeId};
+/// use volume_manager::VolumeKey;
+/// use volume_manager::driver::{Access, AccessMode, Attach, VolumeSpec};
+///
+/// let key = VolumeKey { driver: DriverName::new("hostpath.csi.example.org")?, id: VolumeId::new("vol-1")? };
+/// let volume = VolumeSpec::builder(key, Access::filesystem(), AccessMode::SingleNodeWriter)
+///     .attach(Attach::NotRequired)
+///     .volume_context([("pool", "fast")])
+///     .build()?;
+/// assert_eq!(volume.volume_context()["pool"], "fast");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSpec {
+    key: VolumeKey,
+    access: Access,
+    mode: AccessMode,
+    read_only: bool,
+    lifecycle: VolumeLifecycleMode,
+    pre_provisioned: bool,
+    attach: Attach,
+    volume_context: BTreeMap<String, String>,
+    publish_context: BTreeMap<String, String>,
+    secrets: SecretReferences,
+    fs_group: Option<u32>,
+    selinux_label: Option<String>,
+}
+
+impl VolumeSpec {
+    /// Begins a persistent volume that is attached here, is read and written, and has no contexts and secrets.
+    #[must_use]
+    pub fn builder(key: VolumeKey, access: Access, mode: AccessMode) -> VolumeSpecBuilder {
+        VolumeSpecBuilder(Self {
+            key,
+            access,
+            mode,
+            read_only: false,
+            lifecycle: VolumeLifecycleMode::Persistent,
+            pre_provisioned: false,
+            attach: Attach::Here,
+            volume_context: BTreeMap::new(),
+            publish_context: BTreeMap::new(),
+            secrets: SecretReferences::default(),
+            fs_group: None,
+            selinux_label: None,
+        })
+    }
+
+    /// The same volume, to be changed: such as by a publish context that came later.
+    #[must_use]
+    pub fn to_builder(&self) -> VolumeSpecBuilder {
+        VolumeSpecBuilder(self.clone())
+    }
+
+    /// Which volume.
+    #[must_use]
+    pub fn key(&self) -> &VolumeKey {
+        &self.key
+    }
+
+    /// How it appears.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Who may use it at the same time.
+    #[must_use]
+    pub fn mode(&self) -> AccessMode {
+        self.mode
+    }
+
+    /// Whether nobody may write: so it was asked for, or the mode says so.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.mode.is_read_only()
+    }
+
+    /// How long it lives.
+    #[must_use]
+    pub fn lifecycle(&self) -> VolumeLifecycleMode {
+        self.lifecycle
+    }
+
+    /// Whether it lives with its one consumer.
+    #[must_use]
+    pub fn is_ephemeral(&self) -> bool {
+        self.lifecycle == VolumeLifecycleMode::Ephemeral
+    }
+
+    /// Whether somebody else made it (spec, figure 7). No call depends on it; it is for the record.
+    #[must_use]
+    pub fn is_pre_provisioned(&self) -> bool {
+        self.pre_provisioned
+    }
+
+    /// Who attaches it.
+    #[must_use]
+    pub fn attach(&self) -> Attach {
+        self.attach
+    }
+
+    /// What CreateVolume answered, or what stands in for it.
+    #[must_use]
+    pub fn volume_context(&self) -> &BTreeMap<String, String> {
+        &self.volume_context
+    }
+
+    /// What ControllerPublishVolume answered; empty before.
+    #[must_use]
+    pub fn publish_context(&self) -> &BTreeMap<String, String> {
+        &self.publish_context
+    }
+
+    /// Which secrets its calls take.
+    #[must_use]
+    pub fn secrets(&self) -> &SecretReferences {
+        &self.secrets
+    }
+
+    /// The group that shall own its files.
+    #[must_use]
+    pub fn fs_group(&self) -> Option<u32> {
+        self.fs_group
+    }
+
+    /// The SELinux label to mount it with, if the driver's policy has `seLinuxMount`.
+    #[must_use]
+    pub fn selinux_label(&self) -> Option<&str> {
+        self.selinux_label.as_deref()
+    }
+
+    fn check(&self) -> Result<(), InvalidSpec> {
+        if self.mode == AccessMode::Unknown {
+            return Err(InvalidSpec::Mode { found: self.mode });
+        }
+        match &self.access {
+            Access::Filesystem { fs_type, mount_flags } => {
+                bounds::text("fs_type", fs_type, csi_proto::validate::STRING_MAX_BYTES)?;
+                bounds::mount_flags(mount_flags)?;
+            }
+            Access::Block => {
+                let fields =
+                    [("fs_group", self.fs_group.is_some()), ("selinux_label", self.selinux_label.is_some())];
+                if let Some((field, _)) = fields.into_iter().find(|(_, set)| *set) {
+                    return Err(InvalidSpec::Block { field });
+                }
+            }
+        }
+        bounds::context("volume_context", &self.volume_context)?;
+        bounds::context("publish_context", &self.publish_context)?;
+        if let Some(label) = &self.selinux_label {
+            check_label(label)?;
+        }
+        if self.is_ephemeral() {
+            self.check_ephemeral()?;
+        }
+        if self.attach == Attach::NotRequired && !self.publish_context.is_empty() {
+            return Err(InvalidSpec::ContextWithoutAttach);
+        }
+        Ok(())
+    }
+
+    fn check_ephemeral(&self) -> Result<(), InvalidSpec> {
+        let fields = [
+            ("block access", self.access.is_block()),
+            ("a mode for several nodes", self.mode.is_multi_node()),
+            ("pre_provisioned", self.pre_provisioned),
+            ("attach", self.attach != Attach::NotRequired),
+            ("a secret of ControllerPublishVolume", self.secrets.controller_publish.is_some()),
+            ("a secret of NodeStageVolume", self.secrets.node_stage.is_some()),
+            ("a secret of ControllerExpandVolume", self.secrets.controller_expand.is_some()),
+            ("a secret of NodeExpandVolume", self.secrets.node_expand.is_some()),
+        ];
+        match fields.into_iter().find(|(_, set)| *set) {
+            Some((field, _)) => Err(InvalidSpec::Ephemeral { field }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The label becomes a quoted mount option, so it may have nothing that ends the quotes.
+fn check_label(label: &str) -> Result<(), InvalidSpec> {
+    const FIELD: &str = "selinux_label";
+    if label.is_empty() {
+        return Err(InvalidSpec::Empty { field: FIELD });
+    }
+    bounds::text(FIELD, label, MAX_SHORT_BYTES)?;
+    match label.chars().find(|found| matches!(found, '"' | '\\')) {
+        Some(found) => Err(InvalidSpec::Character { field: FIELD, found }),
+        None => Ok(()),
+    }
+}
+
+/// A [`VolumeSpec`] that is being made.
+#[derive(Debug, Clone)]
+pub struct VolumeSpecBuilder(VolumeSpec);
+
+impl VolumeSpecBuilder {
+    /// Nobody may write, whatever the mode and the consumer say. Default: false.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.0.read_only = read_only;
+        self
+    }
+
+    /// A volume that lives with its one consumer, as a pod's inline volume does. It is not attached and not staged.
+    #[must_use]
+    pub fn ephemeral(mut self) -> Self {
+        self.0.lifecycle = VolumeLifecycleMode::Ephemeral;
+        self.0.attach = Attach::NotRequired;
+        self
+    }
+
+    /// Somebody else made the volume. Default: false.
+    #[must_use]
+    pub fn pre_provisioned(mut self, pre_provisioned: bool) -> Self {
+        self.0.pre_provisioned = pre_provisioned;
+        self
+    }
+
+    /// Who attaches it. Default: [`Attach::Here`].
+    #[must_use]
+    pub fn attach(mut self, attach: Attach) -> Self {
+        self.0.attach = attach;
+        self
+    }
+
+    /// What CreateVolume answered: at most 64 KiB of keys and values. Default: empty.
+    #[must_use]
+    pub fn volume_context<K: Into<String>, V: Into<String>>(
+        mut self,
+        context: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.0.volume_context = entries(context);
+        self
+    }
+
+    /// What ControllerPublishVolume answered: at most 64 KiB of keys and values. Default: empty.
+    #[must_use]
+    pub fn publish_context<K: Into<String>, V: Into<String>>(
+        mut self,
+        context: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.0.publish_context = entries(context);
+        self
+    }
+
+    /// Which secrets its calls take. Default: none.
+    #[must_use]
+    pub fn secrets(mut self, secrets: SecretReferences) -> Self {
+        self.0.secrets = secrets;
+        self
+    }
+
+    /// The group that shall own its files, staged and published. Default: as the driver makes them.
+    #[must_use]
+    pub fn fs_group(mut self, group: u32) -> Self {
+        self.0.fs_group = Some(group);
+        self
+    }
+
+    /// The SELinux label to mount it with: at most 253 bytes without quotes. Default: none.
+    #[must_use]
+    pub fn selinux_label(mut self, label: impl Into<String>) -> Self {
+        self.0.selinux_label = Some(label.into());
+        self
+    }
+
+    /// Checks the whole.
+    ///
+    /// # Errors
+    /// If a field exceeds its bound, or two of them contradict each other.
+    pub fn build(self) -> Result<VolumeSpec, InvalidSpec> {
+        self.0.check()?;
+        Ok(self.0)
+    }
+}
+
+fn entries<K: Into<String>, V: Into<String>>(
+    context: impl IntoIterator<Item = (K, V)>,
+) -> BTreeMap<String, String> {
+    context.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::{DriverName, VolumeId};
+
+    use super::*;
+
+    fn builder(access: Access) -> VolumeSpecBuilder {
+        let key = VolumeKey { driver: DriverName::new("a").unwrap(), id: VolumeId::new("v").unwrap() };
+        VolumeSpec::builder(key, access, AccessMode::SingleNodeWriter)
+    }
+
+    #[test]
+    fn a_block_volume_takes_nothing_that_is_a_file_systems() {
+        assert!(builder(Access::Block).build().is_ok());
+        let grouped = builder(Access::Block).fs_group(5).build();
+        assert_eq!(grouped, Err(InvalidSpec::Block { field: "fs_group" }));
+        let labelled = builder(Access::Block).selinux_label("s0").build();
+        assert_eq!(labelled, Err(InvalidSpec::Block { field: "selinux_label" }));
+    }
+
+    #[test]
+    fn an_ephemeral_volume_is_neither_attached_nor_block_nor_pre_provisioned() {
+        let ephemeral = || builder(Access::filesystem()).ephemeral();
+        assert_eq!(ephemeral().build().unwrap().attach(), Attach::NotRequired);
+        for (field, bad) in [
+            ("attach", ephemeral().attach(Attach::Awaited)),
+            ("pre_provisioned", ephemeral().pre_provisioned(true)),
+            ("block access", builder(Access::Block).ephemeral()),
+        ] {
+            assert_eq!(bad.build(), Err(InvalidSpec::Ephemeral { field }));
+        }
+    }
+
+    #[test]
+    fn a_mode_that_only_reads_makes_the_volume_read_only() {
+        let mut spec = builder(Access::filesystem());
+        spec.0.mode = AccessMode::MultiNodeReaderOnly;
+        assert!(spec.build().unwrap().is_read_only());
+        assert!(!builder(Access::filesystem()).build().unwrap().is_read_only());
+        assert!(builder(Access::filesystem()).read_only(true).build().unwrap().is_read_only());
+    }
+
+    #[test]
+    fn fields_have_bounds_and_the_errors_name_them() {
+        let context = builder(Access::filesystem()).volume_context([("k", "v".repeat(64 * 1024))]).build();
+        assert_eq!(
+            context,
+            Err(InvalidSpec::TooLong { field: "volume_context", found: 65537, bound: 65536 })
+        );
+        let fs_type = Access::Filesystem { fs_type: "x".repeat(129), mount_flags: vec![] };
+        let fs_type = builder(fs_type).build();
+        assert_eq!(fs_type, Err(InvalidSpec::TooLong { field: "fs_type", found: 129, bound: 128 }));
+        let flags = Access::Filesystem { fs_type: String::new(), mount_flags: vec![String::new()] };
+        assert_eq!(builder(flags).build(), Err(InvalidSpec::Empty { field: "mount_flags" }));
+        let label = builder(Access::filesystem()).selinux_label("s0\",exec").build();
+        assert_eq!(label, Err(InvalidSpec::Character { field: "selinux_label", found: '"' }));
+        let mut unknown = builder(Access::filesystem());
+        unknown.0.mode = AccessMode::Unknown;
+        assert_eq!(unknown.build(), Err(InvalidSpec::Mode { found: AccessMode::Unknown }));
+    }
+
+    #[test]
+    fn a_publish_context_needs_an_attach() {
+        let context = || builder(Access::filesystem()).publish_context([("device", "/dev/sdb")]);
+        assert!(context().attach(Attach::Awaited).build().is_ok());
+        assert_eq!(context().attach(Attach::NotRequired).build(), Err(InvalidSpec::ContextWithoutAttach));
+    }
+}
