@@ -1,47 +1,66 @@
-//! The volumes of a node, from CREATED to PUBLISHED and back, and the drivers that serve them.
+//! The volumes of a node, from CREATED to PUBLISHED and back, right after every power cut; and the drivers that serve them.
 //!
 //! This crate is for the side of CSI that *calls* drivers, as kubelet does: a storage driver does not need it.
 //!
-//! What is here:
+//! | Module | What it does |
+//! |---|---|
+//! | [`node`] | all volumes of a node: what is wanted is recorded, done, checked, and done again after a crash or reboot |
+//! | [`lifecycle`] | one volume with its consumers: which call comes next. One pure function, model-checked |
+//! | [`store`] | records that are right after every power cut: redb, memory, and one that fails on purpose |
+//! | [`mounts`] | what is mounted where, held against what should be; removal that cannot destroy data |
+//! | [`driver`] | what is asked of a driver, and the one connection to it |
+//! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
 //!
-//! - [`lifecycle`]: the states of one volume with one target, and the function that decides, from where it is, where
-//!   it shall be and how the last call ended, what to call next. Pure: no clock, no I/O.
-//! - [`registry`]: the kubelet plugin-registration protocol. A directory is watched, registrars such as
-//!   `node-driver-registrar` announce drivers in it, and drivers come and go as events. A pure core
-//!   ([`registry::core`]), and a driver on tokio behind the feature `runtime` (on by default).
+//! Each has a pure core. The feature `runtime` (on by default) adds what runs on tokio, `redb` the store on disk, `linux`
+//! the system's mounts, and `metrics` figures.
 //!
-//! What is not here yet: keeping the record on disk, making the calls to the drivers, several targets and consumers of
-//! a volume, checks against the mount table, recovery after a reboot, and the classification of gRPC codes into the
-//! two kinds of [`lifecycle::Failure`]. Until then the lifecycle is a decision procedure for a caller who does these.
+//! A node, with a driver that registers, and a volume that is published and stays so until it is unpublished:
 //!
-//! A driver announces itself, and a volume is brought to its target:
+#![cfg_attr(
+    all(feature = "runtime", feature = "redb", feature = "linux", target_os = "linux"),
+    doc = "```no_run"
+)]
+#![cfg_attr(
+    not(all(feature = "runtime", feature = "redb", feature = "linux", target_os = "linux")),
+    doc = "```ignore"
+)]
+//! use volume_manager::driver::{Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec};
+//! use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
+//! use volume_manager::node::{Parts, Settings, Volumes};
+//! use volume_manager::store::redb::{self, RedbStore};
+//! use volume_manager::{ConsumerId, VolumeKey, registry};
 //!
-#![cfg_attr(feature = "runtime", doc = "```no_run")]
-#![cfg_attr(not(feature = "runtime"), doc = "```ignore")]
-//! use volume_manager::lifecycle::{DriverCapabilities, Effect, Event, Floor, Goal, Rpc, Volume, step};
-//! use volume_manager::registry::{self, DriverEvent, Settings};
-//!
-//! # fn call(_: Rpc, _: &registry::DriverEndpoint) -> Result<(), volume_manager::lifecycle::Failure> { Ok(()) }
-//! # async fn mount() -> Result<(), registry::WatchError> {
-//! let mut drivers = registry::watch("/var/lib/edge/plugins_registry", Settings::default())?;
-//! while let Some(event) = drivers.recv().await {
-//!     let DriverEvent::Registered { endpoint, .. } = event else { continue };
-//!     let capabilities = DriverCapabilities { publish_unpublish: false, stage_unstage: true };
-//!     let mut volume = Volume::new(Floor::Created, capabilities);
-//!     let mut event = Event::Want(Goal::Published);
-//!     loop {
-//!         let (then, effects) = step(&volume, event);
-//!         volume = then;
-//!         match effects.last() {
-//!             Some(&Effect::Call(rpc)) => event = Event::Finished { rpc, outcome: call(rpc, &endpoint) },
-//!             Some(Effect::BackOff { .. }) => event = Event::Resume, // after a while
-//!             _ => break,
-//!         }
-//!     }
+//! # async fn example() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
+//! // The first thing in `main`: what may hang on a dead mount is done by this program as a process of its own.
+//! if let Some(code) = linux::probe::serve_if_asked() {
+//!     return Ok(code);
 //! }
-//! # Ok(())
+//! let store = RedbStore::open("/var/lib/edge/volumes.redb", redb::Settings::default())?;
+//! let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
+//! let parts = Parts::new(store, mounts, NoSecrets);
+//! let (volumes, run) = Volumes::open(parts, Settings::new("/var/lib/edge/volumes")).await?;
+//! tokio::spawn(run);
+//!
+//! let drivers = registry::watch("/var/lib/edge/plugins_registry", registry::Settings::default())?;
+//! let registered = volumes.clone();
+//! tokio::spawn(async move { registered.follow(drivers, |_| DriverPolicy::default()).await });
+//!
+//! let key = VolumeKey { driver: "hostpath.csi.k8s.io".parse()?, id: "vol-1".parse()? };
+//! let volume = VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter).build()?;
+//! let pod = ConsumerSpec::new(ConsumerId::new("pod-1")?, MountPath::new("/pods/1/data")?);
+//! let published = volumes.publish(volume, pod.clone()).await?;
+//! println!("at {}", published.target_path);
+//! volumes.unpublish(&key, pod.id()).await?;
+//! # Ok(std::process::ExitCode::SUCCESS)
 //! # }
 //! ```
 
+pub mod driver;
 pub mod lifecycle;
+pub mod mounts;
+pub mod name;
+pub mod node;
 pub mod registry;
+pub mod store;
+
+pub use name::{ConsumerId, VolumeKey};

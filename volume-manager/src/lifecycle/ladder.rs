@@ -1,102 +1,111 @@
-//! Which states of rest a volume has.
+//! Which states of rest a volume has, and which call leads from one to the next.
 
-use super::state::{Goal, VolumeState};
+use super::snapshot::Base;
+use super::state::Rpc;
 
-/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped.
-#[allow(clippy::exhaustive_structs, reason = "the two capabilities that the spec's lifecycle depends on")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped, never called.
+#[allow(clippy::exhaustive_structs, reason = "the capabilities that the spec's lifecycle depends on")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverCapabilities {
     /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: there are NODE_READY and the two calls around it.
     pub publish_unpublish: bool,
     /// `STAGE_UNSTAGE_VOLUME` of the node service: there are VOL_READY and the two calls around it.
     pub stage_unstage: bool,
+    /// `EXPAND_VOLUME` of the controller service, if that call is made from here.
+    pub controller_expand: bool,
+    /// `EXPAND_VOLUME` of the node service.
+    pub node_expand: bool,
 }
 
-/// The lowest state of a volume: here it begins, and here it ends.
+/// Where a volume begins and ends.
 #[allow(clippy::exhaustive_enums, reason = "an attach is made here or elsewhere")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Floor {
     /// The attach is made here (figures 5 and 6). Volumes that somebody else provisioned (figure 7) begin here as
     /// well if this side attaches them: the figure's nameless ends are CREATED.
     Created,
-    /// The attach is made elsewhere, such as in the cloud, and is done. No controller call is ever made.
+    /// The attach is made elsewhere, such as in the cloud, and is waited for: nothing is staged or published before
+    /// [`Event::Attached`](super::Event::Attached). No controller call is made to attach or detach.
+    Awaited,
+    /// No attach is needed, or it is made elsewhere and is done. No controller call is made to attach or detach.
     NodeReady,
 }
 
-/// A state of rest that a call enters from below.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rung {
-    NodeReady,
-    VolReady,
-    Published,
-}
-
-impl Rung {
-    /// Lowest first.
-    const ALL: [Self; 3] = [Self::NodeReady, Self::VolReady, Self::Published];
-
-    pub(super) fn goal(self) -> Goal {
-        match self {
-            Self::NodeReady => Goal::NodeReady,
-            Self::VolReady => Goal::VolReady,
-            Self::Published => Goal::Published,
-        }
-    }
-}
-
-/// The states of rest that one volume has: a floor, and the rungs above it.
+/// The states of rest that one volume has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ladder {
     pub(super) floor: Floor,
     pub(super) capabilities: DriverCapabilities,
+    /// Whether an awaited attach stands.
+    pub(super) attached: bool,
 }
 
 impl Ladder {
-    /// The lowest state of rest.
-    pub(super) fn floor(self) -> Goal {
+    fn attaches(self) -> bool {
+        self.floor == Floor::Created && self.capabilities.publish_unpublish
+    }
+
+    pub(super) fn stages(self) -> bool {
+        self.capabilities.stage_unstage
+    }
+
+    /// Where a volume is that is neither staged nor attached by us.
+    pub(super) fn floor(self) -> Base {
         match self.floor {
-            Floor::Created => Goal::Created,
-            Floor::NodeReady => Goal::NodeReady,
+            Floor::Created => Base::Created,
+            Floor::Awaited if !self.attached => Base::Created,
+            Floor::Awaited | Floor::NodeReady => Base::NodeReady,
         }
     }
 
-    /// The goal itself if the volume has that state, else the next lower one that it has.
-    pub(super) fn at_or_below(self, goal: Goal) -> Goal {
-        self.rung_at_or_below(goal).map_or_else(|| self.floor(), Rung::goal)
-    }
-
-    /// The rung that a volume stands on at a goal; `None` on the floor.
-    pub(super) fn rung_at_or_below(self, goal: Goal) -> Option<Rung> {
-        Rung::ALL.into_iter().rev().find(|rung| self.has(*rung) && rung.goal() <= goal)
-    }
-
-    /// The next rung up.
-    pub(super) fn rung_above(self, goal: Goal) -> Option<Rung> {
-        Rung::ALL.into_iter().find(|rung| self.has(*rung) && rung.goal() > goal)
-    }
-
-    /// Where a volume stands after it left a rung downward.
-    pub(super) fn below(self, rung: Rung) -> Goal {
-        let lower = Rung::ALL.into_iter().rev().find(|lower| self.has(*lower) && lower.goal() < rung.goal());
-        lower.map_or_else(|| self.floor(), Rung::goal)
-    }
-
-    /// A recorded state as this volume can have it. A state of rest that it lacks is the next lower one, or the floor;
-    /// a state on the way stays, since its call may have been made, unless that call is another's business.
-    pub(super) fn state(self, state: VolumeState) -> VolumeState {
-        let attach = matches!(state, VolumeState::ControllerPublish | VolumeState::ControllerUnpublish);
-        if attach && self.floor == Floor::NodeReady {
-            return VolumeState::NodeReady;
+    /// Where targets can be published; `None` while an attach is awaited.
+    pub(super) fn top(self) -> Option<Base> {
+        match self.floor {
+            Floor::Awaited if !self.attached => None,
+            _ if self.stages() => Some(Base::VolReady),
+            Floor::Created if !self.attaches() => Some(Base::Created),
+            _ => Some(Base::NodeReady),
         }
-        let goal = Goal::ALL.into_iter().find(|goal| goal.state() == state);
-        goal.map_or(state, |goal| self.at_or_below(goal).state())
     }
 
-    fn has(self, rung: Rung) -> bool {
-        match rung {
-            Rung::NodeReady => self.floor == Floor::Created && self.capabilities.publish_unpublish,
-            Rung::VolReady => self.capabilities.stage_unstage,
-            Rung::Published => true,
+    /// Where an unstage leads.
+    pub(super) fn unstaged(self) -> Base {
+        if self.attaches() { Base::NodeReady } else { self.floor() }
+    }
+
+    /// A base as this volume can have it: what the driver cannot do, or others do, is left out.
+    pub(super) fn fit(self, base: Base) -> Base {
+        match base {
+            Base::NodeStage | Base::NodeUnstage | Base::VolReady if !self.stages() => self.unstaged(),
+            Base::ControllerPublish | Base::ControllerUnpublish | Base::NodeReady if !self.attaches() => {
+                self.floor()
+            }
+            Base::Created => self.floor(),
+            base => base,
+        }
+    }
+
+    /// The call that leads up from a state of rest, or again up from a state on the way up.
+    pub(super) fn up(self, base: Base) -> Option<Rpc> {
+        match base {
+            Base::Created | Base::ControllerPublish if self.attaches() => Some(Rpc::ControllerPublishVolume),
+            Base::Created | Base::NodeReady if self.top() == Some(Base::VolReady) => {
+                Some(Rpc::NodeStageVolume)
+            }
+            Base::NodeStage if self.top().is_some() => Some(Rpc::NodeStageVolume),
+            _ => None,
+        }
+    }
+
+    /// The call that leads down.
+    pub(super) fn down(self, base: Base) -> Option<Rpc> {
+        match base {
+            Base::VolReady | Base::NodeStage | Base::NodeUnstage => Some(Rpc::NodeUnstageVolume),
+            Base::NodeReady if !self.attaches() => None,
+            Base::NodeReady | Base::ControllerPublish | Base::ControllerUnpublish => {
+                Some(Rpc::ControllerUnpublishVolume)
+            }
+            Base::Created => None,
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::ladder::Rung;
-
 /// Where a volume is: four states in which it rests, and six on the way.
 ///
 /// A state on the way means that its call may be running, may have failed, or may have succeeded unheard.
@@ -36,8 +34,22 @@ impl VolumeState {
     /// The call that this state is about, if it is a state on the way.
     #[must_use]
     pub fn rpc(self) -> Option<Rpc> {
-        Rpc::ALL.into_iter().find(|rpc| rpc.state() == self)
+        Rpc::ALL.into_iter().find(|rpc| rpc.state() == Some(self))
     }
+
+    /// Every state: those of rest, lowest first, then those on the way.
+    pub const ALL: [Self; 10] = [
+        Self::Created,
+        Self::NodeReady,
+        Self::VolReady,
+        Self::Published,
+        Self::ControllerPublish,
+        Self::ControllerUnpublish,
+        Self::NodeStage,
+        Self::NodeUnstage,
+        Self::NodePublish,
+        Self::NodeUnpublish,
+    ];
 }
 
 impl fmt::Display for VolumeState {
@@ -92,14 +104,17 @@ impl Goal {
 #[allow(clippy::exhaustive_enums, reason = "there are two")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Towards PUBLISHED.
+    /// Towards PUBLISHED. A call that did not end well may be repeated, or negated if it has a negation.
     Up,
-    /// Towards CREATED.
+    /// Towards CREATED. A call that did not end well may only be repeated.
     Down,
 }
 
-/// A call that moves a volume.
-#[allow(clippy::exhaustive_enums, reason = "the calls of the spec's lifecycle figures")]
+/// A call that moves a volume, or makes it larger.
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "the calls of the spec's lifecycle figures, and those of expansion"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rpc {
     /// `Controller/ControllerPublishVolume`
@@ -114,29 +129,37 @@ pub enum Rpc {
     NodePublishVolume,
     /// `Node/NodeUnpublishVolume`
     NodeUnpublishVolume,
+    /// `Controller/ControllerExpandVolume`
+    ControllerExpandVolume,
+    /// `Node/NodeExpandVolume`
+    NodeExpandVolume,
 }
 
 impl Rpc {
-    /// Every call, lowest first, each followed by its negation.
-    pub const ALL: [Self; 6] = [
+    /// Every call: those of the lifecycle, lowest first, each followed by its negation, then those of expansion.
+    pub const ALL: [Self; 8] = [
         Self::ControllerPublishVolume,
         Self::ControllerUnpublishVolume,
         Self::NodeStageVolume,
         Self::NodeUnstageVolume,
         Self::NodePublishVolume,
         Self::NodeUnpublishVolume,
+        Self::ControllerExpandVolume,
+        Self::NodeExpandVolume,
     ];
 
     /// The state that a volume is in from the moment the call is intended until it is known to have succeeded.
+    /// `None` for the calls of expansion: they leave a volume where it is.
     #[must_use]
-    pub fn state(self) -> VolumeState {
+    pub fn state(self) -> Option<VolumeState> {
         match self {
-            Self::ControllerPublishVolume => VolumeState::ControllerPublish,
-            Self::ControllerUnpublishVolume => VolumeState::ControllerUnpublish,
-            Self::NodeStageVolume => VolumeState::NodeStage,
-            Self::NodeUnstageVolume => VolumeState::NodeUnstage,
-            Self::NodePublishVolume => VolumeState::NodePublish,
-            Self::NodeUnpublishVolume => VolumeState::NodeUnpublish,
+            Self::ControllerPublishVolume => Some(VolumeState::ControllerPublish),
+            Self::ControllerUnpublishVolume => Some(VolumeState::ControllerUnpublish),
+            Self::NodeStageVolume => Some(VolumeState::NodeStage),
+            Self::NodeUnstageVolume => Some(VolumeState::NodeUnstage),
+            Self::NodePublishVolume => Some(VolumeState::NodePublish),
+            Self::NodeUnpublishVolume => Some(VolumeState::NodeUnpublish),
+            Self::ControllerExpandVolume | Self::NodeExpandVolume => None,
         }
     }
 
@@ -144,44 +167,57 @@ impl Rpc {
     #[must_use]
     pub fn direction(self) -> Direction {
         match self {
-            Self::ControllerPublishVolume | Self::NodeStageVolume | Self::NodePublishVolume => Direction::Up,
             Self::ControllerUnpublishVolume | Self::NodeUnstageVolume | Self::NodeUnpublishVolume => {
                 Direction::Down
             }
+            _ => Direction::Up,
         }
     }
 
-    /// The call that undoes this one.
+    /// The call that undoes this one. Nothing undoes an expansion.
     #[must_use]
-    pub fn negation(self) -> Self {
-        match self.direction() {
-            Direction::Up => Self::leaving(self.rung()),
-            Direction::Down => Self::entering(self.rung()),
-        }
-    }
-
-    /// The state of rest that the call enters, if it leads up, or leaves, if it leads down.
-    pub(super) fn rung(self) -> Rung {
+    pub fn negation(self) -> Option<Self> {
         match self {
-            Self::ControllerPublishVolume | Self::ControllerUnpublishVolume => Rung::NodeReady,
-            Self::NodeStageVolume | Self::NodeUnstageVolume => Rung::VolReady,
-            Self::NodePublishVolume | Self::NodeUnpublishVolume => Rung::Published,
+            Self::ControllerPublishVolume => Some(Self::ControllerUnpublishVolume),
+            Self::ControllerUnpublishVolume => Some(Self::ControllerPublishVolume),
+            Self::NodeStageVolume => Some(Self::NodeUnstageVolume),
+            Self::NodeUnstageVolume => Some(Self::NodeStageVolume),
+            Self::NodePublishVolume => Some(Self::NodeUnpublishVolume),
+            Self::NodeUnpublishVolume => Some(Self::NodePublishVolume),
+            Self::ControllerExpandVolume | Self::NodeExpandVolume => None,
         }
     }
 
-    pub(super) fn entering(rung: Rung) -> Self {
-        match rung {
-            Rung::NodeReady => Self::ControllerPublishVolume,
-            Rung::VolReady => Self::NodeStageVolume,
-            Rung::Published => Self::NodePublishVolume,
-        }
+    /// Whether the mount table shows what the call did.
+    #[must_use]
+    pub fn shows_in_mount_table(self) -> bool {
+        matches!(
+            self,
+            Self::NodeStageVolume
+                | Self::NodeUnstageVolume
+                | Self::NodePublishVolume
+                | Self::NodeUnpublishVolume
+        )
     }
 
-    pub(super) fn leaving(rung: Rung) -> Self {
-        match rung {
-            Rung::NodeReady => Self::ControllerUnpublishVolume,
-            Rung::VolReady => Self::NodeUnstageVolume,
-            Rung::Published => Self::NodeUnpublishVolume,
+    /// The name of the method in the spec.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ControllerPublishVolume => "ControllerPublishVolume",
+            Self::ControllerUnpublishVolume => "ControllerUnpublishVolume",
+            Self::NodeStageVolume => "NodeStageVolume",
+            Self::NodeUnstageVolume => "NodeUnstageVolume",
+            Self::NodePublishVolume => "NodePublishVolume",
+            Self::NodeUnpublishVolume => "NodeUnpublishVolume",
+            Self::ControllerExpandVolume => "ControllerExpandVolume",
+            Self::NodeExpandVolume => "NodeExpandVolume",
         }
+    }
+}
+
+impl fmt::Display for Rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }

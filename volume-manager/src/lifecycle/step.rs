@@ -1,208 +1,291 @@
 //! The transition function.
 
-use super::ladder::{DriverCapabilities, Floor, Ladder};
-use super::state::{Direction, Goal, Rpc, VolumeState};
+use crate::ConsumerId;
 
-/// One volume with one target: what is to be recorded of it, and what is going on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Volume {
-    state: VolumeState,
-    goal: Goal,
-    floor: Floor,
-    capabilities: DriverCapabilities,
-    activity: Activity,
-}
-
-/// What the volume waits for. Not on disk: a new process waits for nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Activity {
-    Nothing,
-    /// The end of a call.
-    Call(Rpc),
-    /// The time to repeat a call.
-    BackOff(Rpc),
-}
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Event {
-    /// From now on the volume shall be here. A goal that this volume lacks means the next lower one that it has, or
-    /// its floor.
-    Want(Goal),
-    /// A call ended, or is known never to answer.
-    Finished {
-        /// The call.
-        rpc: Rpc,
-        /// How it ended.
-        outcome: Result<(), Failure>,
-    },
-    /// Time to go on: the back-off is over, or the volume was just restored.
-    Resume,
-}
-
-/// How a call failed.
-///
-/// Both leave the volume where it is. They differ in what is worth trying, which is for the caller to weigh: a
-/// [`Effect::BackOff`] says which it was.
-#[allow(clippy::exhaustive_enums, reason = "the driver is done with the call, or it may not be")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Failure {
-    /// The driver answered, and nothing of this call runs any more.
-    Final,
-    /// No answer, or one that says that the call may still be running.
-    Uncertain,
-}
-
-/// What to do, in the order given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Effect {
-    /// Make [`Volume::state`] and [`Volume::goal`] durable before any effect that follows.
-    Record,
-    /// Make the call; then send [`Event::Finished`].
-    Call(Rpc),
-    /// Wait; then send [`Event::Resume`].
-    BackOff {
-        /// The call that failed.
-        rpc: Rpc,
-        /// How it failed.
-        failure: Failure,
-    },
-    /// The volume is where it shall be: at this goal, at the next lower state that it has, or on its floor.
-    Reached(Goal),
-}
-
-impl Volume {
-    /// A volume that nothing was done with yet, wanted where it is: on its floor.
-    #[must_use]
-    pub fn new(floor: Floor, capabilities: DriverCapabilities) -> Self {
-        let goal = Ladder { floor, capabilities }.floor();
-        Self { state: goal.state(), goal, floor, capabilities, activity: Activity::Nothing }
-    }
-
-    /// A volume as it was recorded. [`Event::Resume`] sets it going.
-    ///
-    /// A state of rest that the volume cannot have is taken as the next lower one that it can, or as its floor.
-    #[must_use]
-    pub fn restored(state: VolumeState, goal: Goal, floor: Floor, capabilities: DriverCapabilities) -> Self {
-        let state = Ladder { floor, capabilities }.state(state);
-        Self { state, goal, floor, capabilities, activity: Activity::Nothing }
-    }
-
-    /// Where the volume is.
-    #[must_use]
-    pub fn state(&self) -> VolumeState {
-        self.state
-    }
-
-    /// Where the volume shall be.
-    #[must_use]
-    pub fn goal(&self) -> Goal {
-        self.goal
-    }
-
-    /// Where the volume begins and ends.
-    #[must_use]
-    pub fn floor(&self) -> Floor {
-        self.floor
-    }
-
-    /// What its driver can do.
-    #[must_use]
-    pub fn capabilities(&self) -> DriverCapabilities {
-        self.capabilities
-    }
-
-    /// The call that is under way; never more than one.
-    #[must_use]
-    pub fn in_flight(&self) -> Option<Rpc> {
-        match self.activity {
-            Activity::Call(rpc) => Some(rpc),
-            Activity::Nothing | Activity::BackOff(_) => None,
-        }
-    }
-
-    fn ladder(&self) -> Ladder {
-        Ladder { floor: self.floor, capabilities: self.capabilities }
-    }
-
-    /// The next call on the way to the goal; `None` at the goal.
-    fn next(&self) -> Option<Rpc> {
-        let ladder = self.ladder();
-        let goal = ladder.at_or_below(self.goal);
-        if let Some(rpc) = self.state.rpc() {
-            // The spec's rule for a call whose good end is not known: upward repeat or negate, downward only repeat.
-            let repeat = rpc.direction() == Direction::Down || goal >= rpc.rung().goal();
-            return Some(if repeat { rpc } else { rpc.negation() });
-        }
-        let here = Goal::ALL.into_iter().find(|here| here.state() == self.state)?;
-        match here.cmp(&goal) {
-            std::cmp::Ordering::Less => ladder.rung_above(here).map(Rpc::entering),
-            std::cmp::Ordering::Equal => None,
-            std::cmp::Ordering::Greater => ladder.rung_at_or_below(here).map(Rpc::leaving),
-        }
-    }
-
-    /// Where the volume is after a call ended well.
-    pub(super) fn after(&self, rpc: Rpc) -> VolumeState {
-        let goal = match rpc.direction() {
-            Direction::Up => self.ladder().at_or_below(rpc.rung().goal()),
-            Direction::Down => self.ladder().below(rpc.rung()),
-        };
-        goal.state()
-    }
-
-    /// Starts the next call, or says that there is none to make.
-    fn proceed(&mut self) -> Effect {
-        match self.next() {
-            Some(rpc) => {
-                self.state = rpc.state();
-                self.activity = Activity::Call(rpc);
-                Effect::Call(rpc)
-            }
-            None => {
-                self.activity = Activity::Nothing;
-                Effect::Reached(self.goal)
-            }
-        }
-    }
-}
+use super::call::{Call, Part};
+use super::event::{Effect, Event, Lost, Reached, Refusal, Waiter};
+use super::ladder::{DriverCapabilities, Floor};
+use super::outcome::Failure;
+use super::plan::Next;
+use super::snapshot::{Base, Target, TargetState};
+use super::state::Rpc;
+use super::volume::{Activity, Journal, Volume};
 
 /// The one transition: takes a volume and what happened, answers the volume as it then is and what to do.
 ///
 /// An event that does not fit, such as the end of a call that is not under way, changes nothing.
 #[must_use]
 pub fn step(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
-    let mut then = *volume;
-    let effect = match (event, volume.activity) {
-        (Event::Want(goal), activity) => {
-            then.goal = goal;
-            match activity {
-                // One call at a time: the new goal counts from the end of this one.
-                Activity::Call(_) => None,
-                // The same call would come next, and its time has not come.
-                Activity::BackOff(rpc) if then.next() == Some(rpc) => None,
-                Activity::BackOff(_) | Activity::Nothing => Some(then.proceed()),
+    let (mut then, mut effects) = (volume.clone(), Vec::new());
+    match event {
+        Event::Want(consumer) => then.want(consumer, &mut effects),
+        Event::Release(consumer) => then.release(consumer, &mut effects),
+        Event::Expand { required_bytes } => then.expand(required_bytes, &mut effects),
+        Event::Republish(consumer) => then.republish(consumer),
+        Event::Attached => then.attached(),
+        Event::Detached => then.detached(),
+        Event::Recorded(durable) => then.recorded(durable),
+        Event::Finished { call, outcome } => then.finished(&call, outcome, &mut effects),
+        Event::Checked { check, finding } => then.checked(&check, finding, &mut effects),
+        Event::Lost(lost) => then.lost(lost),
+        Event::NewGeneration(capabilities) => then.new_generation(capabilities),
+        Event::Rebooted => then.rebooted(),
+        Event::Resume(call) => then.resume(&call),
+        Event::Proceed if then.journal == Journal::Failed => then.journal = Journal::Behind,
+        Event::Proceed => {}
+    }
+    then.settle(volume, &mut effects);
+    (then, effects)
+}
+
+impl Volume {
+    fn want(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
+        let most = self.policy.max_consumers;
+        if let Some(target) = self.record.targets.get_mut(&consumer) {
+            target.wanted = true;
+        } else if self.record.targets.len() >= usize::from(most) {
+            return effects.push(Effect::Refused(Refusal::TooManyConsumers { consumer, most }));
+        } else {
+            let target = Target { wanted: true, state: TargetState::Absent };
+            self.record.targets.insert(consumer.clone(), target);
+        }
+        self.released.remove(&consumer);
+        self.waiting.insert(consumer);
+    }
+
+    fn release(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
+        self.waiting.remove(&consumer);
+        if let Some(target) = self.record.targets.get_mut(&consumer) {
+            target.wanted = false;
+        } else if !self.released.contains(&consumer) {
+            effects.push(Effect::Reached(Reached::Released(consumer)));
+        }
+    }
+
+    fn republish(&mut self, consumer: ConsumerId) {
+        let ready = Some(self.record.base) == self.ladder().top();
+        if let Some(target) = self.record.targets.get_mut(&consumer)
+            && ready
+            && target.wanted
+            && target.state == TargetState::Published
+        {
+            target.state = TargetState::Republish;
+            self.waiting.insert(consumer);
+        }
+    }
+
+    fn attached(&mut self) {
+        if self.floor == Floor::Awaited {
+            self.record.attached = true;
+            self.fit_base();
+        }
+    }
+
+    fn detached(&mut self) {
+        if self.floor == Floor::Awaited {
+            self.record.attached = false;
+            self.record.base = match self.record.base {
+                Base::VolReady | Base::NodeStage => Base::NodeUnstage,
+                base => base,
+            };
+            self.fit_base();
+        }
+    }
+
+    fn recorded(&mut self, durable: bool) {
+        if let Journal::Writing { behind } = self.journal {
+            self.journal = match (durable, behind) {
+                (true, false) => Journal::Clean,
+                (true, true) => Journal::Behind,
+                (false, _) => Journal::Failed,
+            };
+        }
+    }
+
+    /// What was mounted is taken down in the legal order, so that the driver drops what it holds, and is then built up
+    /// again for those who want it.
+    fn lost(&mut self, lost: Lost) {
+        match lost {
+            Lost::Staging if self.record.base == Base::VolReady => {
+                self.record.base = Base::NodeUnstage;
+                let wanted = self.record.targets.iter().filter(|(_, target)| target.wanted);
+                self.waiting.extend(wanted.map(|(consumer, _)| consumer.clone()));
+            }
+            Lost::Staging => {}
+            Lost::Target(consumer) => {
+                if let Some(target) = self.record.targets.get_mut(&consumer)
+                    && matches!(target.state, TargetState::Published | TargetState::Republish)
+                {
+                    target.state = TargetState::NodeUnpublish;
+                    if target.wanted {
+                        self.waiting.insert(consumer);
+                    }
+                }
             }
         }
-        (Event::Finished { rpc, outcome }, Activity::Call(running)) if rpc == running => match outcome {
-            Ok(()) => {
-                then.state = volume.after(rpc);
-                Some(then.proceed())
+    }
+
+    fn new_generation(&mut self, capabilities: DriverCapabilities) {
+        self.capabilities = capabilities;
+        self.fit_base();
+        self.suspect = None;
+        self.troubles.clear();
+        self.never.clear();
+        if let Activity::Call { orphaned, .. } = &mut self.activity {
+            *orphaned = true;
+        }
+    }
+
+    /// The mounts are gone. For those who want the volume it is as if they had never been; for those who do not, the
+    /// spec still demands one unpublish that succeeds for each target, and one unstage, before a detach.
+    ///
+    /// It is recorded even if nothing changes, so that the caller's record says which boot it is of before a call is made:
+    /// else the next process would take this boot's mounts for gone as well.
+    fn rebooted(&mut self) {
+        if matches!(self.journal, Journal::Clean) {
+            self.journal = Journal::Behind;
+        }
+        self.activity = Activity::Nothing;
+        self.suspect = None;
+        self.troubles.clear();
+        for (consumer, target) in &mut self.record.targets {
+            if target.wanted {
+                target.state = TargetState::Absent;
+                self.waiting.insert(consumer.clone());
+            } else if target.state != TargetState::Absent {
+                target.state = TargetState::NodeUnpublish;
             }
-            Err(failure) => match then.next() {
-                Some(next) if next == rpc => {
-                    then.activity = Activity::BackOff(rpc);
-                    Some(Effect::BackOff { rpc, failure })
-                }
-                // The goal moved meanwhile: the negation need not wait for the repetition's time.
-                _ => Some(then.proceed()),
-            },
-        },
-        (Event::Resume, Activity::Nothing | Activity::BackOff(_)) => Some(then.proceed()),
-        (Event::Finished { .. }, _) | (Event::Resume, Activity::Call(_)) => None,
-    };
-    let record = (then.state, then.goal) != (volume.state, volume.goal);
-    (then, record.then_some(Effect::Record).into_iter().chain(effect).collect())
+        }
+        if matches!(self.record.base, Base::NodeStage | Base::NodeUnstage | Base::VolReady) {
+            self.record.base = if self.is_wanted() { self.ladder().unstaged() } else { Base::NodeUnstage };
+        }
+    }
+
+    fn resume(&mut self, call: &Call) {
+        if let Some(trouble) = self.troubles.get_mut(&call.part())
+            && trouble.call == *call
+        {
+            trouble.waits = false;
+        }
+    }
+
+    /// Decides what comes next, and sends what the disk has the intent of.
+    fn settle(&mut self, before: &Self, effects: &mut Vec<Effect>) {
+        self.sweep();
+        self.sweep_expansion(effects);
+        self.suspect = self.suspect.take().filter(|(call, _)| self.is_repeatable(call));
+        // While a record is being written nothing new is intended: what is decided then may be obsolete when it is done.
+        let decides =
+            self.activity == Activity::Nothing && matches!(self.journal, Journal::Clean | Journal::Behind);
+        let next = if decides { self.next() } else { None };
+        match &next {
+            Some(Next::Call(call)) => {
+                self.unused &= call.rpc == Rpc::NodeUnstageVolume;
+                self.intend(call);
+            }
+            Some(Next::Check(_)) | None if decides => self.unused = false,
+            Some(Next::Check(_)) | None => {}
+        }
+        if self.record != before.record {
+            self.journal = match self.journal {
+                Journal::Clean | Journal::Behind => Journal::Behind,
+                Journal::Writing { .. } => Journal::Writing { behind: true },
+                Journal::Failed => Journal::Failed,
+            };
+        }
+        match self.journal {
+            Journal::Clean => {}
+            Journal::Behind => {
+                self.journal = Journal::Writing { behind: false };
+                return effects.push(Effect::Record);
+            }
+            Journal::Writing { .. } | Journal::Failed => return,
+        }
+        self.tell(effects);
+        match next {
+            Some(Next::Call(call)) => {
+                self.unused = false;
+                self.activity = Activity::Call { call: call.clone(), orphaned: false, outgrown: false };
+                effects.push(Effect::Call(call));
+            }
+            Some(Next::Check(check)) => {
+                self.activity = Activity::Check(check.clone());
+                effects.push(Effect::Check(check));
+            }
+            None if self.activity == Activity::Nothing && self.is_over() => effects.push(Effect::Forget),
+            None => {}
+        }
+    }
+
+    /// Drops the consumers that are done with the volume.
+    fn sweep(&mut self) {
+        let (released, troubles) = (&mut self.released, &mut self.troubles);
+        self.record.targets.retain(|consumer, target| {
+            let stays = target.wanted || target.state != TargetState::Absent;
+            if !stays {
+                troubles.remove(&Part::Target(consumer.clone()));
+                released.insert(consumer.clone());
+            }
+            stays
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        self.record.targets.is_empty()
+            && self.record.base == self.ladder().floor()
+            && self.record.expansion.is_none()
+    }
+
+    /// Tells those who wait what is reached and on disk, and what this driver may not be asked for.
+    fn tell(&mut self, effects: &mut Vec<Effect>) {
+        let released = std::mem::take(&mut self.released);
+        effects.extend(released.into_iter().map(|consumer| Effect::Reached(Reached::Released(consumer))));
+        let targets = &self.record.targets;
+        let reached = |consumer: &ConsumerId| {
+            targets
+                .get(consumer)
+                .is_some_and(|target| target.wanted && target.state == TargetState::Published)
+        };
+        // A published target that has to go down first, such as under a lost staging, is not what was asked for.
+        if !self.is_going_down() {
+            let published: Vec<_> =
+                self.waiting.iter().filter(|consumer| reached(consumer)).cloned().collect();
+            for consumer in published {
+                self.waiting.remove(&consumer);
+                effects.push(Effect::Reached(Reached::Published(consumer)));
+            }
+        }
+        if self.expanded && self.record.expansion.is_none() {
+            self.expanded = false;
+            effects.push(Effect::Reached(Reached::Expanded { capacity_bytes: self.record.capacity_bytes }));
+        }
+        if self.never.is_empty() {
+            return;
+        }
+        for call in self.wishes() {
+            if self.never.contains(&call.rpc) {
+                self.give_up_waiting(&call, Failure::NeverRetry, effects);
+            }
+        }
+    }
+
+    /// Tells those who wait for a call that it will not be made.
+    pub(super) fn give_up_waiting(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
+        for consumer in self.waiting_for(call) {
+            self.waiting.remove(&consumer);
+            let waiter = Waiter::Consumer(consumer);
+            effects.push(Effect::Failed { waiter, call: call.clone(), failure });
+        }
+    }
+
+    /// The consumers that cannot be published before this call succeeds.
+    pub(super) fn waiting_for(&self, call: &Call) -> Vec<ConsumerId> {
+        match call.rpc {
+            Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => self.waiting.iter().cloned().collect(),
+            Rpc::NodePublishVolume => {
+                call.consumer.iter().filter(|consumer| self.waiting.contains(*consumer)).cloned().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }

@@ -1,0 +1,114 @@
+//! Making a volume larger: the controller half, then the node half.
+
+use super::call::Call;
+use super::event::{Effect, Refusal, Waiter};
+use super::outcome::{Failure, Outcome};
+use super::snapshot::{Expansion, Half};
+use super::state::Rpc;
+use super::volume::{Activity, Volume};
+
+impl Volume {
+    pub(super) fn expand(&mut self, required_bytes: u64, effects: &mut Vec<Effect>) {
+        let pending = self.record.expansion;
+        let granted_bytes = pending.map_or(self.record.granted_bytes, |expansion| expansion.required_bytes);
+        if required_bytes < granted_bytes || required_bytes == 0 {
+            return effects.push(Effect::Refused(Refusal::Shrink { required_bytes, granted_bytes }));
+        }
+        if !self.capabilities.controller_expand && !self.capabilities.node_expand {
+            return effects.push(Effect::Refused(Refusal::CannotExpand));
+        }
+        self.expanded = true;
+        // Asked for anew, it may be tried anew.
+        self.never.retain(|rpc| !matches!(rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume));
+        let half = match pending {
+            None if required_bytes <= self.record.capacity_bytes => {
+                self.record.granted_bytes = required_bytes;
+                return;
+            }
+            // The driver may be at the node half: it has to end before the controller is asked for more.
+            Some(Expansion { half: Half::Node, .. }) => Half::Node,
+            Some(Expansion { half: Half::Controller, .. }) | None => Half::Controller,
+        };
+        if let Activity::Call { call, outgrown, .. } = &mut self.activity {
+            let expands = matches!(call.rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
+            *outgrown |= expands && required_bytes > granted_bytes;
+        }
+        self.record.expansion = Some(Expansion { required_bytes, half });
+    }
+
+    pub(super) fn expansion_succeeded(
+        &mut self,
+        call: &Call,
+        outcome: Outcome,
+        outgrown: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.record.calling = None;
+        let Some(Expansion { required_bytes, .. }) = self.record.expansion else { return };
+        let (bytes, node_half) = match outcome {
+            Outcome::Expanded { capacity_bytes, node_expansion_required } => {
+                (capacity_bytes, node_expansion_required)
+            }
+            _ => (0, true),
+        };
+        // A response without a size means the one that was asked for; which that was is not known if it grew since.
+        let bytes = if bytes == 0 && !outgrown { required_bytes } else { bytes };
+        if call.rpc == Rpc::ControllerExpandVolume {
+            if bytes >= required_bytes {
+                self.troubles.remove(&call.part());
+                self.record.capacity_bytes = bytes;
+                self.record.expansion = node_half.then_some(Expansion { required_bytes, half: Half::Node });
+                self.grant(required_bytes);
+            } else if !outgrown {
+                self.failed(call, Failure::TooSmall, effects);
+            }
+            return;
+        }
+        self.troubles.remove(&call.part());
+        if self.capabilities.controller_expand && self.record.capacity_bytes < required_bytes {
+            self.record.expansion = Some(Expansion { required_bytes, half: Half::Controller });
+        } else if !outgrown {
+            self.record.capacity_bytes = self.record.capacity_bytes.max(bytes).max(required_bytes);
+            self.record.expansion = None;
+            self.grant(required_bytes);
+        }
+    }
+
+    fn grant(&mut self, required_bytes: u64) {
+        if self.record.expansion.is_none() {
+            self.record.granted_bytes = required_bytes;
+        }
+    }
+
+    pub(super) fn give_up_expansion(&mut self) {
+        self.record.expansion = None;
+        self.record.calling = None;
+        self.expanded = false;
+    }
+
+    /// Skips the halves that the driver does not have, and gives up the node half of a volume that nobody uses any more.
+    pub(super) fn sweep_expansion(&mut self, effects: &mut Vec<Effect>) {
+        let Some(Expansion { required_bytes, half }) = self.record.expansion else { return };
+        if half == Half::Controller && !self.capabilities.controller_expand {
+            self.record.expansion = Some(Expansion { required_bytes, half: Half::Node });
+        }
+        let Some(Expansion { half: Half::Node, .. }) = self.record.expansion else { return };
+        if !self.capabilities.node_expand {
+            self.record.capacity_bytes = self.record.capacity_bytes.max(required_bytes);
+            self.record.expansion = None;
+            self.grant(required_bytes);
+        } else if self.record.targets.is_empty()
+            && self.record.base == self.ladder().floor()
+            && self.activity == Activity::Nothing
+        {
+            if self.expanded {
+                effects.push(Effect::Failed {
+                    waiter: Waiter::Expansion,
+                    call: Call::of_volume(Rpc::NodeExpandVolume),
+                    failure: Failure::Abandoned,
+                });
+            }
+            self.give_up_expansion();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What is known of the volumes, for people and for figures.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::entry::{Entry, Life, What};
+use super::{Node, Slot};
+use crate::driver::OwnershipChange;
+use crate::lifecycle::{Check, Failure, TargetState, VolumeState, Waits};
+use crate::name::VolumeKey;
+use crate::node::explanation::{Explanation, Holder, Waiting};
+
+/// How many volumes are in which state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// By state; states without a volume are left out.
+    pub states: BTreeMap<VolumeState, usize>,
+    /// Volumes with a call whose end is not known.
+    pub uncertain: usize,
+    /// Records that cannot be read.
+    pub quarantined: usize,
+    /// Volumes whose driver has not been there since the volumes were opened.
+    pub dormant: usize,
+    /// Calls that run.
+    pub calls: usize,
+}
+
+impl Node {
+    /// Every volume, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &VolumeKey> {
+        self.by_key.keys()
+    }
+
+    /// The records that cannot be read: what they are called in the store, and why.
+    #[must_use]
+    pub fn quarantined(&self) -> &[(String, String)] {
+        &self.quarantined
+    }
+
+    /// How many volumes there are, by state.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts { quarantined: self.quarantined.len(), ..Counts::default() };
+        for entry in self.volumes.values() {
+            *counts.states.entry(entry.state).or_default() += 1;
+            match &entry.life {
+                Life::Awake(volume) => counts.uncertain += usize::from(volume.suspect().is_some()),
+                Life::Dormant { .. } => counts.dormant += 1,
+            }
+        }
+        counts.calls = self.drivers.values().map(|driver| driver.turns.in_flight()).sum();
+        counts
+    }
+
+    /// Where a volume is and why it waits. `None` if nothing is known of it.
+    #[must_use]
+    pub fn explain(&self, key: &VolumeKey, now: Duration) -> Option<Explanation> {
+        let Some(slot) = self.by_key.get(key).copied() else {
+            let reason = self.quarantine_of(key)?;
+            return Some(Explanation {
+                key: key.clone(),
+                state: None,
+                dwell: Duration::ZERO,
+                waiting: Waiting::Quarantine { reason },
+                holders: Vec::new(),
+                last_error: None,
+                not_done: Vec::new(),
+            });
+        };
+        let entry = self.volumes.get(&slot)?;
+        let holder = |consumer: &crate::node::record::RecordedConsumer| {
+            let target = entry.target(consumer.spec.id());
+            let state = target.map(|target| target.state);
+            Holder {
+                consumer: consumer.spec.id().clone(),
+                target: consumer.spec.target_path().as_path().to_owned(),
+                wanted: target.is_some_and(|target| target.wanted),
+                published: matches!(state, Some(TargetState::Published | TargetState::Republish)),
+            }
+        };
+        Some(Explanation {
+            key: key.clone(),
+            state: Some(entry.state),
+            dwell: now.saturating_sub(entry.since),
+            waiting: self.waiting(slot, entry, now),
+            holders: entry.consumers.values().map(holder).collect(),
+            last_error: entry.last_error.clone(),
+            not_done: self.not_done(entry),
+        })
+    }
+
+    fn waiting(&self, slot: Slot, entry: &Entry, now: Duration) -> Waiting {
+        if let Some(reason) = &entry.refused {
+            return Waiting::Refused { reason: reason.clone() };
+        }
+        let store = || {
+            let reason = self.commits.trouble()?.reason;
+            let next_try = self.commits.reopen_at().map_or(Duration::ZERO, |at| at.saturating_sub(now));
+            Some(Waiting::Store { reason, next_try })
+        };
+        let Life::Awake(volume) = &entry.life else {
+            return store().unwrap_or(Waiting::Driver);
+        };
+        match volume.waits() {
+            Waits::ForNothing => Waiting::Nothing,
+            Waits::ForRecord | Waits::ForStore | Waits::ForStart => store().unwrap_or(Waiting::Record),
+            Waits::ForCall(call) => match &entry.running {
+                Some(running) if matches!(running.what, What::Call(_)) => Waiting::Call {
+                    rpc: call.rpc,
+                    consumer: call.consumer,
+                    elapsed: now.saturating_sub(running.since),
+                },
+                _ => match self.drivers.get(&entry.key.driver).filter(|driver| driver.connected) {
+                    Some(driver) => {
+                        Waiting::Turn { in_flight: driver.turns.in_flight(), waiting: driver.turns.waiting() }
+                    }
+                    None => Waiting::Driver,
+                },
+            },
+            Waits::ForCheck(Check::Unused) => {
+                Waiting::Check { rpc: crate::lifecycle::Rpc::NodeUnstageVolume }
+            }
+            Waits::ForCheck(Check::After(call)) => Waiting::Check { rpc: call.rpc },
+            Waits::ForBackOff(call) => {
+                let trouble = volume.troubles().find(|trouble| *trouble.call() == call);
+                let next_try =
+                    self.timers.next_resume(slot).map_or(Duration::ZERO, |at| at.saturating_sub(now));
+                match trouble {
+                    Some(trouble) if trouble.failure() == Failure::InUse => Waiting::Foreign { next_try },
+                    trouble => Waiting::Retry {
+                        next_try,
+                        attempts: trouble.map_or(0, crate::lifecycle::Trouble::attempts),
+                    },
+                }
+            }
+            Waits::ForAttach => Waiting::Attach,
+            Waits::ForDriver(rpc) => Waiting::OtherDriver { rpc },
+        }
+    }
+
+    fn not_done(&self, entry: &Entry) -> Vec<String> {
+        let Some(driver) = self.drivers.get(&entry.key.driver) else { return Vec::new() };
+        let Some(facts) = &driver.facts else { return Vec::new() };
+        let groups = entry.published().filter_map(|(id, consumer)| {
+            let node = &facts.capabilities.node;
+            match driver.policy.ownership_change(&entry.spec, &consumer.spec, node) {
+                OwnershipChange::Caller { group } => Some(format!(
+                    "the files are not given to group {group} for {id}, which the driver cannot do"
+                )),
+                OwnershipChange::Nobody | OwnershipChange::Driver { .. } => None,
+            }
+        });
+        groups.collect()
+    }
+}

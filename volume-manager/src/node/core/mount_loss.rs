@@ -1,0 +1,146 @@
+//! Mounts that go behind everybody's back, and mounts that are called for again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entry::{Entry, Life, Running, What};
+use super::event::{Action, Inspect, LookOrder, Sight};
+use super::timers::Alarm;
+use super::{Epoch, Node, Slot, findings};
+use crate::lifecycle::{Base, Event as Lifecycle, Lost, TargetState};
+use crate::mounts::{MountIdentity, MountTable, Presence};
+use crate::name::ConsumerId;
+use crate::node::change::ChangeKind;
+
+impl Node {
+    pub(super) fn mounts_seen(&mut self, table: Arc<MountTable>, since: Epoch, now: Duration) {
+        self.table = table;
+        // What something happened to since may not be in the table yet; it was looked at, or will be.
+        let settled = |entry: &Entry| {
+            entry.checked < since.0
+                && entry.running.is_none()
+                && entry.wanted_call.is_none()
+                && matches!(entry.life, Life::Awake(_))
+        };
+        let table = &self.table;
+        let lost: Vec<_> = self
+            .volumes
+            .iter()
+            .filter(|(_, entry)| settled(entry) && entry.has_lost(table))
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in lost {
+            self.find_losses(slot, now);
+        }
+    }
+
+    /// Tells a volume's machine of every mount that should be in the table and is not.
+    pub(super) fn find_losses(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get(&slot) else { return };
+        for lost in entry.losses(&self.table) {
+            self.lose(slot, lost, now);
+        }
+    }
+
+    fn lose(&mut self, slot: Slot, lost: Lost, now: Duration) {
+        let consumer = match &lost {
+            Lost::Staging => None,
+            Lost::Target(consumer) => Some(consumer.clone()),
+        };
+        self.tell(slot, ChangeKind::MountLost(consumer));
+        self.feed(slot, Lifecycle::Lost(lost), now);
+    }
+
+    /// Sets the alarms of a volume that has something published.
+    pub(super) fn keep_watch(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get(&slot) else { return };
+        let republishes =
+            self.drivers.get(&entry.key.driver).is_some_and(|driver| driver.policy.requires_republish);
+        let published = entry.published().next().is_some();
+        let inspects = entry.mount_to_inspect().is_some();
+        if published && republishes && !self.timers.is_set(slot, Alarm::Republish) {
+            let at = now.saturating_add(self.settings.republish_interval);
+            self.timers.set(slot, Alarm::Republish, at);
+        }
+        if inspects && !self.timers.is_set(slot, Alarm::Inspect) {
+            self.timers.set(slot, Alarm::Inspect, now.saturating_add(self.settings.inspect_interval));
+        }
+    }
+
+    pub(super) fn republish(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get(&slot) else { return };
+        let published: Vec<ConsumerId> = entry.published().map(|(consumer, _)| consumer.clone()).collect();
+        // While the store takes no intents, none is made.
+        if self.commits.trouble().is_none() {
+            for consumer in published {
+                self.feed(slot, Lifecycle::Republish(consumer), now);
+            }
+        }
+        self.keep_watch(slot, now);
+    }
+
+    pub(super) fn inspect(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get(&slot) else { return };
+        if let Some((consumer, path)) = entry.mount_to_inspect()
+            && entry.running.is_none()
+            && entry.wanted_call.is_none()
+        {
+            let ticket = self.ticket(slot, None);
+            if let Some(entry) = self.volumes.get_mut(&slot) {
+                entry.running = Some(Running { ticket, what: What::Inspection(consumer), since: now });
+                let order = LookOrder { ticket, path, inspect: Inspect::Always, remove: Vec::new() };
+                self.actions.push(Action::Look(order));
+            }
+        }
+        self.keep_watch(slot, now);
+    }
+
+    pub(super) fn inspected(
+        &mut self,
+        slot: Slot,
+        consumer: Option<ConsumerId>,
+        sight: &Sight,
+        now: Duration,
+    ) {
+        let dead = match &sight.inspection {
+            Some(Ok(inspection)) => matches!(inspection.presence, Presence::Dead { .. }),
+            _ => false,
+        };
+        if dead {
+            self.lose(slot, consumer.map_or(Lost::Staging, Lost::Target), now);
+        }
+    }
+}
+
+impl Entry {
+    /// The mounts that were seen and should be there, each with whose it is.
+    fn expected_mounts(&self) -> impl Iterator<Item = (Lost, &std::path::Path, &MountIdentity)> {
+        let staged = self.staged.as_ref().filter(|_| self.snapshot().base == Base::VolReady);
+        let staged = staged.map(|mount| (Lost::Staging, self.staging.as_path(), mount));
+        let targets = self.consumers.iter().filter_map(|(id, consumer)| {
+            let mount = consumer.mounted.as_ref()?;
+            (self.target(id)?.state == TargetState::Published)
+                .then(|| (Lost::Target(id.clone()), consumer.spec.target_path().as_path(), mount))
+        });
+        staged.into_iter().chain(targets)
+    }
+
+    fn has_lost(&self, table: &MountTable) -> bool {
+        self.expected_mounts().any(|(_, path, mount)| findings::lost(path, mount, table).is_some())
+    }
+
+    fn losses(&self, table: &MountTable) -> Vec<Lost> {
+        let lost = |(lost, path, mount): (Lost, _, _)| findings::lost(path, mount, table).map(|_| lost);
+        self.expected_mounts().filter_map(lost).collect()
+    }
+
+    /// A mount whose server can die without the mount table showing it.
+    fn mount_to_inspect(&self) -> Option<(Option<ConsumerId>, std::path::PathBuf)> {
+        let is_served =
+            |mount: &MountIdentity| mount.fs_type.to_str().is_some_and(|kind| kind.starts_with("fuse"));
+        self.expected_mounts().find(|(_, _, mount)| is_served(mount)).map(|(lost, path, _)| match lost {
+            Lost::Staging => (None, path.to_owned()),
+            Lost::Target(consumer) => (Some(consumer), path.to_owned()),
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! From what is on disk to volumes: without a call to anybody.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::commits::Commits;
+use super::entry::{Entry, Life};
+use super::timers::Timers;
+use super::{Action, Node, Slot};
+use crate::driver::MountPath;
+use crate::mounts::MountTable;
+use crate::node::record::{KIND, Record, RecordError, record_key};
+use crate::node::settings::Settings;
+use crate::node::staging;
+use crate::store::{BootId, Change, Loaded, RecordKey};
+
+impl Node {
+    /// The volumes that were recorded, as they were recorded: nothing is called before their drivers connect.
+    ///
+    /// A record that cannot be read is set aside in the store, kept and counted, and no other volume minds. The actions
+    /// are to be performed like those of [`step`](Self::step).
+    #[must_use = "nothing is done unless the actions are performed"]
+    pub fn open(
+        settings: Settings,
+        boot: BootId,
+        loaded: Loaded,
+        table: Arc<MountTable>,
+    ) -> (Self, Vec<Action>) {
+        let mut node = Self {
+            settings,
+            boot,
+            volumes: HashMap::new(),
+            by_key: BTreeMap::new(),
+            directories: HashMap::new(),
+            targets: HashMap::new(),
+            drivers: BTreeMap::new(),
+            quarantined: Vec::new(),
+            quarantined_names: BTreeMap::new(),
+            timers: Timers::default(),
+            commits: Commits::new(),
+            tickets: HashMap::new(),
+            last_ticket: 0,
+            last_slot: 0,
+            epoch: 0,
+            table,
+            actions: Vec::new(),
+        };
+        for quarantined in loaded.quarantined {
+            match &quarantined.key {
+                Some(key) => node.quarantine(key, quarantined.reason.to_string()),
+                None => node.quarantined.push((quarantined.id.to_string(), quarantined.reason.to_string())),
+            }
+        }
+        let mut set_aside = Vec::new();
+        for (key, payload) in loaded.records {
+            // Records of other kinds are other people's.
+            if key.kind() != KIND {
+                continue;
+            }
+            if let Err(error) = node.restore(&key, &payload) {
+                node.quarantine(&key, error.to_string());
+                set_aside.push(Change::SetAside(key));
+            }
+        }
+        if !set_aside.is_empty() {
+            node.commits.set_aside(set_aside);
+            node.start_commit();
+        }
+        let actions = std::mem::take(&mut node.actions);
+        (node, actions)
+    }
+
+    fn quarantine(&mut self, key: &RecordKey, reason: String) {
+        self.quarantined.push((key.name().escape_ascii().to_string(), reason.clone()));
+        self.quarantined_names.insert(key.name().into(), reason);
+    }
+
+    fn restore(&mut self, key: &RecordKey, payload: &[u8]) -> Result<(), RecordError> {
+        let record = Record::decode(payload)?;
+        let volume = record.spec.key().clone();
+        let wrong = |reason: &str| RecordError::Field { field: "key", reason: reason.to_owned() };
+        if record_key(&volume, &record.directory)? != *key {
+            return Err(wrong("it is another volume's"));
+        }
+        if self.by_key.contains_key(&volume) {
+            return Err(wrong("the volume has another record"));
+        }
+        let staging = self.staging_of(&volume, &record.directory)?;
+        let slot = self.new_slot();
+        for (id, consumer) in &record.consumers {
+            let target = consumer.spec.target_path().clone();
+            self.targets.entry(target).or_insert_with(|| (slot, id.clone()));
+        }
+        let life = Life::Dormant { snapshot: record.snapshot, boot: record.boot };
+        let mut entry = Entry::new(volume, record.spec, record.directory, key.clone(), staging, life);
+        entry.consumers = record.consumers;
+        entry.staged = record.staged;
+        entry.touched = record.touched;
+        entry.node_id = record.node_id;
+        entry.last_error = record.last_error;
+        entry.state = entry.current_state();
+        self.insert(slot, entry);
+        Ok(())
+    }
+
+    pub(super) fn new_slot(&mut self) -> Slot {
+        self.last_slot += 1;
+        Slot(self.last_slot)
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot, entry: Entry) {
+        self.by_key.insert(entry.key.clone(), slot);
+        self.directories.insert(entry.record_key.name().into(), slot);
+        self.driver(&entry.key.driver).volumes.insert(slot);
+        self.volumes.insert(slot, entry);
+    }
+
+    pub(super) fn staging_of(
+        &self,
+        key: &crate::VolumeKey,
+        directory: &str,
+    ) -> Result<MountPath, RecordError> {
+        let path = staging::staging_path(&self.settings.root, key, directory);
+        MountPath::new(path)
+            .map_err(|error| RecordError::Field { field: "directory", reason: error.to_string() })
+    }
+}

@@ -1,0 +1,293 @@
+//! The core alone, with drivers that answer when the test says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::{DriverName, VolumeId};
+
+use super::*;
+use crate::driver::{
+    Access, AccessMode, Attach, CallError, CallOutcome, ConsumerSpec, Operation, VolumeSpec,
+};
+use crate::mounts::{Inspection, Presence};
+use crate::store::{Loaded, Store as _, memory::MemoryStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A core whose looks see what is wanted, and whose commits succeed at once unless they are held.
+struct Bench {
+    node: Node,
+    store: MemoryStore,
+    hold_commits: bool,
+    held: Vec<Vec<crate::store::Change>>,
+    calls: Vec<CallOrder>,
+    answers: BTreeMap<u64, Answer>,
+    requests: u64,
+    commits: usize,
+}
+
+fn name(driver: &str) -> DriverName {
+    DriverName::new(driver).unwrap()
+}
+
+fn spec(driver: &str, id: &str) -> Arc<VolumeSpec> {
+    let key = VolumeKey { driver: name(driver), id: VolumeId::new(id).unwrap() };
+    let builder = VolumeSpec::builder(key, Access::filesystem(), AccessMode::SingleNodeWriter);
+    Arc::new(builder.attach(Attach::NotRequired).build().unwrap())
+}
+
+fn consumer(id: &str) -> Arc<ConsumerSpec> {
+    let target = MountPath::new(format!("/pods/{id}/mount")).unwrap();
+    Arc::new(ConsumerSpec::new(ConsumerId::new(id).unwrap(), target))
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        let boot = "00000000-0000-0000-0000-000000000001".parse().unwrap();
+        // A target that is a directory is enough: what mounts mean is tested elsewhere.
+        let settings = settings.targets_are_mounts(false);
+        let (node, actions) = Node::open(settings, boot, Loaded::default(), Arc::default());
+        assert!(actions.is_empty());
+        Self {
+            node,
+            store: MemoryStore::default(),
+            hold_commits: false,
+            held: Vec::new(),
+            calls: Vec::new(),
+            answers: BTreeMap::new(),
+            requests: 0,
+            commits: 0,
+        }
+    }
+
+    fn step(&mut self, event: Event, now: Duration) {
+        let mut actions = std::collections::VecDeque::from(self.node.step(event, now));
+        while let Some(action) = actions.pop_front() {
+            let event = match action {
+                Action::Commit(changes) if self.hold_commits => {
+                    self.held.push(changes);
+                    continue;
+                }
+                Action::Commit(changes) => {
+                    self.commits += 1;
+                    Event::Committed(self.store.commit(&changes).map_err(|error| error.to_string()))
+                }
+                Action::Look(order) => {
+                    let is_staging = order.path.ends_with("staging");
+                    let presence = if is_staging { Presence::Missing } else { Presence::Directory };
+                    let inspection = (order.inspect != Inspect::Never).then(|| Ok(Inspection::of(presence)));
+                    Event::Looked { ticket: order.ticket, sight: Sight::new(Ok(Arc::default()), inspection) }
+                }
+                Action::Call(order) => {
+                    self.calls.push(order);
+                    continue;
+                }
+                Action::Answer { request, answer } => {
+                    assert!(self.answers.insert(request.0, answer).is_none(), "answered twice");
+                    continue;
+                }
+                Action::Tell(_) | Action::Clear(_) => continue,
+                Action::Reopen => Event::Reopened(Ok(())),
+            };
+            actions.extend(self.node.step(event, now));
+        }
+    }
+
+    fn release(&mut self, now: Duration) {
+        let changes = self.held.remove(0);
+        self.store.commit(&changes).unwrap();
+        self.step(Event::Committed(Ok(())), now);
+    }
+
+    fn ask(&mut self, ask: Ask, now: Duration) -> u64 {
+        self.requests += 1;
+        self.step(Event::Ask { request: RequestId(self.requests), ask }, now);
+        self.requests
+    }
+
+    fn publish(&mut self, driver: &str, id: &str, now: Duration) -> u64 {
+        let consumer = consumer(&format!("{driver}-{id}"));
+        self.ask(Ask::Publish { spec: spec(driver, id), consumer }, now)
+    }
+
+    fn connect(&mut self, driver: &str, now: Duration) {
+        let mut facts = DriverFacts::new(name(driver));
+        facts.capabilities.node.stage_unstage = true;
+        self.step(Event::DriverRegistered { driver: name(driver), policy: DriverPolicy::default() }, now);
+        self.step(Event::DriverConnected { facts: Box::new(facts), predecessors_ended: true }, now);
+    }
+
+    /// Takes the calls that wait for an answer of a driver.
+    fn calls_of(&mut self, driver: &str) -> Vec<CallOrder> {
+        let driver = name(driver);
+        self.calls.extract_if(.., |order| order.spec.key().driver == driver).collect()
+    }
+
+    fn end(&mut self, order: &CallOrder, result: Result<CallOutcome, CallError>, now: Duration) {
+        self.step(Event::CallEnded { ticket: order.ticket, result }, now);
+    }
+
+    fn is_published(&self, request: u64) -> bool {
+        matches!(self.answers.get(&request), Some(Answer::Published(Ok(_))))
+    }
+}
+
+/// Anchors (f) 18: a driver that never answers holds as many of its own calls as it may, and none of another driver.
+#[test]
+fn a_driver_that_hangs_delays_no_other_driver() {
+    let mut bench = Bench::new(Settings::new("/volumes").calls_per_driver(3));
+    for driver in ["slow", "fast"] {
+        bench.connect(driver, SECOND);
+    }
+    for number in 0..50 {
+        bench.publish("slow", &number.to_string(), SECOND);
+    }
+    assert_eq!(bench.calls_of("slow").len(), 3);
+    let published: Vec<_> =
+        (0..50).map(|number| bench.publish("fast", &number.to_string(), SECOND)).collect();
+    loop {
+        let ready = bench.calls_of("fast");
+        if ready.is_empty() {
+            break;
+        }
+        for order in ready {
+            bench.end(&order, Ok(CallOutcome::Done), SECOND);
+        }
+    }
+    assert!(published.iter().all(|request| bench.is_published(*request)));
+    assert!(bench.calls_of("slow").is_empty(), "not one call more of the driver that hangs");
+}
+
+/// Anchors (f) 18: volumes of one driver are served in the order in which they came, and one that fails again and again
+/// stands behind those that wait.
+#[test]
+fn no_volume_of_a_driver_is_served_twice_while_another_waits() {
+    let mut bench = Bench::new(Settings::new("/volumes").calls_per_driver(2));
+    bench.connect("d", SECOND);
+    let requests: Vec<_> =
+        (0..20).map(|number| bench.publish("d", &format!("{number:02}"), SECOND)).collect();
+    let mut staged = Vec::new();
+    let mut now = SECOND;
+    while requests.iter().any(|request| !bench.is_published(*request)) {
+        let order = bench.calls.remove(0);
+        let id = order.spec.key().id.as_str().to_owned();
+        if matches!(order.operation, Operation::NodeStage { .. }) && !staged.contains(&id) {
+            staged.push(id.clone());
+        }
+        let method = order.operation.method();
+        let result = if id == "00" && staged.len() < 20 {
+            Err(CallError::Status { method, code: 14, message: "busy".into() })
+        } else {
+            Ok(CallOutcome::Done)
+        };
+        bench.end(&order, result, now);
+        if bench.calls.is_empty() {
+            now = bench.node.next_deadline().unwrap_or(now).max(now);
+            bench.step(Event::Tick, now);
+        }
+        assert!(now < 600 * SECOND, "{:?}", bench.answers);
+    }
+    let order: Vec<_> = (0..20).map(|number| format!("{number:02}")).collect();
+    assert_eq!(staged, order);
+}
+
+#[test]
+fn records_that_come_while_a_commit_runs_go_together_in_the_next() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    bench.hold_commits = true;
+    for number in 0..100 {
+        bench.publish("d", &number.to_string(), SECOND);
+    }
+    assert_eq!(bench.held.iter().map(Vec::len).collect::<Vec<_>>(), [1], "one at a time");
+    bench.release(SECOND);
+    assert_eq!(bench.held.iter().map(Vec::len).collect::<Vec<_>>(), [99]);
+    assert_eq!(bench.calls.len(), 1, "only what is on disk is begun");
+    bench.release(SECOND);
+    assert_eq!(bench.calls.len(), 16);
+}
+
+#[test]
+fn a_desired_set_is_answered_when_it_is_on_disk_and_not_before() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.hold_commits = true;
+    let desired = |ids: &[&str]| {
+        let volume = |id: &&str| crate::node::DesiredVolume {
+            spec: spec("d", id),
+            consumers: vec![consumer(&format!("d-{id}"))],
+        };
+        Ask::Reconcile(ids.iter().map(volume).collect())
+    };
+    let first = bench.ask(desired(&["a"]), SECOND);
+    let second = bench.ask(desired(&["a", "b"]), SECOND);
+    assert!(bench.answers.is_empty());
+    bench.release(SECOND);
+    assert!(bench.answers.contains_key(&first) && !bench.answers.contains_key(&second));
+    bench.release(SECOND);
+    assert!(matches!(&bench.answers[&second], Answer::Reconciled(Ok(done)) if done.wanted == 1));
+    let twice = bench.ask(desired(&["a", "a"]), SECOND);
+    assert!(matches!(bench.answers[&twice], Answer::Reconciled(Err(_))));
+}
+
+/// Anchors (c) 11, 18: half a table that is older than a publish is no reason to take it down.
+#[test]
+fn a_mount_table_from_before_a_publish_loses_nothing() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let before = bench.node.epoch();
+    let request = bench.publish("d", "v", SECOND);
+    while !bench.is_published(request) {
+        let order = bench.calls.remove(0);
+        bench.end(&order, Ok(CallOutcome::Done), SECOND);
+    }
+    // As if it had been seen mounted.
+    let slot = *bench.node.by_key.values().next().unwrap();
+    let entry = bench.node.volumes.get_mut(&slot).unwrap();
+    let device = crate::mounts::DeviceNumber { major: 8, minor: 1 };
+    let seen = crate::mounts::MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/sda1".into());
+    entry.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
+    bench.step(Event::MountsSeen { table: Arc::default(), since: before }, SECOND);
+    assert!(bench.calls.is_empty());
+    let since = bench.node.epoch();
+    bench.step(Event::Tick, SECOND);
+    bench.step(Event::MountsSeen { table: Arc::default(), since }, SECOND);
+    assert!(matches!(bench.calls[0].operation, Operation::NodeUnpublish { .. }), "the mount is lost");
+}
+
+#[test]
+fn a_question_takes_its_turn_with_the_calls_of_its_volume() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    while !bench.is_published(request) {
+        let order = bench.calls.remove(0);
+        bench.end(&order, Ok(CallOutcome::Done), SECOND);
+    }
+    let key = spec("d", "v").key().clone();
+    let unsupported = bench.ask(Ask::Stats(key.clone()), SECOND);
+    assert!(matches!(&bench.answers[&unsupported], Answer::Inspected(Err(_))), "it has no such capability");
+    let facts = bench.node.drivers.get_mut(&name("d")).unwrap().facts.as_mut().unwrap();
+    facts.capabilities.node.volume_stats = true;
+    let stats = bench.ask(Ask::Stats(key.clone()), SECOND);
+    let order = bench.calls.remove(0);
+    let id = ConsumerId::new("d-v").unwrap();
+    bench.ask(Ask::Unpublish { key, consumer: id }, SECOND);
+    assert!(bench.calls.is_empty(), "one call at a time for a volume");
+    bench.end(&order, Ok(CallOutcome::Stats(crate::driver::VolumeStats::default())), SECOND);
+    assert!(matches!(&bench.answers[&stats], Answer::Inspected(Ok(_))));
+    assert!(matches!(bench.calls[0].operation, Operation::NodeUnpublish { .. }));
+}
+
+#[test]
+fn two_ids_that_share_a_hash_get_directories_of_their_own() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.publish("d", "v", SECOND);
+    // As if another id had the same hash.
+    let taken = crate::node::staging::directory_name(spec("d", "w").key(), 0);
+    let slot = *bench.node.by_key.values().next().unwrap();
+    bench.node.directories.insert(format!("d/{taken}").into_bytes().into(), slot);
+    bench.publish("d", "w", SECOND);
+    let other = bench.node.by_key[spec("d", "w").key()];
+    assert_eq!(bench.node.volumes[&other].directory, format!("{taken}-1"));
+}

@@ -1,0 +1,104 @@
+//! When which volume is to be looked at again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Slot;
+use crate::lifecycle::Call;
+
+/// What a volume is woken for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Alarm {
+    /// The wait after a call that failed is over.
+    Resume(Call),
+    /// The driver wants its published targets called again every so often.
+    Republish,
+    /// A mount whose server may die unseen is looked at.
+    Inspect,
+}
+
+/// Deadlines, at most one for each volume and alarm, so their number is bounded by that of consumers and volumes.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    by_time: BTreeSet<(Duration, Slot, Alarm)>,
+    set: BTreeMap<(Slot, Alarm), Duration>,
+}
+
+impl Timers {
+    /// Sets the alarm, in place of the one that was set before.
+    pub(super) fn set(&mut self, slot: Slot, alarm: Alarm, at: Duration) {
+        if let Some(before) = self.set.insert((slot, alarm.clone()), at) {
+            self.by_time.remove(&(before, slot, alarm.clone()));
+        }
+        self.by_time.insert((at, slot, alarm));
+    }
+
+    /// Takes back all alarms of a volume that fit.
+    pub(super) fn clear(&mut self, slot: Slot, fits: impl Fn(&Alarm) -> bool) {
+        let of_slot = self.set.range((slot, Alarm::Resume(Call::of_volume(FIRST)))..);
+        let cleared: Vec<_> = of_slot
+            .take_while(|((of, _), _)| *of == slot)
+            .filter(|((_, alarm), _)| fits(alarm))
+            .map(|((_, alarm), at)| (*at, slot, alarm.clone()))
+            .collect();
+        for due in cleared {
+            self.by_time.remove(&due);
+            self.set.remove(&(due.1, due.2));
+        }
+    }
+
+    /// The first wait after a failure that ends, of one volume.
+    pub(super) fn next_resume(&self, slot: Slot) -> Option<Duration> {
+        let of_slot = self.set.range((slot, Alarm::Resume(Call::of_volume(FIRST)))..);
+        let resumes = of_slot.take_while(|((of, alarm), _)| *of == slot && matches!(alarm, Alarm::Resume(_)));
+        resumes.map(|(_, at)| *at).min()
+    }
+
+    /// Whether the alarm is set.
+    pub(super) fn is_set(&self, slot: Slot, alarm: Alarm) -> bool {
+        self.set.contains_key(&(slot, alarm))
+    }
+
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.by_time.first().map(|(at, ..)| *at)
+    }
+
+    /// Takes the first one that is due at `now`.
+    pub(super) fn take_due(&mut self, now: Duration) -> Option<(Slot, Alarm)> {
+        if self.by_time.first()?.0 > now {
+            return None;
+        }
+        let (_, slot, alarm) = self.by_time.pop_first()?;
+        self.set.remove(&(slot, alarm.clone()));
+        Some((slot, alarm))
+    }
+}
+
+/// The call that is ordered before all others, so that a range of alarms can begin with it.
+const FIRST: crate::lifecycle::Rpc = crate::lifecycle::Rpc::ALL[0];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::Rpc;
+
+    #[test]
+    fn alarms_come_in_order_and_one_that_is_set_again_comes_once() {
+        let [first, second] = [Slot(1), Slot(2)];
+        let at = Duration::from_secs;
+        let resume = || Alarm::Resume(Call::of_volume(Rpc::NodeStageVolume));
+        let mut timers = Timers::default();
+        timers.set(first, resume(), at(5));
+        timers.set(second, resume(), at(3));
+        timers.set(first, resume(), at(1));
+        timers.set(first, Alarm::Republish, at(4));
+        assert_eq!((timers.next(), timers.next_resume(first)), (Some(at(1)), Some(at(1))));
+        assert_eq!(timers.take_due(at(0)), None);
+        assert_eq!(timers.take_due(at(9)), Some((first, resume())));
+        assert_eq!(timers.take_due(at(9)), Some((second, resume())));
+        assert!(timers.is_set(first, Alarm::Republish) && timers.next_resume(first).is_none());
+        timers.clear(first, |alarm| *alarm == Alarm::Republish);
+        assert_eq!((timers.take_due(at(9)), timers.next()), (None, None));
+    }
+}

@@ -1,0 +1,106 @@
+//! From parts to volumes that run.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::{broadcast, mpsc};
+
+use super::core::Node;
+use super::error::OpenError;
+use super::journal::Journal;
+use super::link::{Drivers, SocketDrivers};
+use super::run::Run;
+use super::settings::Settings;
+use super::volumes::Volumes;
+use super::watch::Changes;
+use crate::driver::{self, Secrets};
+use crate::mounts::Mounts;
+use crate::store::{BootId, Store};
+
+/// How many questions wait to be taken at most. Who asks more waits.
+const WAITING_COMMANDS: usize = 256;
+
+/// What the volumes of a node are made of.
+pub struct Parts {
+    store: Box<dyn Store>,
+    mounts: Arc<dyn Mounts>,
+    drivers: Arc<dyn Drivers>,
+    boot: Option<BootId>,
+}
+
+impl Parts {
+    /// A store, the mounts, and where secrets come from. Drivers are dialled at the sockets that they register, with
+    /// the default times.
+    pub fn new(
+        store: impl Store + 'static,
+        mounts: impl Mounts + 'static,
+        secrets: impl Secrets + 'static,
+    ) -> Self {
+        let drivers = SocketDrivers { settings: driver::Settings::default(), secrets: Arc::new(secrets) };
+        Self { store: Box::new(store), mounts: Arc::new(mounts), drivers: Arc::new(drivers), boot: None }
+    }
+
+    /// Dials drivers in another way, or with other times.
+    #[must_use]
+    pub fn drivers(mut self, drivers: impl Drivers + 'static) -> Self {
+        self.drivers = Arc::new(drivers);
+        self
+    }
+
+    /// Dials drivers with these times and secrets.
+    #[must_use]
+    pub fn driver_settings(mut self, settings: driver::Settings, secrets: impl Secrets + 'static) -> Self {
+        self.drivers = Arc::new(SocketDrivers { settings, secrets: Arc::new(secrets) });
+        self
+    }
+
+    /// Takes this for the boot of the node. Default: what the kernel says.
+    #[must_use]
+    pub fn boot_id(mut self, boot: BootId) -> Self {
+        self.boot = Some(boot);
+        self
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("boot", &self.boot).finish_non_exhaustive()
+    }
+}
+
+impl Volumes {
+    /// Opens the volumes that are recorded, and answers a handle to them with the future that runs them.
+    ///
+    /// The future has to be polled, such as by `tokio::spawn`, for anything to happen; it ends when the last handle is
+    /// dropped. It may be dropped at any time, as a crash may come at any time: what is on disk goes on when the volumes
+    /// are opened again.
+    ///
+    /// # Errors
+    /// If the store or the mount table cannot be read at all, or the root is not absolute. Records that cannot be read
+    /// are no error; see [`quarantined`](Self::quarantined).
+    pub async fn open(
+        parts: Parts,
+        settings: Settings,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenError> {
+        let Parts { mut store, mounts, drivers, boot } = parts;
+        if !settings.root.is_absolute() {
+            return Err(OpenError::Root { root: settings.root });
+        }
+        let boot = match boot {
+            Some(boot) => boot,
+            None => {
+                BootId::read(BootId::PATH).map_err(|error| OpenError::Boot { reason: error.to_string() })?
+            }
+        };
+        let read = tokio::task::spawn_blocking(move || (store.load(), store)).await;
+        let (loaded, store) = read.map_err(|error| OpenError::Store { reason: error.to_string() })?;
+        let loaded = loaded.map_err(|error| OpenError::Store { reason: error.to_string() })?;
+        let table = mounts.table().await.map_err(|error| OpenError::Mounts { reason: error.to_string() })?;
+        let (node, opening) = Node::open(settings.clone(), boot, loaded, table);
+        let (changes, _) = broadcast::channel(Changes::CAPACITY);
+        let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
+        let volumes = Self { commands: sender, changes: changes.downgrade() };
+        let run = Run::new(node, Journal::new(store), mounts, drivers, settings, changes);
+        Ok((volumes, run.run(commands, opening)))
+    }
+}

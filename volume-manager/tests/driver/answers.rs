@@ -1,0 +1,250 @@
+//! How calls end, and what is known of their ends.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use csi_proto::Method;
+use csi_proto::csi::v1::ControllerPublishVolumeResponse;
+use tokio::time::{Instant, timeout};
+use volume_manager::driver::{CallError, CallOutcome, Operation, Settings};
+
+use super::scripted::{Reply, Scripted};
+use super::{NoSecrets, Place, path, publish, stage, volume};
+
+const METHOD: Method = Method::NodeStageVolume;
+
+/// Anchors (f) 8: every code comes through as the driver's own, whichever way it is sent, with each call.
+#[tokio::test(start_paused = true)]
+async fn each_code_of_the_driver_comes_through_unchanged_for_each_call() {
+    let place = Place::new();
+    let scripted = place.start().with_controller();
+    let operations = [
+        Operation::ControllerPublish,
+        Operation::ControllerUnpublish { node_id: None },
+        stage(),
+        Operation::NodeUnstage { staging_path: path("/staging/1") },
+        publish(),
+        Operation::NodeUnpublish { target_path: path("/target/1") },
+    ];
+    for operation in &operations {
+        let method = operation.method();
+        for code in (1..=16).chain([99]) {
+            for reply in [Reply::Status(code, "no%20luck"), Reply::LateStatus(code, "no luck")] {
+                scripted.once(method, reply);
+                let error = place.driver.call(&volume("v"), operation).await.expect_err("an error");
+                assert_eq!(error, CallError::Status { method, code, message: "no luck".into() });
+                assert_eq!((error.code(), error.was_sent(), error.method()), (Some(code), true, method));
+            }
+        }
+    }
+    assert_eq!(scripted.connections(), 1);
+}
+
+/// Anchors (f) 8, transport, and 10: broken, empty and garbled answers have no code, and the call was sent.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_whole_has_no_code() {
+    let place = Place::new();
+    let scripted = place.start();
+    for (reply, broken) in [
+        (Reply::Http(503), true),
+        (Reply::Http(404), true),
+        (Reply::NoStatus, true),
+        (Reply::BadStatus, true),
+        (Reply::Reset(h2::Reason::INTERNAL_ERROR), true),
+        (Reply::Reset(h2::Reason::CANCEL), true),
+        (Reply::Status(0, ""), false),
+        (Reply::Bytes(b""), false),
+        (Reply::Bytes(b"\0\0\0"), false),
+        (Reply::Bytes(b"\0\0\0\0\x01"), false),
+        (Reply::Bytes(b"\0\0\0\0\0\0\0\0\0\0"), false),
+        (Reply::Bytes(b"\x01\0\0\0\0"), false),
+        (Reply::Bytes(b"\0\0\0\0\x01\xff"), false),
+    ] {
+        scripted.once(METHOD, reply.clone());
+        let error = place.driver.call(&volume("v"), &stage()).await.expect_err("no answer");
+        assert_eq!((error.code(), error.was_sent()), (None, true), "{reply:?}: {error}");
+        assert_eq!(matches!(error, CallError::Broken { .. }), broken, "{reply:?}: {error}");
+    }
+    assert_eq!(place.driver.call(&volume("v"), &stage()).await, Ok(CallOutcome::Done));
+    assert_eq!(scripted.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_the_driver_refuses_to_take_was_not_sent() {
+    let place = Place::new();
+    let scripted = place.start();
+    scripted.once(METHOD, Reply::Reset(h2::Reason::REFUSED_STREAM));
+    let error = place.driver.call(&volume("v"), &stage()).await.expect_err("refused");
+    assert!(matches!(error, CallError::NotSent { .. }) && !error.was_sent(), "{error}");
+}
+
+/// Anchors (f) 10: plugin killed mid-call, socket replaced.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_call_finds_its_successor() {
+    for reply in [Reply::Silence, Reply::Half] {
+        let place = Place::new();
+        let scripted = place.start();
+        scripted.once(METHOD, reply);
+        let generation = place.driver.generation().await.expect("a generation");
+        let (volume, stage) = (volume("v"), stage());
+        let kill = async {
+            scripted.called(METHOD).await;
+            drop(scripted);
+        };
+        let (ended, ()) = tokio::join!(generation.call(&volume, &stage), kill);
+        let error = ended.expect_err("the driver died");
+        assert!(matches!(error, CallError::Broken { .. }), "{error}");
+        assert_eq!((error.code(), error.was_sent()), (None, true));
+        generation.closed().await;
+        assert!(generation.is_closed() && place.driver.present().is_none());
+
+        let error = place.driver.call(&volume, &stage).await.expect_err("nobody serves");
+        assert!(!error.was_sent(), "{error}");
+        let _scripted = Scripted::restart(&place.socket);
+        assert_eq!(place.driver.call(&volume, &stage).await, Ok(CallOutcome::Done));
+        assert_eq!(place.driver.present().map(|generation| generation.number()), Some(2));
+    }
+}
+
+/// Anchors (f) 10: hung replies.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_at_its_deadline_and_delays_no_other() {
+    let own = Duration::from_secs(7);
+    let settings = Settings::default().call_of(Method::NodePublishVolume, own);
+    let place = Place::with(Default::default(), settings, std::sync::Arc::new(NoSecrets));
+    let scripted = place.start();
+    let generation = place.driver.generation().await.expect("a generation");
+    for reply in [Reply::Silence, Reply::Half] {
+        for (operation, bound) in [(stage(), Duration::from_secs(120)), (publish(), own)] {
+            scripted.once(operation.method(), reply.clone());
+            let volume = volume("v");
+            let started = Instant::now();
+            let slow = generation.call(&volume, &operation);
+            let others = async {
+                scripted.called(operation.method()).await;
+                for _ in 0..100 {
+                    assert_eq!(generation.call(&volume, &stage()).await, Ok(CallOutcome::Done));
+                }
+                started.elapsed()
+            };
+            let (ended, others) = tokio::join!(slow, others);
+            let method = operation.method();
+            assert_eq!(ended, Err(CallError::Late { method, bound }));
+            assert!(others < bound && started.elapsed() < bound + Duration::from_millis(10));
+            scripted.forget_calls();
+        }
+    }
+    assert!(!generation.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_calls_are_under_way_at_once_on_one_connection() {
+    let place = Place::new();
+    let scripted = place.start();
+    let generation = place.driver.generation().await.expect("a generation");
+    scripted.forget_calls();
+    scripted.always(METHOD, Reply::Silence);
+    let calls: Vec<_> = (0..100)
+        .map(|index| {
+            let generation = generation.clone();
+            tokio::spawn(async move { generation.call(&volume(&format!("v{index}")), &stage()).await })
+        })
+        .collect();
+    while scripted.calls().len() < 100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    for call in calls {
+        let ended = call.await.expect("no panic");
+        assert!(matches!(ended, Err(CallError::Late { .. })), "{ended:?}");
+    }
+    assert_eq!(scripted.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_leaves_the_connection_to_the_others() {
+    let place = Place::new();
+    let scripted = place.start();
+    scripted.once(METHOD, Reply::Silence);
+    let dropped = timeout(Duration::from_secs(1), place.driver.call(&volume("v"), &stage())).await;
+    assert!(dropped.is_err());
+    assert_eq!(place.driver.call(&volume("v"), &stage()).await, Ok(CallOutcome::Done));
+    assert_eq!(scripted.connections(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_read_up_to_its_bound_and_no_further() {
+    let settings = Settings::default().max_answer(1024);
+    let place = Place::with(Default::default(), settings, std::sync::Arc::new(NoSecrets));
+    let scripted = place.start();
+    for (bytes, read) in [(1024, true), (1025, false), (1 << 20, false)] {
+        // An unknown field of a length that makes the whole message as long as wanted.
+        let mut message = vec![0x7a];
+        prost::encode_length_delimiter(bytes, &mut message).expect("a length");
+        let rest = bytes - message.len();
+        message.truncate(1);
+        prost::encode_length_delimiter(rest, &mut message).expect("a length");
+        message.resize(bytes, 0);
+        scripted.once(METHOD, Reply::Message(Bytes::from(message)));
+        let ended = place.driver.call(&volume("v"), &stage()).await;
+        match ended {
+            Ok(CallOutcome::Done) => assert!(read, "{bytes}"),
+            Err(CallError::Answer { ref reason, .. }) => {
+                assert!(!read && reason.contains("at most 1024"), "{bytes}: {reason}");
+            }
+            other => panic!("{bytes}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_message_of_a_driver_is_cut_and_a_publish_context_is_bounded() {
+    let place = Place::new();
+    let scripted = place.start().with_controller();
+    let long: &'static str = Box::leak("x".repeat(100_000).into_boxed_str());
+    scripted.once(METHOD, Reply::Status(13, long));
+    let error = place.driver.call(&volume("v"), &stage()).await.expect_err("an error");
+    assert!(matches!(&error, CallError::Status { message, .. } if message.len() <= 4096 + 3), "{error}");
+
+    let attach = async |bytes: usize| {
+        let publish_context = [("device".to_owned(), "d".repeat(bytes - 6))].into();
+        let answer = ControllerPublishVolumeResponse { publish_context };
+        scripted.once(Method::ControllerPublishVolume, Reply::ok(&answer));
+        place.driver.call(&volume("v"), &Operation::ControllerPublish).await
+    };
+    let attached = attach(65_536).await.expect("attached");
+    assert!(
+        matches!(attached, CallOutcome::Attached { publish_context } if publish_context.contains_key("device"))
+    );
+    let error = attach(65_537).await.expect_err("too much");
+    assert!(
+        matches!(&error, CallError::Answer { reason, .. } if reason.contains("publish_context")),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_takes_no_more_calls_is_connected_to_anew_while_it_ends_those_that_it_has() {
+    let place = Place::new();
+    let scripted = place.start();
+    let first = place.driver.generation().await.expect("a generation");
+    scripted.once(METHOD, Reply::Silence);
+    let hung = {
+        let first = first.clone();
+        tokio::spawn(async move { first.call(&volume("v"), &stage()).await })
+    };
+    scripted.called(METHOD).await;
+    scripted.leave();
+    // The driver's word may take its time, but what is not sent is known not to be.
+    let error = loop {
+        match first.call(&volume("w"), &stage()).await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert!(!error.was_sent() && first.is_closed(), "{error}");
+    assert_eq!(place.driver.call(&volume("w"), &stage()).await, Ok(CallOutcome::Done));
+    assert_eq!(place.driver.present().map(|generation| generation.number()), Some(2));
+    assert!(!hung.is_finished());
+    assert!(matches!(hung.await.expect("no panic"), Err(CallError::Late { .. })));
+}

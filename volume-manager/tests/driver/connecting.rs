@@ -1,0 +1,266 @@
+//! What is asked before the first call, and when.
+
+use std::time::Duration;
+
+use csi_proto::Method;
+use csi_proto::csi::v1::node_service_capability::rpc::Type as NodeRpc;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
+use csi_proto::csi::v1::{
+    GetPluginCapabilitiesResponse, NodeGetCapabilitiesResponse, NodeServiceCapability, PluginCapability,
+    ProbeResponse, node_service_capability,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+use tokio::time::{Instant, timeout};
+use volume_manager::driver::{CallError, CallOutcome, ConnectError, DriverChange, Settings};
+
+use super::scripted::{Reply, Scripted, info, node_capabilities, node_info};
+use super::{Place, publish, stage, volume};
+
+/// Anchors (c) 14: SwarmKit staged before it knew whether the driver stages.
+#[tokio::test(start_paused = true)]
+async fn all_that_the_first_call_depends_on_is_asked_before_it() {
+    let place = Place::new();
+    let scripted = place.start().with_controller();
+    assert_eq!(place.driver.call(&volume("v"), &stage()).await, Ok(CallOutcome::Done));
+    assert_eq!(
+        scripted.calls(),
+        [
+            Method::Probe,
+            Method::GetPluginInfo,
+            Method::GetPluginCapabilities,
+            Method::NodeGetCapabilities,
+            Method::ControllerGetCapabilities,
+            Method::NodeGetInfo,
+            Method::NodeStageVolume
+        ]
+    );
+}
+
+/// Anchors (e) 13: kubelet makes 8 calls on 8 connections.
+#[tokio::test(start_paused = true)]
+async fn a_mount_on_a_warm_driver_is_two_calls_on_the_one_connection() {
+    let place = Place::new();
+    let scripted = place.start();
+    place.driver.generation().await.expect("a generation");
+    scripted.forget_calls();
+    for mount in 1..=50 {
+        let volume = volume(&format!("v{mount}"));
+        assert_eq!(place.driver.call(&volume, &stage()).await, Ok(CallOutcome::Done));
+        assert_eq!(place.driver.call(&volume, &publish()).await, Ok(CallOutcome::Done));
+        assert_eq!(scripted.calls().len(), 2 * mount);
+    }
+    assert_eq!((scripted.connections(), place.driver.generation().await.map(|g| g.number())), (1, Ok(1)));
+}
+
+/// Anchors (f) 10: not ready for 30 s.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_is_not_ready_for_half_a_minute_is_waited_for() {
+    let place = Place::new();
+    let scripted = place.start();
+    for _ in 0..30 {
+        scripted.once(Method::Probe, Reply::ok(&ProbeResponse { ready: Some(false) }));
+    }
+    let started = Instant::now();
+    place.driver.generation().await.expect("a generation");
+    assert_eq!(started.elapsed().as_secs(), 30);
+    assert_eq!(scripted.calls().iter().filter(|method| **method == Method::Probe).count(), 31);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_does_not_become_ready_is_given_up_in_time_and_may_be_tried_again() {
+    let place = Place::new();
+    let scripted = place.start();
+    for bad in [
+        Reply::ok(&ProbeResponse { ready: Some(false) }),
+        Reply::Silence,
+        Reply::Status(14, "starting"),
+        Reply::Status(13, "panic"),
+    ] {
+        scripted.always(Method::Probe, bad.clone());
+        let started = Instant::now();
+        let within = Duration::from_secs(60);
+        let error = place.driver.generation().await.expect_err("not ready");
+        assert_eq!(error, ConnectError::NotReady { within }, "{bad:?}");
+        assert!(started.elapsed() <= within, "{bad:?}: {:?}", started.elapsed());
+    }
+    scripted.always(Method::Probe, Reply::ok(&ProbeResponse { ready: None }));
+    assert_eq!(place.driver.generation().await.map(|generation| generation.number()), Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_driver_is_given_up_at_once_and_one_that_does_not_probe_is_taken_as_ready() {
+    let place = Place::new();
+    let scripted = place.start();
+    scripted.always(Method::Probe, Reply::Status(9, "no%20kernel%20module"));
+    let error = place.driver.generation().await.expect_err("unhealthy");
+    assert_eq!(error, ConnectError::Unhealthy { message: "no kernel module".into() });
+    scripted.always(Method::Probe, Reply::Status(12, ""));
+    place.driver.generation().await.expect("a generation");
+}
+
+/// Anchors (f) 10: wrong plugin on the socket.
+#[tokio::test(start_paused = true)]
+async fn another_plugin_on_the_socket_is_never_asked_for_a_volume() {
+    let place = Place::new();
+    let scripted = place.start();
+    for found in ["other.example.org", "", "Scripted.csi.example.org"] {
+        scripted.always(Method::GetPluginInfo, info(found));
+        let error = place.driver.generation().await.expect_err("another plugin");
+        assert!(matches!(&error, ConnectError::WrongPlugin { found: name, .. } if name == found), "{error}");
+        let error = place.driver.call(&volume("v"), &stage()).await.expect_err("another plugin");
+        assert!(!error.was_sent() && error.to_string().contains("wrong plugin on the socket"), "{error}");
+    }
+    assert!(!scripted.calls().contains(&Method::NodeStageVolume));
+}
+
+/// Anchors (f) 10: node id or capabilities changed.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_comes_back_otherwise_is_asked_anew_and_the_changes_are_told() {
+    let place = Place::new();
+    let scripted = place.start();
+    let first = place.driver.generation().await.expect("a generation");
+    assert_eq!(first.facts().node_id.as_deref(), Some("node-1"));
+    assert!(first.facts().capabilities.lifecycle().stage_unstage && !first.earlier_processes_ended());
+    drop(scripted);
+    first.closed().await;
+
+    let scripted = Scripted::restart(&place.socket);
+    scripted.always(Method::NodeGetInfo, node_info("node-2", 16));
+    scripted.always(Method::NodeGetCapabilities, node_capabilities([NodeRpc::GetVolumeStats]));
+    let second = place.driver.generation().await.expect("a generation");
+    assert_eq!((first.number(), second.number()), (1, 2));
+    let changes = second.facts().changes_since(first.facts());
+    let [DriverChange::NodeId { .. }, DriverChange::Capabilities { .. }, DriverChange::MaxVolumes { .. }] =
+        &changes[..]
+    else {
+        panic!("{changes:?}")
+    };
+    // Both drivers live in this very process, so nothing proves that calls of the first have ended.
+    assert!(!second.earlier_processes_ended());
+    let error = place.driver.call(&volume("v"), &stage()).await.expect_err("it stages no more");
+    assert!(!error.was_sent() && error.to_string().contains("STAGE_UNSTAGE_VOLUME"), "{error}");
+    // The old generation stays dead.
+    let error = first.call(&volume("v"), &stage()).await.expect_err("a dead connection");
+    assert!(matches!(error, CallError::NotSent { .. }), "{error}");
+    assert!(!scripted.calls().contains(&Method::NodeStageVolume));
+}
+
+/// Anchors (c) 15: Krustlet took any capability for stage and unstage.
+#[tokio::test(start_paused = true)]
+async fn capabilities_that_are_not_known_are_ignored() {
+    let place = Place::new();
+    let scripted = place.start();
+    let capability = |number| NodeServiceCapability {
+        r#type: Some(node_service_capability::Type::Rpc(node_service_capability::Rpc { r#type: number })),
+    };
+    let capabilities = vec![capability(99), NodeServiceCapability { r#type: None }, capability(3)];
+    scripted.always(Method::NodeGetCapabilities, Reply::ok(&NodeGetCapabilitiesResponse { capabilities }));
+    let generation = place.driver.generation().await.expect("a generation");
+    let node = generation.facts().capabilities.node;
+    assert!(node.expand && !node.stage_unstage && !node.volume_stats && !node.volume_mount_group);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_is_not_served_on_this_socket_attaches_nothing() {
+    let place = Place::new();
+    let scripted = place.start();
+    let plugin: GetPluginCapabilitiesResponse =
+        [PluginCapability::service(Service::ControllerService)].into_iter().collect();
+    scripted.always(Method::GetPluginCapabilities, Reply::ok(&plugin));
+    scripted.always(Method::ControllerGetCapabilities, Reply::Status(12, "unknown service"));
+    scripted.always(Method::NodeGetInfo, Reply::Status(12, ""));
+    let generation = place.driver.generation().await.expect("a generation");
+    assert!(generation.facts().capabilities.plugin.controller_service);
+    assert!(!generation.facts().capabilities.lifecycle().publish_unpublish);
+    assert_eq!(generation.facts().node_id, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_id_and_a_limit_are_checked() {
+    let place = Place::new();
+    let scripted = place.start();
+    for bad in [String::new(), "n".repeat(257)] {
+        scripted.always(Method::NodeGetInfo, node_info(&bad, 0));
+        let error = place.driver.generation().await.expect_err("a bad id");
+        assert!(error.to_string().contains("1 to 256 are allowed"), "{error}");
+    }
+    for (limit, taken) in [(39, Some(39)), (0, None), (-1, None)] {
+        let place = Place::new();
+        let scripted = place.start();
+        scripted.always(Method::NodeGetInfo, node_info("n", limit));
+        assert_eq!(place.driver.generation().await.expect("a generation").facts().max_volumes, taken);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_at_once_share_one_connection_and_one_failure() {
+    let place = Place::new();
+    let ask = |count: usize| {
+        let asking = (0..count).map(|_| {
+            let driver = place.driver.clone();
+            tokio::spawn(async move { driver.generation().await.map(|generation| generation.number()) })
+        });
+        asking.collect::<Vec<_>>()
+    };
+    let scripted = place.start();
+    scripted.always(Method::Probe, Reply::ok(&ProbeResponse { ready: Some(false) }));
+    let started = Instant::now();
+    for asked in ask(20) {
+        assert!(matches!(asked.await.expect("no panic"), Err(ConnectError::NotReady { .. })));
+    }
+    assert!(started.elapsed() <= Duration::from_secs(60), "{:?}", started.elapsed());
+    assert_eq!(scripted.connections(), 1);
+    scripted.always(Method::Probe, Reply::ok(&ProbeResponse { ready: Some(true) }));
+    for asked in ask(20) {
+        assert_eq!(asked.await.expect("no panic"), Ok(1));
+    }
+    assert_eq!(scripted.connections(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_gives_up_connecting_leaves_the_way_free() {
+    let place = Place::new();
+    let scripted = place.start();
+    scripted.once(Method::GetPluginInfo, Reply::Silence);
+    let gave_up = timeout(Duration::from_secs(5), place.driver.generation()).await;
+    assert!(gave_up.is_err());
+    place.driver.generation().await.expect("a generation");
+}
+
+/// Anchors (f) 10: a socket that is gone, served by nobody, or by no driver.
+#[tokio::test(start_paused = true)]
+async fn a_socket_without_a_driver_ends_in_an_error_that_says_so() {
+    let settings = Settings::default();
+    let place = Place::with(Default::default(), settings, std::sync::Arc::new(super::NoSecrets));
+    let error = place.driver.generation().await.expect_err("no socket");
+    assert!(matches!(error, ConnectError::Dial { kind: std::io::ErrorKind::NotFound, .. }), "{error}");
+    drop(UnixListener::bind(&place.socket).expect("a socket that nobody serves"));
+    let error = place.driver.generation().await.expect_err("nobody");
+    assert!(
+        matches!(error, ConnectError::Dial { kind: std::io::ErrorKind::ConnectionRefused, .. }),
+        "{error}"
+    );
+    let error = place.driver.call(&volume("v"), &stage()).await.expect_err("nobody");
+    assert!(!error.was_sent() && error.code().is_none(), "{error}");
+
+    std::fs::remove_file(&place.socket).expect("removed");
+    let peer = UnixListener::bind(&place.socket).expect("a socket");
+    for answer in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0xff; 4096]] {
+        let (asked, ()) = tokio::join!(place.driver.generation(), async {
+            let (mut connection, _) = peer.accept().await.expect("a dial");
+            // It may have hung up before all was written.
+            let _ = connection.write_all(answer).await;
+        });
+        assert!(asked.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_says_nothing_is_hung_up_on_in_time() {
+    let place = Place::new();
+    let _peer = UnixListener::bind(&place.socket).expect("a socket");
+    let started = Instant::now();
+    let error = place.driver.generation().await.expect_err("silence");
+    assert!(started.elapsed() <= Duration::from_secs(60), "{error}: {:?}", started.elapsed());
+}

@@ -1,0 +1,74 @@
+//! The calls to a storage driver, against a scripted one on a real socket. Time is virtual: it passes when nothing else
+//! happens.
+#![cfg(feature = "runtime")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod answers;
+mod calls;
+mod connecting;
+mod killed;
+mod scripted;
+mod secrets;
+mod tonic_driver;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use csi_proto::{DriverName, VolumeId};
+use scripted::{NAME, Scripted};
+use tempfile::TempDir;
+use volume_manager::driver::{
+    Access, AccessMode, Attach, ConsumerSpec, Driver, DriverPolicy, MountPath, NoSecrets, Operation, Secrets,
+    Settings, VolumeSpec,
+};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::{ConsumerId, VolumeKey};
+
+/// A socket's place, and the driver as its caller sees it.
+struct Place {
+    _directory: TempDir,
+    socket: PathBuf,
+    driver: Driver,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self::with(DriverPolicy::default(), Settings::default(), Arc::new(NoSecrets))
+    }
+
+    fn with(policy: DriverPolicy, settings: Settings, secrets: Arc<dyn Secrets>) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("csi.sock");
+        let endpoint = DriverEndpoint::from_path(&socket).expect("an endpoint");
+        let driver = Driver::new(name(), endpoint, policy, settings, secrets).expect("settings");
+        Self { _directory: directory, socket, driver }
+    }
+
+    fn start(&self) -> Scripted {
+        Scripted::start(&self.socket)
+    }
+}
+
+fn name() -> DriverName {
+    DriverName::new(NAME).expect("a name")
+}
+
+fn volume(id: &str) -> VolumeSpec {
+    let key = VolumeKey { driver: name(), id: VolumeId::new(id).expect("an id") };
+    let volume = VolumeSpec::builder(key, Access::filesystem(), AccessMode::SingleNodeWriter);
+    volume.attach(Attach::Here).build().expect("a volume")
+}
+
+fn path(path: &str) -> MountPath {
+    MountPath::new(path).expect("a path")
+}
+
+fn stage() -> Operation {
+    Operation::NodeStage { staging_path: path("/staging/1") }
+}
+
+fn publish() -> Operation {
+    let id = ConsumerId::new("pod-1").expect("an id");
+    let consumer = Arc::new(ConsumerSpec::new(id, path("/target/1")));
+    Operation::NodePublish { consumer, staging_path: path("/staging/1") }
+}

@@ -1,0 +1,534 @@
+//! The hard cases, each as it was met in the field.
+
+use volume_manager::lifecycle::{
+    Base, Call, DriverCapabilities, Effect, Event, Expansion, Failure, Finding, Floor, Goal, Half, Lost,
+    Outcome, Policy, Reached, Refusal, Rpc, Target, TargetState, Trouble, Volume, VolumeState, Waiter, Waits,
+    outcome_of, step,
+};
+
+use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer};
+
+fn of(name: &str) -> Option<String> {
+    Some(name.to_owned())
+}
+
+#[test]
+fn volumes_pass_the_states_of_the_figures_up_and_down() {
+    use Rpc::{ControllerPublishVolume as Attach, ControllerUnpublishVolume as Detach};
+    let (attach, stage) = ([false, true], [false, true]);
+    for (figure, floor, publish_unpublish, stage_unstage, up, down) in [
+        ("5 and 7", Floor::Created, attach[1], stage[0], &[Attach, PUBLISH][..], &[UNPUBLISH, Detach][..]),
+        ("6", Floor::Created, attach[1], stage[1], &[Attach, STAGE, PUBLISH], &[UNPUBLISH, UNSTAGE, Detach]),
+        ("8", Floor::Created, attach[0], stage[0], &[PUBLISH], &[UNPUBLISH]),
+        ("6 without attach", Floor::Created, attach[0], stage[1], &[STAGE, PUBLISH], &[UNPUBLISH, UNSTAGE]),
+        ("5, attached elsewhere", Floor::NodeReady, attach[1], stage[0], &[PUBLISH], &[UNPUBLISH]),
+        (
+            "6, attached elsewhere",
+            Floor::NodeReady,
+            attach[1],
+            stage[1],
+            &[STAGE, PUBLISH],
+            &[UNPUBLISH, UNSTAGE],
+        ),
+    ] {
+        let capabilities =
+            DriverCapabilities { publish_unpublish, stage_unstage, ..DriverCapabilities::default() };
+        let mut script = Script::new(floor, capabilities);
+        let bottom = script.volume.state();
+        assert_eq!(script.want("a").all_goes_well().methods(), up, "figure {figure}, up");
+        assert_eq!((script.volume.state(), script.volume.goal()), (VolumeState::Published, Goal::Published));
+        assert!(script.was_told(&Reached::Published(consumer("a"))), "figure {figure}");
+        assert_eq!(script.release("a").all_goes_well().methods(), down, "figure {figure}, down");
+        assert_eq!(
+            (script.volume.state(), script.volume.goal().state()),
+            (bottom, bottom),
+            "figure {figure}"
+        );
+        assert!(script.was_told(&Reached::Released(consumer("a"))), "figure {figure}");
+        assert!(script.is_forgotten(), "figure {figure}");
+    }
+}
+
+#[test]
+fn a_call_is_sent_only_after_its_intent_is_durable_and_not_at_all_while_the_store_fails() {
+    let volume = Volume::new(Floor::NodeReady, STAGES, Policy::default());
+    let (volume, effects) = step(&volume, Event::Want(consumer("a")));
+    assert_eq!(effects, [Effect::Record]);
+    assert_eq!(volume.snapshot().base, Base::NodeStage);
+    let (volume, effects) = step(&volume, Event::Recorded(false));
+    assert_eq!((effects, volume.waits()), (Vec::new(), Waits::ForStore));
+    let (volume, effects) = step(&volume, Event::Want(consumer("b")));
+    assert_eq!(effects, [], "a store that failed is asked again by nobody but its owner");
+    let (volume, effects) = step(&volume, Event::Proceed);
+    assert_eq!(effects, [Effect::Record]);
+    let (volume, effects) = step(&volume, Event::Release(consumer("b")));
+    assert_eq!(effects, [], "one record at a time");
+    let (volume, effects) = step(&volume, Event::Recorded(true));
+    assert_eq!(effects, [Effect::Record], "what changed meanwhile");
+    let (volume, effects) = step(&volume, Event::Recorded(true));
+    assert_eq!(effects.last(), Some(&Effect::Call(Call::of_volume(STAGE))));
+    assert_eq!(volume.waits(), Waits::ForCall(Call::of_volume(STAGE)));
+}
+
+/// Anchors (f) 4: the driver is still at an unstage that timed out when the consumer comes back. Stage is not sent before
+/// the unstage has ended well, so a late umount has nothing fresh to take away.
+#[test]
+fn a_consumer_that_returns_during_a_hung_unstage_is_staged_only_after_it_ended() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
+    script.ends(Outcome::Uncertain).want("a");
+    assert_eq!(script.methods(), [], "the back-off runs");
+    for _ in 0..20 {
+        // The driver says ABORTED while it is at the first one.
+        script.resumes().shows(Finding::Agrees).ends(outcome_of(UNSTAGE, Some(10)));
+        assert_eq!(script.methods(), [UNSTAGE]);
+    }
+    script.all_goes_well();
+    assert_eq!(script.methods(), [UNSTAGE, STAGE, PUBLISH]);
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+}
+
+/// Anchors (f) 5: stage timed out and the consumer is gone. The machine finds out how the stage ended, and undoes it.
+#[test]
+fn a_stage_that_timed_out_is_quiesced_and_negated_when_nobody_wants_it_any_more() {
+    let mut script = Script::staging();
+    script.want("a").release("a").ends(Outcome::Uncertain);
+    assert_eq!(script.volume.suspect(), Some(&Call::of_volume(STAGE)));
+    script.resumes();
+    assert_eq!(script.methods(), [STAGE, STAGE], "its end is found out by repeating it");
+    script.ends(Outcome::Ok).all_goes_well();
+    assert_eq!(script.methods(), [UNSTAGE]);
+    assert!(script.is_forgotten());
+}
+
+/// Anchors (f) 5: a driver that never answers cannot stall a volume for ever.
+#[test]
+fn quiescing_is_bounded_by_the_policy() {
+    let mut script = Script::staging();
+    script.want("a").release("a");
+    for _ in 0..Policy::default().quiesce_attempts.unwrap() {
+        assert_eq!(script.methods(), [STAGE]);
+        script.ends(Outcome::Uncertain).resumes();
+    }
+    script.all_goes_well();
+    assert_eq!(script.methods(), [UNSTAGE]);
+}
+
+/// Anchors (f) 5: the driver's process was replaced, so nothing of the old call runs.
+#[test]
+fn a_new_generation_of_the_driver_ends_quiescing() {
+    let mut script = Script::staging();
+    script.want("a").release("a").ends(Outcome::Uncertain).send(Event::NewGeneration(STAGES));
+    script.all_goes_well();
+    assert_eq!(script.methods(), [STAGE, UNSTAGE]);
+    // And if it is replaced while a call is under way, the end of that one is no riddle either.
+    let mut script = Script::staging();
+    script.want("a").release("a").send(Event::NewGeneration(STAGES)).ends(Outcome::Uncertain);
+    assert_eq!(script.volume.suspect(), None);
+    script.all_goes_well();
+    assert_eq!(script.methods(), [STAGE, UNSTAGE]);
+}
+
+/// Anchors (f) 6: unstage answered with an error, but has unmounted; then a publish is wanted. Stage is called again.
+#[test]
+fn after_an_unstage_that_failed_a_publish_is_preceded_by_unstage_and_stage() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).shows(Finding::Agrees).ends(Outcome::Final);
+    script.want("a").all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, UNSTAGE, STAGE, PUBLISH]);
+}
+
+/// Anchors (f) 7: two consumers, a restart, one stops, then the other: exactly one unstage, at the end.
+#[test]
+fn consumers_are_counted_over_restarts_and_redeployed_drivers() {
+    for redeployed in [false, true] {
+        let mut script = Script::published(&["a", "b"]);
+        script.restarts(false);
+        if redeployed {
+            script.send(Event::NewGeneration(STAGES));
+        }
+        assert_eq!(script.methods(), [], "what is right is left alone");
+        script.release("a").all_goes_well();
+        assert_eq!(script.called(), [(UNPUBLISH, of("a"))]);
+        assert_eq!(script.volume.state(), VolumeState::Published);
+        script.restarts(false).release("b").all_goes_well();
+        assert_eq!(script.called(), [(UNPUBLISH, of("b")), (UNSTAGE, None)]);
+        assert!(script.is_forgotten());
+    }
+}
+
+/// Anchors (f) 7: asking twice under one id is asking once.
+#[test]
+fn a_consumer_that_asks_twice_counts_once_and_is_told_twice() {
+    let mut script = Script::published(&["a"]);
+    script.open.clear();
+    script.want("a");
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    script.release("a").all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
+    script.open.clear();
+    script.release("a");
+    assert_eq!(
+        script.open[0],
+        Effect::Reached(Reached::Released(consumer("a"))),
+        "nothing to release is released"
+    );
+}
+
+/// Anchors (f) 8: UNIMPLEMENTED is not repeated, those who wait are told, and another driver may be asked.
+#[test]
+fn what_a_driver_does_not_do_is_asked_of_its_next_generation_only() {
+    let mut script = Script::staging();
+    script.want("a").ends(outcome_of(STAGE, Some(12)));
+    let call = Call::of_volume(STAGE);
+    let told = |name: &str| Effect::Failed {
+        waiter: Waiter::Consumer(consumer(name)),
+        call: call.clone(),
+        failure: Failure::NeverRetry,
+    };
+    assert!(script.open.contains(&told("a")));
+    assert!(!script.open.iter().any(|effect| matches!(effect, Effect::BackOff { .. })));
+    script.resumes().send(Event::Proceed).want("b");
+    assert!(script.open.contains(&told("b")), "who comes later is told as well");
+    assert_eq!((script.methods(), script.volume.waits()), (vec![STAGE], Waits::ForDriver(STAGE)));
+    script.send(Event::NewGeneration(STAGES)).all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH, PUBLISH]);
+}
+
+/// Anchors (f) 8: NOT_FOUND on the way down is success if nothing is mounted, and none if something is.
+#[test]
+fn not_found_on_teardown_counts_if_the_mount_table_agrees() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::StillThere).resumes();
+    assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH]);
+    script.ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::Agrees).shows(Finding::Agrees);
+    script.ends(outcome_of(UNSTAGE, Some(5))).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [UNSTAGE]);
+    assert!(script.is_forgotten());
+}
+
+/// Anchors (f) 8: an error that is final is told to who waits; the volume stays wanted and is tried again.
+#[test]
+fn a_final_error_is_told_and_tried_again_while_it_is_wanted() {
+    let mut script = Script::staging();
+    script.want("a").ends(outcome_of(STAGE, Some(13)));
+    let call = Call::of_volume(STAGE);
+    let waiter = Waiter::Consumer(consumer("a"));
+    assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::Final }));
+    let back_off = Effect::BackOff { call: call.clone(), failure: Failure::Final, attempt: 1 };
+    assert_eq!(script.open.last(), Some(&back_off));
+    assert_eq!(script.volume.waits(), Waits::ForBackOff(call.clone()));
+    script.want("a");
+    assert_eq!(script.methods(), [STAGE], "asking again does not shorten the wait");
+    script.resumes().ends(Outcome::Final);
+    assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure: Failure::Final, attempt: 2 }));
+    script.all_goes_well();
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    assert_eq!(script.volume.troubles().count(), 0);
+}
+
+/// Anchors (f) 9: OK without mounting.
+#[test]
+fn a_stage_or_publish_that_mounted_nothing_is_repeated() {
+    let mut script = Script::staging();
+    script.want("a").ends(Outcome::Ok).shows(Finding::Missing).resumes();
+    assert_eq!(script.methods(), [STAGE, STAGE]);
+    script.ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Missing);
+    assert!(!script.was_told(&Reached::Published(consumer("a"))));
+    let call = Call::of_target(PUBLISH, consumer("a"));
+    let failure = Failure::Contradicted(Finding::Missing);
+    assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure, attempt: 1 }));
+    script.all_goes_well();
+    assert_eq!(script.methods(), [PUBLISH, PUBLISH]);
+}
+
+/// Anchors (f) 9: OK without unmounting.
+#[test]
+fn an_unpublish_or_unstage_that_left_its_mount_is_repeated() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Ok).shows(Finding::StillThere);
+    assert!(!script.was_told(&Reached::Released(consumer("a"))));
+    script.resumes().ends(Outcome::Ok).shows(Finding::Agrees);
+    assert!(script.was_told(&Reached::Released(consumer("a"))));
+    script.shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::StillThere).all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, UNSTAGE, UNSTAGE]);
+}
+
+/// Anchors (f) 9: another device, or mounted twice. It is undone first, and the retry has to wait: no hot loop.
+#[test]
+fn what_is_wrongly_mounted_is_undone_before_the_call_is_repeated_after_a_back_off() {
+    let mut script = Script::staging();
+    script.want("a").ends(Outcome::Ok).shows(Finding::Wrong);
+    script.shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [STAGE, UNSTAGE]);
+    script.resumes().ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Wrong);
+    script.ends(Outcome::Ok).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH]);
+    script.resumes().ends(Outcome::Ok).shows(Finding::Wrong).ends(Outcome::Ok).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [PUBLISH, UNPUBLISH]);
+    let attempts: Vec<_> = script.volume.troubles().map(Trouble::attempts).collect();
+    assert_eq!(attempts, [2], "the waits grow");
+    script.all_goes_well();
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+}
+
+/// Anchors (f) 9: an error after success. Whoever gives up after it leaves nothing behind.
+#[test]
+fn a_publish_that_failed_is_unpublished_when_it_is_not_wanted_any_more() {
+    let mut script = Script::staging();
+    script
+        .want("a")
+        .ends(Outcome::Ok)
+        .shows(Finding::Agrees)
+        .ends(Outcome::Final)
+        .release("a")
+        .all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH, UNSTAGE]);
+}
+
+#[test]
+fn one_targets_trouble_does_not_hold_up_another() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Final).want("b").ends(Outcome::Ok).shows(Finding::Agrees);
+    assert_eq!(script.called(), [(UNPUBLISH, of("a")), (PUBLISH, of("b"))]);
+    assert!(script.was_told(&Reached::Published(consumer("b"))));
+    // But what may still run does: the driver gets one call at a time for a volume.
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Uncertain).want("b");
+    assert_eq!(script.called(), [(UNPUBLISH, of("a"))]);
+    script.all_goes_well();
+    assert_eq!(script.called(), [(UNPUBLISH, of("a")), (PUBLISH, of("b"))]);
+}
+
+#[test]
+fn nothing_is_unstaged_that_somebody_else_uses() {
+    let mut script = Script::published(&["a"]);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees);
+    for finding in [Finding::InUse, Finding::Unknown, Finding::InUse] {
+        script.shows(finding).resumes();
+    }
+    assert_eq!(script.methods(), [UNPUBLISH]);
+    assert_eq!(
+        script.volume.snapshot().base,
+        Base::VolReady,
+        "it was not even intended, so who comes back needs no stage"
+    );
+    script.want("a").shows(Finding::Agrees).all_goes_well();
+    assert_eq!(script.methods(), [PUBLISH]);
+}
+
+/// Anchors (f) 1: a boot takes all mounts; what is wanted is on disk, and comes back without anybody's help.
+#[test]
+fn after_a_boot_everything_that_is_wanted_is_staged_and_published_again() {
+    let mut script = Script::published(&["a", "b"]);
+    script.restarts(true);
+    assert_eq!(script.volume.state(), VolumeState::NodeStage);
+    script.all_goes_well();
+    assert_eq!(script.called(), [(STAGE, None), (PUBLISH, of("a")), (PUBLISH, of("b"))]);
+    // What is not wanted is still owed its unpublish and its unstage, which the driver may wait for.
+    let mut script = Script::published(&["a", "b"]);
+    script.release("a").restarts(true).all_goes_well();
+    assert_eq!(
+        script.called(),
+        [(UNPUBLISH, of("a")), (UNPUBLISH, of("a")), (STAGE, None), (PUBLISH, of("b"))]
+    );
+}
+
+/// Anchors (f) 15: a staging that is lost under live consumers is healed in the legal order.
+#[test]
+fn a_lost_staging_is_healed_by_unpublish_unstage_stage_publish() {
+    let mut script = Script::published(&["a", "b"]);
+    script.open.clear();
+    script.send(Event::Lost(Lost::Staging)).all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, UNSTAGE, STAGE, PUBLISH, PUBLISH]);
+    for name in ["a", "b"] {
+        assert!(script.was_told(&Reached::Published(consumer(name))), "{name} is told that it is back");
+    }
+    script.send(Event::Lost(Lost::Target(consumer("b")))).all_goes_well();
+    assert_eq!(script.called(), [(UNPUBLISH, of("b")), (PUBLISH, of("b"))]);
+}
+
+/// Anchors (f) 21: a republish with new secrets fails. The live mount and its record stay.
+#[test]
+fn a_republish_that_fails_leaves_the_target_published() {
+    for (code, again) in [(Some(16), false), (Some(12), false), (Some(14), true), (None, true)] {
+        let mut script = Script::published(&["a"]);
+        let before = script.volume.snapshot().clone();
+        script.send(Event::Republish(consumer("a"))).ends(outcome_of(PUBLISH, code));
+        assert_eq!(script.volume.state(), VolumeState::Published);
+        assert_eq!(script.volume.snapshot() == &before, !again, "{code:?}");
+        script.all_goes_well();
+        assert_eq!(script.volume.snapshot(), &before);
+        let calls = if again { 2 } else { 1 };
+        assert_eq!(script.methods(), vec![PUBLISH; calls], "{code:?}: nothing is ever unpublished");
+    }
+}
+
+fn growing() -> Script {
+    let capabilities = DriverCapabilities { controller_expand: true, node_expand: true, ..STAGES };
+    let mut script = Script::new(Floor::NodeReady, capabilities);
+    script.want("a").all_goes_well();
+    script.calls.clear();
+    script
+}
+
+const GROWN: Outcome = Outcome::Expanded { capacity_bytes: 20, node_expansion_required: true };
+
+/// Anchors (f) 22: a crash between the two halves goes on with the second.
+#[test]
+fn an_expansion_goes_on_from_its_half_after_a_crash_or_a_boot() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    for boot in [false, true] {
+        let mut script = growing();
+        script.send(Event::Expand { required_bytes: 20 }).ends(GROWN);
+        assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
+        let owed = Expansion { required_bytes: 20, half: Half::Node };
+        assert_eq!(script.volume.snapshot().expansion, Some(owed));
+        script.restarts(boot).all_goes_well();
+        let expected = if boot { &[STAGE, NodeExpandVolume, PUBLISH][..] } else { &[NodeExpandVolume] };
+        assert_eq!(script.methods(), expected);
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+        assert_eq!(script.volume.snapshot().expansion, None);
+    }
+}
+
+/// Anchors (f) 22: a volume never shrinks, and asking for what it has is no call.
+#[test]
+fn a_smaller_size_is_refused_and_an_equal_one_is_there() {
+    let mut script = growing();
+    script.send(Event::Expand { required_bytes: 15 }).ends(GROWN).all_goes_well();
+    script.calls.clear();
+    for required_bytes in [15, 20] {
+        script.open.clear();
+        script.send(Event::Expand { required_bytes });
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }), "{required_bytes}");
+    }
+    script.send(Event::Expand { required_bytes: 19 });
+    let refusal = Refusal::Shrink { required_bytes: 19, granted_bytes: 20 };
+    assert_eq!(script.open.last(), Some(&Effect::Refused(refusal)));
+    assert_eq!(script.methods(), []);
+}
+
+/// Anchors (f) 22: in use, infeasible and uncertain.
+#[test]
+fn an_expansion_that_fails_is_given_up_or_repeated_as_its_code_says() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    let failed =
+        |rpc, failure| Effect::Failed { waiter: Waiter::Expansion, call: Call::of_volume(rpc), failure };
+    // Infeasible: told, given up, and the volume is what it was.
+    let mut script = growing();
+    let before = script.volume.snapshot().clone();
+    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(11)));
+    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Infeasible)));
+    assert_eq!(script.all_goes_well().methods(), [ControllerExpandVolume]);
+    assert_eq!(script.volume.snapshot(), &before);
+    // In use at the controller: told, and tried again, since it may be out of use later.
+    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(9)));
+    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Final)));
+    script.resumes().ends(outcome_of(ControllerExpandVolume, None)).resumes().ends(GROWN);
+    // In use at the node: never retried, until it is asked for again.
+    script.ends(outcome_of(NodeExpandVolume, Some(9)));
+    assert!(script.open.contains(&failed(NodeExpandVolume, Failure::NeverRetry)));
+    script.resumes().send(Event::Proceed);
+    assert_eq!(script.methods(), [vec![ControllerExpandVolume; 3], vec![NodeExpandVolume]].concat());
+    script.send(Event::Expand { required_bytes: 20 }).all_goes_well();
+    assert_eq!(script.methods(), [NodeExpandVolume]);
+    assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+}
+
+/// Anchors (f) 22: a size that grows while a call for a smaller one is under way is reached as well.
+#[test]
+fn a_larger_size_that_is_asked_for_during_a_call_is_reached_after_it() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    for known in [0, 20] {
+        let mut script = growing();
+        let first = Outcome::Expanded { capacity_bytes: known, node_expansion_required: true };
+        let then = Outcome::Expanded { capacity_bytes: 30, node_expansion_required: true };
+        script.send(Event::Expand { required_bytes: 20 }).send(Event::Expand { required_bytes: 30 });
+        script.ends(first).ends(then).all_goes_well();
+        assert_eq!(script.methods(), [ControllerExpandVolume, ControllerExpandVolume, NodeExpandVolume]);
+        assert_eq!(script.volume.snapshot().granted_bytes, 30);
+        script
+            .send(Event::Expand { required_bytes: 40 })
+            .ends(Outcome::Ok)
+            .send(Event::Expand { required_bytes: 50 });
+        script.all_goes_well();
+        let twice = [ControllerExpandVolume, NodeExpandVolume, ControllerExpandVolume, NodeExpandVolume];
+        assert_eq!(script.methods(), twice);
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 50 }));
+    }
+}
+
+#[test]
+fn an_awaited_attach_is_waited_for_and_never_called_for() {
+    let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
+    let mut script = Script::new(Floor::Awaited, capabilities);
+    script.want("a");
+    assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForAttach));
+    script.send(Event::Attached).all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH]);
+    script.restarts(true).all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH], "a boot with the cloud away: the attach stands");
+    script.send(Event::Detached).all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
+    assert_eq!((script.volume.state(), script.volume.waits()), (VolumeState::Created, Waits::ForAttach));
+    script.send(Event::Attached).all_goes_well().release("a").all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH, UNSTAGE]);
+    assert!(script.is_forgotten());
+}
+
+/// Anchors (f) 24: whatever is dropped, the record is one to go on from. Nothing is told before it is so, and nothing that
+/// comes twice, late or for somebody else changes anything.
+#[test]
+fn ends_of_what_is_not_under_way_change_nothing() {
+    let mut script = Script::published(&["a"]);
+    script.release("a");
+    let volume = script.volume.clone();
+    for rpc in Rpc::ALL {
+        for name in ["a", "b"] {
+            let call = match rpc {
+                PUBLISH | UNPUBLISH => Call::of_target(rpc, consumer(name)),
+                _ => Call::of_volume(rpc),
+            };
+            if volume.in_flight() == Some(&call) {
+                continue;
+            }
+            for outcome in
+                [Outcome::Ok, Outcome::Final, Outcome::Uncertain, Outcome::NeverRetry, Outcome::Gone]
+            {
+                let event = Event::Finished { call: call.clone(), outcome };
+                assert_eq!(step(&volume, event), (volume.clone(), Vec::new()), "{call} {outcome:?}");
+            }
+            assert_eq!(step(&volume, Event::Resume(call)), (volume.clone(), Vec::new()));
+        }
+    }
+    for durable in [true, false] {
+        assert_eq!(step(&volume, Event::Recorded(durable)), (volume.clone(), Vec::new()));
+    }
+    assert_eq!(step(&volume, Event::Attached), (volume.clone(), Vec::new()));
+    assert_eq!(step(&volume, Event::Republish(consumer("a"))), (volume.clone(), Vec::new()));
+}
+
+#[test]
+fn consumers_are_bounded_and_the_one_too_many_is_refused() {
+    let policy = Policy { max_consumers: 1, ..Policy::default() };
+    let volume = Volume::new(Floor::NodeReady, STAGES, policy);
+    let (volume, _) = step(&volume, Event::Want(consumer("a")));
+    let (then, effects) = step(&volume, Event::Want(consumer("b")));
+    let refusal = Refusal::TooManyConsumers { consumer: consumer("b"), most: 1 };
+    assert_eq!((then, effects), (volume, vec![Effect::Refused(refusal)]));
+}
+
+#[test]
+fn what_a_driver_cannot_do_any_more_is_not_called() {
+    let mut script = Script::published(&["a"]);
+    script.send(Event::NewGeneration(DriverCapabilities::default())).release("a").all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH]);
+    assert!(script.is_forgotten());
+    let mut script = Script::published(&["a"]);
+    let target = Target { wanted: true, state: TargetState::Published };
+    assert_eq!(script.volume.snapshot().targets.get(&consumer("a")), Some(&target));
+    script.restarts(false);
+    assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForNothing));
+}

@@ -1,0 +1,178 @@
+//! Short words for telling a machine what happens.
+
+use volume_manager::ConsumerId;
+use volume_manager::lifecycle::{
+    Call, Check, DriverCapabilities, Effect, Event, Finding, Floor, Outcome, Policy, Reached, Rpc, Snapshot,
+    Trouble, Volume, step,
+};
+
+pub(crate) const STAGES: DriverCapabilities = DriverCapabilities {
+    publish_unpublish: false,
+    stage_unstage: true,
+    controller_expand: false,
+    node_expand: false,
+};
+
+pub(crate) const STAGE: Rpc = Rpc::NodeStageVolume;
+pub(crate) const UNSTAGE: Rpc = Rpc::NodeUnstageVolume;
+pub(crate) const PUBLISH: Rpc = Rpc::NodePublishVolume;
+pub(crate) const UNPUBLISH: Rpc = Rpc::NodeUnpublishVolume;
+
+pub(crate) fn consumer(name: &str) -> ConsumerId {
+    ConsumerId::new(name).unwrap()
+}
+
+/// A step, and those that follow when every record is taken at once. Answers what is left to do.
+pub(crate) fn record(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
+    let (mut volume, mut effects) = step(volume, event);
+    while let Some(at) = effects.iter().position(|effect| *effect == Effect::Record) {
+        assert_eq!(at, effects.len() - 1, "something follows a record: {effects:?}");
+        effects.pop();
+        let (then, more) = step(&volume, Event::Recorded(true));
+        volume = then;
+        effects.extend(more);
+    }
+    (volume, effects)
+}
+
+/// A volume, and what it was told to do and did not yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) volume: Volume,
+    /// The calls that were sent, in their order.
+    pub(crate) calls: Vec<Call>,
+    pub(crate) open: Vec<Effect>,
+}
+
+impl Script {
+    pub(crate) fn new(floor: Floor, capabilities: DriverCapabilities) -> Self {
+        let volume = Volume::new(floor, capabilities, Policy::default());
+        Self { volume, calls: Vec::new(), open: Vec::new() }
+    }
+
+    pub(crate) fn staging() -> Self {
+        Self::new(Floor::NodeReady, STAGES)
+    }
+
+    /// Calls whose end is not known are repeated without a bound.
+    pub(crate) fn never_gives_up_quiescing(&mut self) -> &mut Self {
+        let policy = Policy { quiesce_attempts: None, ..Policy::default() };
+        self.volume = Volume::new(self.volume.floor(), self.volume.capabilities(), policy);
+        self
+    }
+
+    /// The same, with the volume published for these.
+    pub(crate) fn published(consumers: &[&str]) -> Self {
+        let mut script = Self::staging();
+        for consumer in consumers {
+            script.want(consumer).all_goes_well();
+        }
+        script.calls.clear();
+        script
+    }
+
+    pub(crate) fn send(&mut self, event: Event) -> &mut Self {
+        let (volume, effects) = record(&self.volume, event);
+        self.volume = volume;
+        for effect in &effects {
+            if let Effect::Call(call) = effect {
+                self.calls.push(call.clone());
+            }
+        }
+        self.open.extend(effects);
+        self
+    }
+
+    pub(crate) fn want(&mut self, name: &str) -> &mut Self {
+        self.send(Event::Want(consumer(name)))
+    }
+
+    pub(crate) fn release(&mut self, name: &str) -> &mut Self {
+        self.send(Event::Release(consumer(name)))
+    }
+
+    /// The call under way ends like this.
+    pub(crate) fn ends(&mut self, outcome: Outcome) -> &mut Self {
+        let call = self.volume.in_flight().unwrap().clone();
+        self.send(Event::Finished { call, outcome })
+    }
+
+    /// The mount table answers what was asked.
+    pub(crate) fn shows(&mut self, finding: Finding) -> &mut Self {
+        let at = self.open.iter().rposition(|effect| matches!(effect, Effect::Check(_))).unwrap();
+        let Effect::Check(check) = self.open.remove(at) else { unreachable!() };
+        self.send(Event::Checked { check, finding })
+    }
+
+    /// Ends every back-off.
+    pub(crate) fn resumes(&mut self) -> &mut Self {
+        let waiting: Vec<_> = self
+            .volume
+            .troubles()
+            .filter(|trouble| trouble.waits())
+            .map(|trouble| trouble.call().clone())
+            .collect();
+        for call in waiting {
+            self.send(Event::Resume(call));
+        }
+        self
+    }
+
+    /// Every call succeeds, and the mount table agrees, until there is nothing to do.
+    pub(crate) fn all_goes_well(&mut self) -> &mut Self {
+        for _ in 0..100 {
+            if self.volume.in_flight().is_some() {
+                self.ends(Outcome::Ok);
+            } else if self.asks().is_some() {
+                self.shows(Finding::Agrees);
+            } else if self.volume.troubles().any(Trouble::waits) {
+                self.resumes();
+            } else {
+                return self;
+            }
+        }
+        panic!("no end: {self:#?}");
+    }
+
+    /// What the mount table is asked.
+    pub(crate) fn asks(&self) -> Option<&Check> {
+        self.open.iter().rev().find_map(|effect| match effect {
+            Effect::Check(check) => Some(check),
+            _ => None,
+        })
+    }
+
+    /// The process dies and a new one reads the record; the node was booted meanwhile or not.
+    pub(crate) fn restarts(&mut self, boot: bool) -> &mut Self {
+        let snapshot: Snapshot = self.volume.snapshot().clone();
+        let (floor, capabilities) = (self.volume.floor(), self.volume.capabilities());
+        self.volume = Volume::restored(snapshot, floor, capabilities, self.volume.policy());
+        self.open.clear();
+        if boot {
+            self.send(Event::Rebooted);
+        }
+        self.send(Event::Proceed)
+    }
+
+    /// The methods that were called since the last time, with their consumers.
+    pub(crate) fn called(&mut self) -> Vec<(Rpc, Option<String>)> {
+        let calls = std::mem::take(&mut self.calls);
+        calls
+            .into_iter()
+            .map(|call| (call.rpc, call.consumer.map(|consumer| consumer.as_str().to_owned())))
+            .collect()
+    }
+
+    /// The same without the consumers.
+    pub(crate) fn methods(&mut self) -> Vec<Rpc> {
+        self.called().into_iter().map(|(rpc, _)| rpc).collect()
+    }
+
+    pub(crate) fn was_told(&self, reached: &Reached) -> bool {
+        self.open.contains(&Effect::Reached(reached.clone()))
+    }
+
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.open.last() == Some(&Effect::Forget)
+    }
+}

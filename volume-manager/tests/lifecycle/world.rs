@@ -1,0 +1,486 @@
+//! A model of everything around one volume: disk, driver, mount table, consumers. It performs the effects of the machine
+//! one at a time, goes wrong in every way that it is allowed to, and checks the invariants at every effect.
+//!
+//! The driver is the worst that the spec allows: it takes calls at any time, works on after a call timed out, and lets a
+//! late one do its work when nobody thinks of it any more. The mount table tells the truth; the driver need not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use volume_manager::ConsumerId;
+use volume_manager::lifecycle::{
+    Base, Call, Check, Direction, Effect, Event, Finding, Floor, Half, Lost, Outcome, Reached, Rpc, Snapshot,
+    TargetState, Volume,
+};
+
+use crate::actions::{Action, Answer, Interrupted, Mount, Scope};
+use crate::mutants::Mutant;
+
+/// A broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) invariant: &'static str,
+    pub(crate) found: String,
+}
+
+/// One volume and all that surrounds it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) volume: Volume,
+    pub(crate) disk: Option<Snapshot>,
+    /// Whether the record on disk has the boot id of this boot.
+    of_this_boot: bool,
+    pub(crate) writing: Option<Snapshot>,
+    pub(crate) store_failed: bool,
+    pub(crate) running: Option<Call>,
+    pub(crate) late: BTreeSet<Call>,
+    pub(crate) checking: Option<Check>,
+    pub(crate) timers: BTreeSet<Call>,
+    pub(crate) attached: bool,
+    pub(crate) staging: Mount,
+    pub(crate) targets: Vec<Mount>,
+    pub(crate) foreign: bool,
+    /// What the consumers want.
+    pub(crate) wants: Vec<bool>,
+    /// A stage ended well, and the mount table agreed, and no unstage was tried since.
+    staged_well: bool,
+    /// Downward calls without a good end, by what they are about.
+    owed: BTreeMap<(Rpc, Option<ConsumerId>), Rpc>,
+    pub(crate) forgotten: bool,
+}
+
+impl World {
+    pub(crate) fn new(scope: &Scope) -> Self {
+        Self {
+            volume: Volume::new(scope.floor, scope.capabilities, scope.policy),
+            disk: None,
+            of_this_boot: true,
+            writing: None,
+            store_failed: false,
+            running: None,
+            late: BTreeSet::new(),
+            checking: None,
+            timers: BTreeSet::new(),
+            attached: scope.floor == Floor::NodeReady,
+            staging: Mount::Nothing,
+            targets: vec![Mount::Nothing; scope.consumers.len()],
+            foreign: false,
+            wants: vec![false; scope.consumers.len()],
+            staged_well: false,
+            owed: BTreeMap::new(),
+            forgotten: false,
+        }
+    }
+
+    /// What happens if nothing goes wrong any more and nobody changes their mind; `None` when all is done.
+    pub(crate) fn healing(&self, scope: &Scope) -> Option<Action> {
+        let answer = self.running.is_some().then_some(Action::Answer(Answer::Ok));
+        let look = self.checking.is_some().then_some(Action::Look { truthful: true });
+        let write = self.writing.is_some().then_some(Action::Write { ok: true, written: true });
+        let proceed = self.store_failed.then_some(Action::Proceed);
+        let timer = self.timers.first().cloned().map(Action::Resume);
+        let foreign = self.foreign.then_some(Action::Foreign(false));
+        let attach = (scope.floor == Floor::Awaited && !self.attached).then_some(Action::Attach);
+        write.or(answer).or(look).or(foreign).or(attach).or(proceed).or(timer)
+    }
+
+    /// I7 and I8, when nothing is left to do.
+    pub(crate) fn is_at_its_goal(&self, scope: &Scope) -> Result<(), Violation> {
+        let wanted = self.wants.iter().any(|wanted| *wanted);
+        let stages = scope.capabilities.stage_unstage;
+        let right = |yes: bool| if yes { Mount::Right } else { Mount::Nothing };
+        for (wanted, mount) in self.wants.iter().zip(&self.targets) {
+            ensure("I7", *mount == right(*wanted), || format!("wanted: {wanted}, mounted: {mount:?}"))?;
+        }
+        ensure("I7", self.staging == right(wanted && stages), || {
+            format!("wanted: {wanted}, staged: {:?}", self.staging)
+        })?;
+        ensure("I7", self.disk.as_ref() == Some(self.volume.snapshot()) || self.forgotten, || {
+            "the record is not what the volume is".to_owned()
+        })?;
+        ensure("I7", wanted || self.forgotten, || "not wanted and not forgotten".to_owned())?;
+        ensure("I7", self.volume.snapshot().expansion.is_none(), || "an expansion is owed".to_owned())?;
+        ensure("I8", self.late.is_empty(), || format!("still running: {:?}", self.late))
+    }
+
+    pub(crate) fn act(&self, action: &Action, scope: &Scope) -> Result<Self, Violation> {
+        let mut then = self.clone();
+        then.perform(action, scope)?;
+        Ok(then)
+    }
+
+    fn perform(&mut self, action: &Action, scope: &Scope) -> Result<(), Violation> {
+        match action {
+            Action::Want(consumer) => {
+                self.wants[*consumer] = true;
+                self.send(Event::Want(scope.consumers[*consumer].clone()), scope)
+            }
+            Action::Release(consumer) => {
+                self.wants[*consumer] = false;
+                self.send(Event::Release(scope.consumers[*consumer].clone()), scope)
+            }
+            Action::Expand(required_bytes) => {
+                self.send(Event::Expand { required_bytes: *required_bytes }, scope)
+            }
+            Action::Republish(consumer) => {
+                self.send(Event::Republish(scope.consumers[*consumer].clone()), scope)
+            }
+            Action::Write { ok, written } => {
+                let snapshot = self.writing.take();
+                if *written {
+                    (self.disk, self.of_this_boot) = (snapshot, true);
+                }
+                self.store_failed = !ok;
+                self.send(Event::Recorded(*ok), scope)
+            }
+            Action::Answer(answer) => self.answer(*answer, scope),
+            Action::Late { call, works } => {
+                self.late.remove(call);
+                if *works {
+                    self.work(call, scope, true);
+                }
+                Ok(())
+            }
+            Action::Look { truthful } => {
+                let Some(check) = self.checking.take() else { return Ok(()) };
+                let finding = if *truthful { self.look(&check, scope) } else { Finding::Unknown };
+                if let Check::After(call) = &check
+                    && finding == Finding::Agrees
+                {
+                    self.staged_well |= call.rpc == Rpc::NodeStageVolume;
+                    self.pay(call);
+                }
+                self.send(Event::Checked { check, finding }, scope)
+            }
+            Action::Resume(call) => {
+                self.timers.remove(call);
+                self.send(Event::Resume(call.clone()), scope)
+            }
+            Action::Proceed => {
+                self.store_failed = false;
+                self.send(Event::Proceed, scope)
+            }
+            Action::Crash { written, call } => {
+                match (call, self.running.clone()) {
+                    (Interrupted::Done, Some(running)) => self.work(&running, scope, true),
+                    (Interrupted::Running, Some(running)) => {
+                        self.late.insert(running);
+                    }
+                    _ => {}
+                }
+                self.restart(*written, scope);
+                self.start(!self.of_this_boot, scope)
+            }
+            Action::Reboot { written } => {
+                self.restart(*written, scope);
+                self.late.clear();
+                self.unmount_all();
+                self.of_this_boot = self.disk.is_none();
+                self.owed.retain(|(rpc, _), _| *rpc == Rpc::ControllerUnpublishVolume);
+                self.start(true, scope)
+            }
+            Action::NewGeneration { works } => {
+                let running = self.running.take();
+                if let Some(call) = running.as_ref().filter(|_| *works) {
+                    self.work(call, scope, true);
+                }
+                self.late.clear();
+                self.send(Event::NewGeneration(scope.capabilities), scope)?;
+                match running {
+                    Some(call) => self.send(Event::Finished { call, outcome: Outcome::Uncertain }, scope),
+                    None => Ok(()),
+                }
+            }
+            Action::Unmount(lost) => {
+                match lost {
+                    Lost::Staging => (self.staging, self.foreign) = (Mount::Nothing, false),
+                    Lost::Target(consumer) => self.targets[position(scope, consumer)] = Mount::Nothing,
+                }
+                self.send(Event::Lost(lost.clone()), scope)
+            }
+            Action::Foreign(uses) => {
+                self.foreign = *uses;
+                Ok(())
+            }
+            Action::Attach => {
+                self.attached = true;
+                self.send(Event::Attached, scope)
+            }
+            Action::Detach => {
+                self.attached = false;
+                self.send(Event::Detached, scope)
+            }
+        }
+    }
+
+    /// What a new process tells a volume that it restored.
+    fn start(&mut self, booted: bool, scope: &Scope) -> Result<(), Violation> {
+        if booted {
+            self.send(Event::Rebooted, scope)?;
+        }
+        let Snapshot { base, targets, attached, .. } = self.volume.snapshot().clone();
+        if attached != self.attached && scope.floor == Floor::Awaited {
+            self.send(if self.attached { Event::Attached } else { Event::Detached }, scope)?;
+        }
+        for (consumer, target) in targets {
+            let published = matches!(target.state, TargetState::Published | TargetState::Republish);
+            if published && self.targets[position(scope, &consumer)] == Mount::Nothing {
+                self.send(Event::Lost(Lost::Target(consumer)), scope)?;
+            }
+        }
+        if base == Base::VolReady && self.staging == Mount::Nothing {
+            self.send(Event::Lost(Lost::Staging), scope)?;
+        }
+        self.send(Event::Proceed, scope)
+    }
+
+    fn unmount_all(&mut self) {
+        self.staging = Mount::Nothing;
+        self.foreign = false;
+        self.targets.fill(Mount::Nothing);
+        self.staged_well = false;
+    }
+
+    /// A new process has what is on disk, and whoever was not answered has to ask again.
+    fn restart(&mut self, written: bool, scope: &Scope) {
+        if let Some(snapshot) = self.writing.take().filter(|_| written) {
+            (self.disk, self.of_this_boot) = (Some(snapshot), true);
+        }
+        (self.running, self.checking, self.store_failed) = (None, None, false);
+        self.timers.clear();
+        self.volume = match (&self.disk, scope.mutant) {
+            (None, _) => Volume::new(scope.floor, scope.capabilities, scope.policy),
+            (Some(snapshot), mutant) => {
+                let snapshot =
+                    mutant.map_or_else(|| snapshot.clone(), |mutant| mutant.read(snapshot.clone()));
+                Volume::restored(snapshot, scope.floor, scope.capabilities, scope.policy)
+            }
+        };
+        let disk = self.disk.as_ref();
+        self.wants = scope
+            .consumers
+            .iter()
+            .map(|consumer| {
+                disk.and_then(|disk| disk.targets.get(consumer)).is_some_and(|target| target.wanted)
+            })
+            .collect();
+    }
+
+    fn answer(&mut self, answer: Answer, scope: &Scope) -> Result<(), Violation> {
+        let Some(call) = self.running.take() else { return Ok(()) };
+        // The driver joins a repetition to what it is at: with the end of the one the other has ended.
+        self.late.remove(&call);
+        let outcome = match answer {
+            Answer::Ok => {
+                self.work(&call, scope, true);
+                if call.rpc == Rpc::ControllerUnpublishVolume {
+                    self.pay(&call);
+                }
+                Outcome::Ok
+            }
+            Answer::OkOfNothing => Outcome::Ok,
+            Answer::OkOfSomethingElse => {
+                self.work(&call, scope, false);
+                Outcome::Ok
+            }
+            Answer::ErrorOfNothing => Outcome::Final,
+            Answer::ErrorAfterSuccess => {
+                self.work(&call, scope, true);
+                Outcome::Final
+            }
+            Answer::NotFoundOfNothing => Outcome::Gone,
+            Answer::NoneOfNothing => Outcome::Uncertain,
+            Answer::NoneAfterSuccess => {
+                self.work(&call, scope, true);
+                Outcome::Uncertain
+            }
+            Answer::NoneYet => {
+                self.late.insert(call.clone());
+                Outcome::Uncertain
+            }
+        };
+        self.send(Event::Finished { call, outcome }, scope)
+    }
+
+    /// A downward call has come to its good end.
+    fn pay(&mut self, call: &Call) {
+        if call.rpc.direction() == Direction::Down {
+            self.owed.remove(&subject(call));
+        }
+    }
+
+    fn work(&mut self, call: &Call, scope: &Scope, right: bool) {
+        let mount = |right: bool| if right { Mount::Right } else { Mount::Wrong };
+        let target = call.consumer.as_ref().map(|consumer| position(scope, consumer));
+        match (call.rpc, target) {
+            (Rpc::ControllerPublishVolume, _) => self.attached = true,
+            (Rpc::ControllerUnpublishVolume, _) => self.attached = false,
+            (Rpc::NodeStageVolume, _) => self.staging = mount(right),
+            (Rpc::NodeUnstageVolume, _) => self.staging = Mount::Nothing,
+            (Rpc::NodePublishVolume, Some(target)) => {
+                let staged = !scope.capabilities.stage_unstage || self.staging == Mount::Right;
+                self.targets[target] = mount(right && staged);
+            }
+            (Rpc::NodeUnpublishVolume, Some(target)) => self.targets[target] = Mount::Nothing,
+            _ => {}
+        }
+    }
+
+    fn look(&self, check: &Check, scope: &Scope) -> Finding {
+        let Check::After(call) = check else {
+            return if self.foreign { Finding::InUse } else { Finding::Agrees };
+        };
+        let mount = match &call.consumer {
+            Some(consumer) => self.targets[position(scope, consumer)],
+            None => self.staging,
+        };
+        match (call.rpc.direction(), mount) {
+            (Direction::Up, Mount::Right) | (Direction::Down, Mount::Nothing) => Finding::Agrees,
+            (Direction::Up, Mount::Nothing) => Finding::Missing,
+            (Direction::Up, Mount::Wrong) => Finding::Wrong,
+            (Direction::Down, _) => Finding::StillThere,
+        }
+    }
+
+    fn send(&mut self, event: Event, scope: &Scope) -> Result<(), Violation> {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let (volume, effects) = match scope.mutant {
+                None => volume_manager::lifecycle::step(&self.volume, event),
+                Some(mutant) => mutant.step(&self.volume, event),
+            };
+            self.volume = volume;
+            for effect in effects {
+                if scope.mutant == Some(Mutant::RecordsNothing) && effect == Effect::Record {
+                    events.push(Event::Recorded(true));
+                } else {
+                    self.take(effect, scope)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, effect: Effect, scope: &Scope) -> Result<(), Violation> {
+        match effect {
+            Effect::Record => {
+                ensure("I6", self.writing.is_none(), || "two records at once".to_owned())?;
+                self.forgotten = false;
+                self.writing = Some(self.volume.snapshot().clone());
+            }
+            Effect::Call(call) => self.take_call(call, scope)?,
+            Effect::Check(check) => self.checking = Some(check),
+            Effect::BackOff { call, .. } => {
+                self.timers.insert(call);
+            }
+            Effect::Reached(Reached::Published(consumer))
+                if !scope.meddling && scope.floor != Floor::Awaited =>
+            {
+                let target = position(scope, &consumer);
+                let found = self.targets[target];
+                ensure("I2", found == Mount::Right && self.wants[target], || {
+                    format!("{consumer} was told that it is published, and there is {found:?}")
+                })?;
+            }
+            Effect::Reached(Reached::Released(consumer)) => {
+                let found = self.targets[position(scope, &consumer)];
+                ensure("I8", found == Mount::Nothing, || format!("{consumer} left {found:?} behind"))?;
+            }
+            Effect::Forget => {
+                let clean = self.staging == Mount::Nothing
+                    && self.targets.iter().all(|mount| *mount == Mount::Nothing)
+                    && (scope.floor != Floor::Created || !self.attached);
+                ensure("I8", clean, || "forgotten with something left".to_owned())?;
+                ensure("I8", self.late.is_empty(), || format!("forgotten while {:?} run", self.late))?;
+                (self.disk, self.of_this_boot, self.forgotten) = (None, true, true);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_call(&mut self, call: Call, scope: &Scope) -> Result<(), Violation> {
+        let told = || format!("{call}");
+        ensure("I1", self.running.is_none() && self.checking.is_none(), || {
+            format!("{call} while {:?} or {:?}", self.running, self.checking)
+        })?;
+        ensure("I1", self.late.iter().all(|late| *late == call), || {
+            format!("{call} while the driver may be at {:?}", self.late)
+        })?;
+        let stages = scope.capabilities.stage_unstage;
+        match call.rpc {
+            Rpc::NodePublishVolume => {
+                ensure("I2", !stages || self.staged_well, told)?;
+                ensure("I2", !stages || scope.meddling || self.staging == Mount::Right, told)?;
+                ensure(
+                    "I2",
+                    self.attached || scope.floor != Floor::Created || !scope.capabilities.publish_unpublish,
+                    told,
+                )?;
+            }
+            Rpc::NodeStageVolume => {
+                ensure(
+                    "I2",
+                    self.attached || !scope.capabilities.publish_unpublish || scope.floor == Floor::NodeReady,
+                    told,
+                )?;
+            }
+            Rpc::NodeUnstageVolume => {
+                let used = self.targets.iter().any(|mount| *mount != Mount::Nothing);
+                ensure("I3", !used, told)?;
+                self.staged_well = false;
+            }
+            Rpc::ControllerUnpublishVolume => {
+                let used = self.staging != Mount::Nothing
+                    || self.targets.iter().any(|mount| *mount != Mount::Nothing);
+                ensure("I3", !used, told)?;
+            }
+            _ => {}
+        }
+        let owed = self.owed.get(&subject(&call)).copied().filter(|owed| *owed != call.rpc);
+        ensure("I4", owed.is_none(), || format!("{call} while {owed:?} is owed"))?;
+        if call.rpc.direction() == Direction::Down {
+            self.owed.insert(subject(&call), call.rpc);
+        }
+        ensure("I6", self.disk.as_ref().is_some_and(|disk| is_intended(disk, &call)), || {
+            format!("{call}, and on disk is {:?}", self.disk)
+        })?;
+        self.running = Some(call);
+        Ok(())
+    }
+}
+
+/// What a call is about, named by the upward call and the consumer.
+fn subject(call: &Call) -> (Rpc, Option<ConsumerId>) {
+    let rpc = match call.rpc.direction() {
+        Direction::Up => call.rpc.negation().unwrap_or(call.rpc),
+        Direction::Down => call.rpc,
+    };
+    (rpc, call.consumer.clone())
+}
+
+fn position(scope: &Scope, consumer: &ConsumerId) -> usize {
+    scope.consumers.iter().position(|known| known == consumer).unwrap()
+}
+
+fn is_intended(disk: &Snapshot, call: &Call) -> bool {
+    if disk.calling.as_ref() != Some(call) {
+        return false;
+    }
+    let target =
+        || call.consumer.as_ref().and_then(|consumer| disk.targets.get(consumer)).map(|target| target.state);
+    let half = disk.expansion.map(|expansion| expansion.half);
+    match call.rpc {
+        Rpc::ControllerPublishVolume => disk.base == Base::ControllerPublish,
+        Rpc::ControllerUnpublishVolume => disk.base == Base::ControllerUnpublish,
+        Rpc::NodeStageVolume => disk.base == Base::NodeStage,
+        Rpc::NodeUnstageVolume => disk.base == Base::NodeUnstage,
+        Rpc::NodePublishVolume => matches!(target(), Some(TargetState::NodePublish | TargetState::Republish)),
+        Rpc::NodeUnpublishVolume => target() == Some(TargetState::NodeUnpublish),
+        Rpc::ControllerExpandVolume => half == Some(Half::Controller),
+        Rpc::NodeExpandVolume => half == Some(Half::Node),
+    }
+}
+
+fn ensure(invariant: &'static str, holds: bool, found: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation { invariant, found: found() }) }
+}

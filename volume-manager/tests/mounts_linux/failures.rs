@@ -1,0 +1,217 @@
+//! Storage that dies or does not answer.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::fuse::{FuseServer, Manner};
+use super::ground::*;
+use super::{judge, probe};
+use volume_manager::mounts::*;
+
+/// Anchors (f) 15: the server of a FUSE mount is killed under a live consumer. It is seen, and the mount can be taken away.
+#[tokio::test]
+async fn the_death_of_a_fuse_server_is_seen() {
+    let Some(directory) = private("failures::the_death_of_a_fuse_server_is_seen") else { return };
+    let mounts = mounts().await;
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Answers);
+    let wish = Expectation::file_system(&place).fs_type("fuse");
+    assert_eq!(judge(&mounts, &wish).await, Verdict::AsExpected);
+    server.kill();
+    let table = mounts.table().await.unwrap();
+    let mount = table.at(&place).map(|mount| mount.id);
+    assert!(mount.is_some(), "the table knows nothing of it");
+    let seen = mounts.inspect(&place).await.unwrap();
+    assert_eq!(seen.presence, Presence::Dead { errno: 107 });
+    assert_eq!(seen.mount, mount);
+    assert_eq!(judge(&mounts, &wish).await, Verdict::DeadMount { errno: 107 });
+    let removal = SafeRemoval::target(&place).unwrap();
+    assert!(matches!(mounts.remove(&removal).await, Err(RemoveError::Mounted { .. })));
+    let unmount = Unmount::new(&place).unwrap().only(mount.unwrap());
+    assert_eq!(mounts.unmount(&unmount).await.unwrap(), Unmounted::Unmounted);
+    assert_eq!(mounts.remove(&removal).await.unwrap(), Removed::Removed);
+}
+
+/// Anchors (f) 14: a FUSE server that never answers costs one process. Meanwhile 50 volumes are published and unpublished.
+#[tokio::test]
+async fn a_server_that_never_answers_delays_no_other_volume() {
+    let Some(directory) = private("failures::a_server_that_never_answers_delays_no_other_volume") else {
+        return;
+    };
+    let mounts = mounts().await;
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Deaf);
+    let hanging = tokio::spawn({
+        let (mounts, place) = (mounts.clone(), place.clone());
+        async move { mounts.inspect(&place).await }
+    });
+    let source = directory.join("source");
+    tmpfs(&source).unwrap();
+    for volume in 0..50 {
+        let target = directory.join(format!("pods/{volume}/mount"));
+        mounts.create(&Creation::directory(&target).unwrap()).await.unwrap();
+        mounts.bind(&Bind::new(&source, &target).unwrap()).await.unwrap();
+        assert_eq!(judge(&mounts, &Expectation::file_system(&target)).await, Verdict::AsExpected);
+        mounts.unmount(&Unmount::new(&target).unwrap()).await.unwrap();
+        mounts.remove(&SafeRemoval::target(&target).unwrap()).await.unwrap();
+    }
+    assert!(!hanging.is_finished(), "the one that hangs has waited all the while");
+    // Who gives up waiting leaves no process.
+    hanging.abort();
+    assert!(hanging.await.unwrap_err().is_cancelled());
+    until("no probe is left", || children() == 1).await;
+    drop(server);
+}
+
+/// Anchors (f) 14: what hangs is told as hanging after the deadline, can be unmounted, and leaves nothing.
+#[tokio::test]
+async fn a_server_that_never_answers_is_told_and_unmounted() {
+    let Some(directory) = private("failures::a_server_that_never_answers_is_told_and_unmounted") else {
+        return;
+    };
+    let mounts = impatient_mounts().await;
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Deaf);
+    let wish = Expectation::file_system(&place);
+    assert_eq!(judge(&mounts, &wish).await, Verdict::Unreachable);
+    assert_eq!(mounts.hung_processes(), 0, "the kernel lets go of who waits for FUSE");
+    assert_eq!(children(), 1, "the server alone");
+    let unmount = Unmount::new(&place).unwrap();
+    assert_eq!(mounts.unmount(&unmount).await.unwrap(), Unmounted::Unmounted);
+    assert_eq!(judge(&mounts, &Expectation::empty_place(&place)).await, Verdict::AsExpected);
+    drop(server);
+    assert_eq!(children(), 0);
+}
+
+/// Anchors (f) 14: who was heard and not answered cannot be killed. It costs one process, until the mount is taken by force.
+#[tokio::test]
+async fn a_server_that_falls_silent_costs_one_process_until_it_is_unmounted_by_force() {
+    let Some(directory) =
+        private("failures::a_server_that_falls_silent_costs_one_process_until_it_is_unmounted_by_force")
+    else {
+        return;
+    };
+    let mounts = impatient_mounts().await;
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Silent);
+    for _ in 0..100 {
+        assert_eq!(mounts.inspect(&place).await.unwrap().presence, Presence::Hung);
+    }
+    assert_eq!((mounts.hung_processes(), children()), (1, 2), "the server, and one probe");
+    let unmount = Unmount::new(&place).unwrap();
+    assert!(matches!(mounts.unmount(&unmount).await, Err(UnmountError::Busy { .. })));
+    match mounts.unmount(&unmount.clone().mode(UnmountMode::Force)).await {
+        Ok(Unmounted::Unmounted) | Err(UnmountError::Busy { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    until("the probe has let go", || mounts.hung_processes() == 0).await;
+    mounts.unmount(&unmount).await.unwrap();
+    assert_eq!(judge(&mounts, &Expectation::empty_place(&place)).await, Verdict::AsExpected);
+    drop(server);
+}
+
+/// Anchors (f) 14: who writes to a frozen file system cannot even be killed. It costs one process until the thaw.
+#[tokio::test]
+async fn a_frozen_file_system_costs_one_process() {
+    let Some(directory) = private("failures::a_frozen_file_system_costs_one_process") else { return };
+    let mounts = impatient_mounts().await;
+    let device = LoopDevice::with_ext4(&directory);
+    let disk = directory.join("frozen");
+    mount_device(&device.0, &disk);
+    let frozen = Frozen::freeze(&disk);
+    let creation = Creation::directory(disk.join("new")).unwrap();
+    let hung = |result: Result<Created, CreateError>| {
+        assert!(matches!(result, Err(CreateError::Trouble(Trouble::Hung { .. }))), "{result:?}");
+    };
+    hung(mounts.create(&creation).await);
+    assert_eq!((mounts.hung_processes(), children()), (1, 1));
+    for _ in 0..100 {
+        hung(mounts.create(&creation).await);
+    }
+    assert_eq!((mounts.hung_processes(), children()), (1, 1), "on the same path nothing more is tried");
+    let healthy = directory.join("healthy");
+    assert_eq!(mounts.create(&Creation::directory(&healthy).unwrap()).await.unwrap(), Created::Made);
+    drop(frozen);
+    until("the process ends with the thaw", || mounts.hung_processes() == 0 && children() == 0).await;
+    mounts.create(&creation).await.unwrap();
+    mounts.unmount(&Unmount::new(&disk).unwrap()).await.unwrap();
+}
+
+/// A probe must not act after its parent is gone: its late unmount would meet the mounts of the next.
+#[tokio::test]
+async fn a_probe_that_hangs_ends_with_its_parent() {
+    let Some(directory) = private("failures::a_probe_that_hangs_ends_with_its_parent") else { return };
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Deaf);
+    let path = place.as_os_str();
+    let arguments =
+        [OsStr::new(probe::MARKER), "600000".as_ref(), "inspect".as_ref(), "".as_ref(), "".as_ref(), path];
+    let command = probe_command();
+    let mut child = Command::new(command.program)
+        .args(command.arguments)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let tasks = format!("/proc/{}/task", child.id());
+    let hangs = || {
+        let tasks = fs::read_dir(&tasks).unwrap().map_while(Result::ok);
+        let waits = tasks.map(|task| fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
+        waits.into_iter().any(|wait| wait.contains("request_wait_answer") || wait.contains("fuse"))
+    };
+    until("the probe hangs", hangs).await;
+    drop(child.stdin.take());
+    let status = tokio::task::spawn_blocking(move || child.wait()).await.unwrap().unwrap();
+    assert!(!status.success());
+    drop(server);
+}
+
+/// Anchors (f) 24: a call whose caller goes away at any moment leaves no process and no half-made wish.
+#[tokio::test]
+async fn a_call_that_is_dropped_leaves_no_process() {
+    let Some(directory) = private("failures::a_call_that_is_dropped_leaves_no_process") else { return };
+    let mounts = mounts().await;
+    for turn in 0..40u32 {
+        let creation = Creation::directory(directory.join(format!("place-{turn}"))).unwrap();
+        let call = mounts.create(&creation);
+        let _ = tokio::time::timeout(Duration::from_micros(u64::from(turn) * 300), call).await;
+    }
+    until("no probe is left", || children() == 0 && mounts.hung_processes() == 0).await;
+    let creation = Creation::directory(directory.join("place-0")).unwrap();
+    mounts.create(&creation).await.unwrap();
+}
+
+/// Waits for what comes about without telling. It fails by the limit of the test run.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within a minute: {what}");
+}
+
+struct Frozen<'a>(&'a Path);
+
+impl<'a> Frozen<'a> {
+    fn freeze(path: &'a Path) -> Self {
+        run("fsfreeze", &["--freeze", path.to_str().unwrap()]);
+        Self(path)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(self.0).status();
+    }
+}

@@ -1,0 +1,195 @@
+//! Crashes at every effect, and at random with faults.
+
+use std::sync::Arc;
+
+use csi_proto::Method;
+
+use super::driver::Act;
+use super::world::*;
+use volume_manager::driver::VolumeSpec;
+use volume_manager::node::Volumes;
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Publish(&'static str),
+    Unpublish(&'static str),
+}
+
+const CYCLE: [Op; 4] = [Op::Publish("a"), Op::Publish("b"), Op::Unpublish("a"), Op::Unpublish("b")];
+
+async fn apply(volumes: &Volumes, spec: &Arc<VolumeSpec>, op: Op) {
+    match op {
+        Op::Publish(name) => drop(publish_at_last(volumes, spec, name).await),
+        Op::Unpublish(name) => unpublish_at_last(volumes, spec.key().id.as_str(), name).await,
+    }
+}
+
+/// Does it, or crashes in it. Whether it crashed.
+async fn crashes(world: &World, volumes: &Volumes, spec: &Arc<VolumeSpec>, op: Option<Op>) -> bool {
+    let mut crashed = world.driver.crashed.subscribe();
+    let work = async {
+        match op {
+            Some(op) => apply(volumes, spec, op).await,
+            None => gone(volumes).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = crashed.wait_for(|crashed| *crashed) => true,
+        () = work => false,
+    }
+}
+
+/// Anchors (f) 1: a crash before and after every effect of a whole cycle, restarted with and without a reboot; the cycle
+/// goes on, its rules hold, and nothing is left of it.
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_effect_loses_and_leaks_nothing() {
+    let spec = volume("v");
+    let mut points = 0;
+    for reboot in [false, true] {
+        for at in 1.. {
+            let about = format!("crash at effect {at}, reboot {reboot}");
+            let mut world = World::new();
+            let mut volumes = world.start().await;
+            world.driver.crash_at(Some(at));
+            let mut crashed = false;
+            let steps = CYCLE.map(Some).into_iter().chain([None]);
+            for op in steps {
+                while crashes(&world, &volumes, &spec, op).await {
+                    crashed = true;
+                    world.kill().await;
+                    if reboot {
+                        world.reboot();
+                    }
+                    volumes = world.start().await;
+                }
+                if let Some(Op::Publish(name)) = op {
+                    assert!(world.mounted("/pods").contains(&format!("/pods/{name}/mount")), "{about}");
+                }
+            }
+            world.assert_clean(&about).await;
+            world.driver.assert_lawful(&about);
+            if !crashed {
+                break;
+            }
+            points += 1;
+        }
+    }
+    println!("{points} crash points");
+    assert!(points > 60, "{points}");
+}
+
+/// A generator of numbers that look random (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+const METHODS: [Method; 6] = [
+    Method::ControllerPublishVolume,
+    Method::ControllerUnpublishVolume,
+    Method::NodeStageVolume,
+    Method::NodeUnstageVolume,
+    Method::NodePublishVolume,
+    Method::NodeUnpublishVolume,
+];
+
+async fn storm(seed: u64) {
+    let about = format!("replay with EDGE_CSI_SEED={seed} cargo test -p volume-manager --test node storm");
+    let mut chance = Chance(seed);
+    let mut world = World::new();
+    let mut volumes = world.start().await;
+    let specs = [volume("v"), unattached("w")];
+    let names = [["a", "b"], ["c", "d"]];
+    let mut wanted = [[false; 2]; 2];
+    for _ in 0..12 {
+        for method in METHODS {
+            let acts = [
+                Act::Good,
+                Act::Fail(13),
+                Act::FailAfter(13),
+                Act::Break,
+                Act::Lie,
+                Act::Fail(14),
+                Act::Fail(5),
+            ];
+            for _ in 0..chance.below(3) {
+                let act = acts[usize::try_from(chance.below(acts.len() as u64)).unwrap()];
+                // A driver that forgets a volume which it has is no driver that any rule could help.
+                let lies_down = act == Act::Fail(5) && method != Method::NodeUnpublishVolume;
+                if !lies_down {
+                    world.driver.act(method, [act]);
+                }
+            }
+        }
+        let (v, c) = (chance.below(2) as usize, chance.below(2) as usize);
+        wanted[v][c] = chance.below(2) == 0;
+        let (volume, name) = (specs[v].key().clone(), names[v][c]);
+        if wanted[v][c] {
+            tokio::spawn({
+                let (volumes, spec) = (volumes.clone(), specs[v].clone());
+                async move { drop(publish(&volumes, &spec, name).await) }
+            });
+        } else {
+            tokio::spawn({
+                let volumes = volumes.clone();
+                async move { drop(volumes.unpublish(&volume, &id(name)).await) }
+            });
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(chance.below(3000))).await;
+        match chance.below(6) {
+            0 => {
+                world.kill().await;
+                if chance.below(2) == 0 {
+                    world.reboot();
+                }
+                volumes = world.start().await;
+            }
+            1 => world.driver.redeploy(),
+            _ => {}
+        }
+    }
+    world.driver.behave();
+    for (v, spec) in specs.iter().enumerate() {
+        for (c, name) in names[v].into_iter().enumerate() {
+            let op = if wanted[v][c] { Op::Publish(name) } else { Op::Unpublish(name) };
+            apply(&volumes, spec, op).await;
+        }
+    }
+    let mut expected = Vec::new();
+    for (wanted, names) in wanted.iter().flatten().zip(names.as_flattened()) {
+        if *wanted {
+            expected.push(format!("/pods/{names}/mount"));
+        }
+    }
+    assert_eq!(world.mounted("/pods"), expected, "{about}");
+    for (spec, names) in specs.iter().zip(names) {
+        for name in names {
+            apply(&volumes, spec, Op::Unpublish(name)).await;
+        }
+    }
+    gone(&volumes).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    world.assert_clean(&about).await;
+    world.driver.assert_lawful(&about);
+    world.kill().await;
+}
+
+/// With faults stopped every volume gets where it shall be, whatever happened before, and the rules held all the time.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_faults_crashes_and_reboots_ends_where_it_is_wanted() {
+    if let Ok(seed) = std::env::var("EDGE_CSI_SEED") {
+        return storm(seed.parse().unwrap()).await;
+    }
+    for seed in 0..120 {
+        println!("seed {seed}");
+        storm(seed).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! Drivers that are slow, fail, stack mounts or forget.
+
+use std::time::Duration;
+
+use csi_proto::Method;
+
+use super::driver::Act;
+use super::world::*;
+use volume_manager::node::Settings;
+
+/// Anchors (f) 18: volumes that hang hold as many calls as the driver may have, in the order in which they came, and no
+/// one waits behind a volume that backs off.
+#[tokio::test(start_paused = true)]
+async fn one_drivers_calls_are_capped_and_served_in_order() {
+    let mut world = World::new();
+    world.settings = Settings::new(ROOT).calls_per_driver(4);
+    let volumes = world.start().await;
+    world.driver.act(Method::NodeStageVolume, [Act::Slow(Duration::from_secs(60)); 4]);
+    let names: Vec<String> = (0..12).map(|n| format!("n{n:02}")).collect();
+    let publishes: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let (volumes, name) = (volumes.clone(), name.clone());
+            tokio::spawn(async move { publish(&volumes, &unattached(&name), &name).await })
+        })
+        .collect();
+    for publish in publishes {
+        publish.await.unwrap().unwrap();
+    }
+    assert_eq!(world.driver.most_in_flight(), 4);
+    world.driver.assert_lawful("fairness");
+}
+
+/// Anchors (f) 11: a driver that stacks a mount on each call is not called for what is there.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_restarts_leave_the_mounts_as_they_are() {
+    let mut world = World::new();
+    let volumes = world.start().await;
+    publish(&volumes, &volume("v"), "a").await.unwrap();
+    let (calls, mounts) = (world.driver.calls().len(), world.mounted("/"));
+    drop(volumes);
+    for _ in 0..100 {
+        world.kill().await;
+        let volumes = world.start().await;
+        publish(&volumes, &volume("v"), "a").await.unwrap();
+    }
+    assert_eq!(world.driver.calls().len(), calls);
+    assert_eq!(world.mounted("/"), mounts);
+}
+
+/// Anchors (f) 21: a publish that is repeated for fresh secrets and fails leaves the mount and the record.
+#[tokio::test(start_paused = true)]
+async fn a_republish_that_fails_leaves_the_volume_published() {
+    let mut world = World::new();
+    world.driver.policy.requires_republish = true;
+    world.settings = Settings::new(ROOT).republish_interval(Duration::from_secs(10));
+    let volumes = world.start().await;
+    publish(&volumes, &volume("v"), "a").await.unwrap();
+    world.driver.act(Method::NodePublishVolume, [Act::Fail(16), Act::Fail(7)]);
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    let made = world.driver.count(Method::NodePublishVolume);
+    assert!((3..=5).contains(&made), "{made}");
+    assert_eq!(world.driver.count(Method::NodeUnpublishVolume), 0);
+    assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
+    assert_eq!(world.records(), 1);
+    world.driver.assert_lawful("republish");
+}
+
+/// Anchors (f) 22: a crash between the two halves of an expansion, which goes on after it with no one asking.
+#[tokio::test(start_paused = true)]
+async fn an_expansion_goes_on_after_a_crash_between_its_halves() {
+    for reboot in [false, true] {
+        let mut world = World::new();
+        let volumes = world.start().await;
+        publish(&volumes, &volume("v"), "a").await.unwrap();
+        world.driver.act(Method::NodeExpandVolume, [Act::Hang]);
+        tokio::spawn({
+            let volumes = volumes.clone();
+            async move { volumes.expand(&key("v"), 1 << 30).await }
+        });
+        while world.driver.count(Method::NodeExpandVolume) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(volumes);
+        world.kill().await;
+        if reboot {
+            world.reboot();
+        }
+        let volumes = world.start().await;
+        publish(&volumes, &volume("v"), "a").await.unwrap();
+        let mut changes = volumes.watch();
+        while world.driver.count(Method::NodeExpandVolume) < 2 {
+            next(&mut changes).await;
+        }
+        assert_eq!(volumes.expand(&key("v"), 1 << 30).await, Ok(1 << 30));
+        assert_eq!(world.driver.count(Method::ControllerExpandVolume), 1);
+        world.driver.assert_lawful("expansion");
+    }
+}
+
+/// Anchors (f) 22: a size that the driver cannot give is given up, and told.
+#[tokio::test(start_paused = true)]
+async fn a_size_that_is_infeasible_is_told_and_not_tried_for_ever() {
+    let mut world = World::new();
+    let volumes = world.start().await;
+    publish(&volumes, &volume("v"), "a").await.unwrap();
+    world.driver.act(Method::ControllerExpandVolume, [Act::Fail(11)]);
+    let refused = volumes.expand(&key("v"), 1 << 40).await.unwrap_err().to_string();
+    assert!(refused.contains("OUT_OF_RANGE"), "{refused}");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.driver.count(Method::ControllerExpandVolume), 1);
+    assert_eq!(volumes.expand(&key("v"), 1 << 30).await, Ok(1 << 30));
+}
+
+/// Anchors (f) 10: a driver that is killed in the middle of a call is asked again when it is back.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_is_killed_in_a_call_is_asked_again_when_it_is_back() {
+    for method in [Method::NodeStageVolume, Method::NodePublishVolume] {
+        let mut world = World::new();
+        let volumes = world.start().await;
+        world.driver.act(method, [Act::Hang]);
+        let publish = tokio::spawn({
+            let volumes = volumes.clone();
+            async move { publish(&volumes, &volume("v"), "a").await }
+        });
+        while world.driver.count(method) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
+        assert!(said.contains(&format!("while {}", method.name())), "{said}");
+        world.driver.redeploy();
+        publish.await.unwrap().unwrap();
+        assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
+        world.driver.assert_lawful("a killed driver");
+    }
+}
+
+/// Anchors (f) 17: in a day of outage the waits stay bounded, and the first try after it comes within the longest wait.
+#[tokio::test(start_paused = true)]
+async fn a_day_of_outage_is_neither_a_storm_of_calls_nor_forgotten() {
+    let mut world = World::new();
+    let volumes = world.start().await;
+    world.driver.act(Method::NodeStageVolume, vec![Act::Fail(14); 100_000]);
+    let publish = tokio::spawn({
+        let volumes = volumes.clone();
+        async move { publish_at_last(&volumes, &volume("v"), "a").await }
+    });
+    tokio::time::sleep(Duration::from_secs(24 * 3600 - 200)).await;
+    let calls = world.driver.count(Method::NodeStageVolume);
+    // Waits are between one and two minutes once they have grown.
+    assert!((700..1_600).contains(&calls), "{calls}");
+    world.driver.behave();
+    tokio::time::timeout(Duration::from_secs(121), publish).await.expect("within the longest wait").unwrap();
+}

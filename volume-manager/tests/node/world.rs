@@ -1,0 +1,258 @@
+//! A node with its disk, its mounts and its driver, and the process that runs the volumes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::VolumeId;
+use tokio::task::JoinHandle;
+use volume_manager::driver::{
+    Access, AccessMode, Attach, ConsumerSpec, MountPath, NoSecrets, VolumeSpec, VolumeSpecBuilder,
+};
+use volume_manager::mounts::MemoryMounts;
+use volume_manager::node::{
+    Change as Happened, Changes, Parts, PublishError, Published, Settings, Volumes, Watched,
+};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::memory::{MemoryDisk, MemoryStore};
+use volume_manager::store::{BootId, Change, Loaded, QuarantineId, Store, StoreError};
+use volume_manager::{ConsumerId, VolumeKey};
+
+use super::driver::{Driver, futures_table};
+
+pub(crate) const ROOT: &str = "/volumes";
+
+/// What a power cut leaves, and the process that runs now.
+pub(crate) struct World {
+    pub(crate) disk: MemoryDisk,
+    pub(crate) mounts: MemoryMounts,
+    pub(crate) driver: Driver,
+    boot: u64,
+    pub(crate) settings: Settings,
+    run: Option<JoinHandle<()>>,
+}
+
+/// A store whose commits count as effects, and that a crash stops.
+struct CrashStore {
+    inner: MemoryStore,
+    driver: Driver,
+    process: u64,
+}
+
+impl CrashStore {
+    fn gone(&self) -> bool {
+        *self.driver.process.borrow() != self.process
+    }
+}
+
+impl Store for CrashStore {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.inner.load()
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        // After a crash what is answered reaches nobody.
+        if self.gone() || !self.driver.effect() {
+            return Ok(());
+        }
+        self.inner.commit(changes)?;
+        self.driver.effect();
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.inner.reopen()
+    }
+
+    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+        self.inner.quarantined(id)
+    }
+
+    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        self.inner.release(id)
+    }
+
+    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        self.inner.discard(id)
+    }
+}
+
+pub(crate) fn boot(number: u64) -> BootId {
+    format!("00000000-0000-0000-0000-{number:012x}").parse().unwrap()
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let (disk, mounts) = (MemoryDisk::default(), MemoryMounts::new());
+        let driver = Driver::new("csi.example.org", mounts.clone(), disk.clone());
+        Self { disk, mounts, driver, boot: 1, settings: Settings::new(ROOT), run: None }
+    }
+
+    pub(crate) fn parts(&self) -> Parts {
+        let process = *self.driver.process.borrow();
+        let store = CrashStore { inner: self.disk.open(), driver: self.driver.clone(), process };
+        self.parts_with(store)
+    }
+
+    pub(crate) fn parts_with(&self, store: impl Store + 'static) -> Parts {
+        Parts::new(store, self.mounts.clone(), NoSecrets)
+            .drivers(self.driver.clone())
+            .boot_id(boot(self.boot))
+    }
+
+    /// Starts the process and registers the driver.
+    pub(crate) async fn start(&mut self) -> Volumes {
+        let volumes = self.start_without_driver(self.parts()).await;
+        self.register(&volumes).await;
+        volumes
+    }
+
+    pub(crate) async fn start_without_driver(&mut self, parts: Parts) -> Volumes {
+        let (volumes, run) = Volumes::open(parts, self.settings.clone()).await.unwrap();
+        self.run = Some(tokio::spawn(run));
+        volumes
+    }
+
+    pub(crate) async fn register(&self, volumes: &Volumes) {
+        let endpoint = DriverEndpoint::from_path("/csi/csi.sock").unwrap();
+        let (name, policy) = (self.driver.name.clone(), self.driver.policy.clone());
+        volumes.driver_registered(name, endpoint, policy).await.unwrap();
+    }
+
+    /// Ends the process as a crash does.
+    pub(crate) async fn kill(&mut self) {
+        if let Some(run) = self.run.take() {
+            run.abort();
+            let _ = run.await;
+        }
+        // A commit that was under way is over, one way or the other.
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        self.driver.process.send_modify(|process| *process += 1);
+        self.driver.crashed.send_replace(false);
+        self.driver.crash_at(None);
+        self.driver.redeploy();
+    }
+
+    pub(crate) fn reboot(&mut self) {
+        self.boot += 1;
+        self.driver.reboot();
+    }
+
+    /// Every mount point below a directory.
+    pub(crate) fn mounted(&self, below: &str) -> Vec<String> {
+        let table = futures_table(&self.mounts);
+        let mut mounted: Vec<_> = table
+            .iter()
+            .map(|mount| mount.mount_point.to_str().unwrap().to_owned())
+            .filter(|point| point.starts_with(below))
+            .collect();
+        mounted.sort();
+        mounted
+    }
+
+    pub(crate) fn records(&self) -> usize {
+        self.disk.open().load().unwrap().records.len()
+    }
+
+    /// Nothing of any volume is left: no mount, no record, no directory.
+    pub(crate) async fn assert_clean(&self, about: &str) {
+        use volume_manager::mounts::{Mounts as _, Presence};
+        assert_eq!(self.mounted("/pods"), Vec::<String>::new(), "{about}");
+        assert_eq!(self.mounted(ROOT), Vec::<String>::new(), "{about}");
+        assert_eq!(self.records(), 0, "{about}");
+        for path in ["/pods/a/mount", "/pods/b/mount"] {
+            let presence = self.mounts.inspect(Path::new(path)).await.unwrap().presence;
+            assert_eq!(presence, Presence::Missing, "{about}: {path}");
+        }
+    }
+}
+
+pub(crate) fn key(id: &str) -> VolumeKey {
+    VolumeKey { driver: "csi.example.org".parse().unwrap(), id: VolumeId::new(id).unwrap() }
+}
+
+pub(crate) fn builder(id: &str) -> VolumeSpecBuilder {
+    VolumeSpec::builder(key(id), Access::filesystem(), AccessMode::SingleNodeWriter)
+}
+
+/// A volume that is attached, staged and published.
+pub(crate) fn volume(id: &str) -> Arc<VolumeSpec> {
+    Arc::new(builder(id).build().unwrap())
+}
+
+/// One that needs no attach.
+pub(crate) fn unattached(id: &str) -> Arc<VolumeSpec> {
+    Arc::new(builder(id).attach(Attach::NotRequired).build().unwrap())
+}
+
+pub(crate) fn id(consumer: &str) -> ConsumerId {
+    ConsumerId::new(consumer).unwrap()
+}
+
+pub(crate) fn consumer(name: &str) -> Arc<ConsumerSpec> {
+    at(name, &format!("/pods/{name}/mount"))
+}
+
+pub(crate) fn at(name: &str, target: &str) -> Arc<ConsumerSpec> {
+    Arc::new(ConsumerSpec::new(id(name), MountPath::new(target).unwrap()))
+}
+
+/// Longer than any call and back-off of a test; the clock of the tests costs nothing.
+pub(crate) const LONG: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) async fn publish(
+    volumes: &Volumes,
+    spec: &Arc<VolumeSpec>,
+    name: &str,
+) -> Result<Published, PublishError> {
+    let publish = volumes.publish(Arc::clone(spec), consumer(name));
+    tokio::time::timeout(LONG, publish).await.expect("published within a day")
+}
+
+/// Publishes until it works: an error is told, and the volume stays wanted.
+pub(crate) async fn publish_at_last(volumes: &Volumes, spec: &Arc<VolumeSpec>, name: &str) -> Published {
+    let mut last = None;
+    for _ in 0..200 {
+        match publish(volumes, spec, name).await {
+            Ok(published) => return published,
+            Err(error) => last = Some(error),
+        }
+    }
+    panic!("not published: {last:?}")
+}
+
+pub(crate) async fn unpublish_at_last(volumes: &Volumes, id_of: &str, name: &str) {
+    let mut last = None;
+    for _ in 0..200 {
+        let (key, consumer) = (key(id_of), id(name));
+        let unpublish = volumes.unpublish(&key, &consumer);
+        match tokio::time::timeout(LONG, unpublish).await.expect("unpublished within a day") {
+            Ok(()) => return,
+            Err(error) => last = Some(error),
+        }
+    }
+    panic!("not unpublished: {last:?}")
+}
+
+/// The next change; there has to be one within a day.
+pub(crate) async fn next(changes: &mut Changes) -> Happened {
+    let watched = tokio::time::timeout(LONG, changes.next()).await.expect("something happens within a day");
+    match watched {
+        Some(Watched::Change(change)) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until no volume is known any more.
+pub(crate) async fn gone(volumes: &Volumes) {
+    let mut changes = volumes.watch();
+    while !volumes.list().await.unwrap().is_empty() {
+        let waited = tokio::time::timeout(LONG, changes.next()).await;
+        if waited.is_err() {
+            for key in volumes.list().await.unwrap() {
+                eprintln!("{}", volumes.explain(&key).await.unwrap().unwrap());
+            }
+            panic!("nothing happens, and volumes are left");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The store's file, as it is damaged, foreign, in use, many records long, or on a disk that is full.
+#![cfg(feature = "redb")]
+#![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+use redb::{Database, ReadableTable, TableDefinition};
+use volume_manager::store::redb::{LAYOUT, RedbStore, Settings, open_or_start_over, salvage};
+use volume_manager::store::{
+    Change, Defect, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, Trouble,
+};
+
+const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+
+fn key(number: usize) -> RecordKey {
+    RecordKey::new(RecordKind(1), format!("hostpath.csi.k8s.io/volume-{number:05}")).unwrap()
+}
+
+fn open(path: &Path) -> Result<RedbStore, OpenError> {
+    RedbStore::open(path, Settings::default())
+}
+
+fn load(path: &Path) -> Loaded {
+    open(path).unwrap().load().unwrap()
+}
+
+/// Makes a store of so many records, in commits of 50, and gives what is in it.
+fn fill(path: &Path, records: usize) -> Loaded {
+    let mut store = open(path).unwrap();
+    let all: Vec<_> = (0..records)
+        .map(|number| Change::Put(key(number), format!("published {number} ").repeat(20).into_bytes()))
+        .collect();
+    for group in all.chunks(50) {
+        store.commit(group).unwrap();
+    }
+    store.load().unwrap()
+}
+
+#[test]
+fn the_file_is_its_owners_alone_and_opened_by_one_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let mut store = open(&path).unwrap();
+    store.commit(&[Change::Put(key(1), b"x".to_vec())]).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left of the making");
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    drop(store);
+    assert_eq!(load(&path).records.len(), 1);
+}
+
+#[test]
+fn a_making_that_was_cut_off_is_begun_again_and_a_name_that_is_taken_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let new = directory.path().join("volumes.new");
+    for left in [&b""[..], b"redb\x1a\x0a\xa9\x0d\x0a half of a header", b"anything"] {
+        fs::write(&new, left).unwrap();
+        assert_eq!(load(&path), Loaded::default());
+        assert!(!new.exists());
+        fs::remove_file(&path).unwrap();
+    }
+    // Cut off between the two steps that give the name.
+    drop(open(&path).unwrap());
+    fs::hard_link(&path, &new).unwrap();
+    assert_eq!(load(&path), Loaded::default());
+    assert!(path.exists() && !new.exists());
+    // Another process is making it.
+    fs::remove_file(&path).unwrap();
+    let other = fs::File::create(&new).unwrap();
+    other.try_lock().unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_that_is_gone_is_not_made_again_by_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let mut store = open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let error = store.reopen().unwrap_err();
+    assert!(matches!(error, StoreError::NotReopened(OpenError::Disk { .. })), "{error}");
+    assert!(!path.exists() && store.load().is_err());
+    let error = open(&directory.path().join("no/such/folder")).unwrap_err();
+    assert!(matches!(error, OpenError::Disk { .. }), "{error}");
+}
+
+#[test]
+fn what_is_not_a_store_or_is_a_newer_one_is_named_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let refused = |expected: &str| {
+        let before = fs::read(&path).unwrap();
+        let error = open(&path).unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{error:?} instead of {expected}");
+        if expected == "Foreign" || expected == "Damaged" {
+            let error = match open_or_start_over(&path, Settings::default()) {
+                Err(error) => format!("{error:?}"),
+                Ok((_, over)) => format!("{:?}", over.unwrap().reason),
+            };
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let kept = directory.path().join("volumes.damaged-1");
+        assert!(fs::read(&path).unwrap() == before || fs::read(kept).unwrap() == before);
+    };
+    fs::write(&path, "{\"volumes\": []}").unwrap();
+    refused("Foreign");
+
+    // Another program's database.
+    fs::remove_file(&path).unwrap();
+    let other = Database::create(&path).unwrap();
+    let transaction = other.begin_write().unwrap();
+    transaction.open_table(TableDefinition::<&str, &str>::new("settings")).unwrap().insert("a", "b").unwrap();
+    transaction.commit().unwrap();
+    drop(other);
+    assert!(matches!(open(&path).unwrap_err(), OpenError::Foreign { .. }));
+
+    for (unknown, newer) in [(true, false), (false, true), (true, true)] {
+        fs::remove_file(&path).unwrap();
+        drop(open(&path).unwrap());
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        if unknown {
+            transaction.open_table(TableDefinition::<u64, u64>::new("leases")).unwrap();
+        }
+        if newer {
+            transaction.open_table(NUMBERS).unwrap().insert("layout", LAYOUT + 1).unwrap();
+        }
+        transaction.commit().unwrap();
+        drop(database);
+        let error = open(&path).unwrap_err();
+        let text = error.to_string();
+        match error {
+            OpenError::Newer { found, supported, .. } if newer => assert_eq!((found, supported), (2, 1)),
+            OpenError::Foreign { .. } if !newer => assert!(text.contains("leases"), "{text}"),
+            error => panic!("{error}"),
+        }
+    }
+
+    for damaged in [&b""[..], b"redb", &[0; 5000]] {
+        fs::write(&path, damaged).unwrap();
+        refused("Damaged");
+        fs::remove_file(directory.path().join("volumes.damaged-1")).unwrap();
+    }
+}
+
+/// What a damaged file turned out as.
+#[derive(Debug, Default)]
+struct Outcomes {
+    whole: usize,
+    damaged: usize,
+}
+
+impl Outcomes {
+    /// Opens the file, which was damaged in some way: it has every record, or is refused as damaged with most of them
+    /// salvaged. A record that is wrong is never seen.
+    fn add(&mut self, path: &Path, expected: &Loaded, at_least: usize, how: &str) {
+        let before = fs::read(path).unwrap();
+        let (mut store, over) = open_or_start_over(path, Settings::default()).unwrap();
+        let Some(over) = over else {
+            assert!(store.load().unwrap() == *expected, "{how}");
+            self.whole += 1;
+            return;
+        };
+        self.damaged += 1;
+        let after = fs::read(&over.kept).unwrap();
+        // The page of the header has no records; redb writes the length there that it found.
+        let same = after.len() == before.len() && after.iter().skip(4096).eq(before.iter().skip(4096));
+        assert!(same, "{how}: the damaged file was changed");
+        assert_eq!(store.load().unwrap(), Loaded::default(), "{how}");
+        let salvaged: Vec<_> =
+            over.salvaged.iter().map(|one| (one.key.clone(), one.payload.clone())).collect();
+        assert!(salvaged.iter().all(|record| expected.records.contains(record)), "{how}: a wrong record");
+        assert!(salvaged.len() >= at_least, "{how}: only {} were salvaged", salvaged.len());
+        fs::remove_file(over.kept).unwrap();
+    }
+}
+
+/// Anchors (f) 2: the file cut off at every page and at odd bytes, bits turned, lengths of zero.
+#[test]
+fn a_damaged_file_has_all_its_records_or_is_refused_and_salvaged_and_never_shows_a_wrong_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let expected = fill(&path, 200);
+    let whole = fs::read(&path).unwrap();
+    // As a crash leaves it, with its store still open.
+    let copy = directory.path().join("copy");
+    let open_still = {
+        let _store = open(&path).unwrap();
+        fs::read(&path).unwrap()
+    };
+    for (file, state) in [(&whole, "closed"), (&open_still, "open")] {
+        let mut outcomes = Outcomes::default();
+        let odd = (0..9).chain([100, 319, 320, 321, 4095, 4097, 5000]);
+        let pages = (1..file.len() / 4096).map(|page| page * 4096);
+        let last = (1..5).map(|less| file.len() - less);
+        for length in odd.chain(pages.step_by(24)).chain(last) {
+            fs::write(&copy, &file[..length]).unwrap();
+            outcomes.add(&copy, &expected, 0, &format!("{state}, cut off at {length}"));
+        }
+        // A tail that came twice.
+        fs::write(&copy, [&file[..], &file[file.len() - 8192..]].concat()).unwrap();
+        outcomes.add(&copy, &expected, 200, &format!("{state}, a tail twice"));
+        println!("{state}, cut off: {outcomes:?}");
+        assert!(outcomes.damaged > 25, "{outcomes:?}");
+
+        let mut outcomes = Outcomes::default();
+        let mut chance: u64 = 42;
+        let used = file.iter().rposition(|byte| *byte != 0).unwrap();
+        for turn in 0..120 {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The header's bits each have a good chance, since it is small.
+            let reach = [9, 320, used, used][turn % 4];
+            let bit = usize::try_from(chance >> 20).unwrap() % (reach * 8);
+            let mut turned = file.clone();
+            turned[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&copy, &turned).unwrap();
+            outcomes.add(&copy, &expected, 199, &format!("{state}, bit {bit} turned"));
+        }
+        println!("{state}, a bit turned: {outcomes:?}");
+        assert!(outcomes.damaged > 10 && outcomes.whole > 10, "{outcomes:?}");
+    }
+}
+
+#[test]
+fn salvaging_finds_the_latest_of_each_record_and_harms_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let mut store = open(&path).unwrap();
+    for payload in [&b"first"[..], b"second", b"third"] {
+        store.commit(&[Change::Put(key(1), payload.to_vec())]).unwrap();
+        store.commit(&[Change::Put(key(2), payload.to_vec())]).unwrap();
+    }
+    drop(store);
+    let before = fs::read(&path).unwrap();
+    let salvaged = salvage(&path).unwrap();
+    let found: Vec<_> =
+        salvaged.iter().map(|one| (one.key.clone(), &one.payload[..], one.sequence)).collect();
+    assert_eq!(found, [(key(1), &b"third"[..], 5), (key(2), b"third", 6)]);
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+/// Anchors (f) 16: of 10,000 records 100 are corrupt.
+#[test]
+fn of_ten_thousand_records_the_hundred_corrupt_ones_are_quarantined_and_the_rest_are_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let mut store = open(&path).unwrap();
+    let all: Vec<_> = (0..10_000).map(|number| Change::Put(key(number), vec![b'p'; 500])).collect();
+    let began = Instant::now();
+    store.commit(&all).unwrap();
+    println!("one commit of 10,000 records: {:?}", began.elapsed());
+    drop(store);
+    let database = Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut records = transaction.open_table(RECORDS).unwrap();
+        for number in (0..10_000).step_by(100) {
+            let row = key(number);
+            let mut bytes = records.get(row.as_row()).unwrap().unwrap().value().to_vec();
+            bytes[300] ^= 1;
+            records.insert(row.as_row(), &bytes[..]).unwrap();
+        }
+    }
+    transaction.commit().unwrap();
+    drop(database);
+
+    let began = Instant::now();
+    let mut store = open(&path).unwrap();
+    let opened = began.elapsed();
+    let loaded = store.load().unwrap();
+    let size = fs::metadata(&path).unwrap().len();
+    println!("open: {opened:?}, open and load: {:?}, file: {size} bytes", began.elapsed());
+    assert_eq!((loaded.records.len(), loaded.quarantined.len()), (9_900, 100));
+    assert!(loaded.quarantined.iter().all(|one| matches!(one.reason, Defect::Checksum { .. })));
+    for _ in 0..5 {
+        let began = Instant::now();
+        store.commit(&all[1..2]).unwrap();
+        println!("a commit of one record among them: {:?}", began.elapsed());
+    }
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+}
+
+/// Ends the mount when the test ends, however it does.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0).status();
+    }
+}
+
+/// Anchors (f) 3: ENOSPC of a real filesystem.
+#[test]
+fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
+    const NAME: &str = "a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made";
+    let directory = tempfile::tempdir().unwrap();
+    let mount = |options: &str| {
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "none"]).arg(directory.path());
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !is_root() || !mount("size=4m") {
+        let _ = writeln!(std::io::stderr(), "{NAME}: not run, since mounting needs root");
+        return;
+    }
+    let _mounted = Mounted(directory.path());
+    let ballast = directory.path().join("ballast");
+    fs::write(&ballast, vec![1; 2 << 20]).unwrap();
+    let path = directory.path().join("volumes");
+    let mut store = open(&path).unwrap();
+    let mut acknowledged = Vec::new();
+    let error = loop {
+        let record = (key(acknowledged.len()), vec![b'x'; 100_000]);
+        match store.commit(&[Change::Put(record.0.clone(), record.1.clone())]) {
+            Ok(()) => acknowledged.push(record),
+            Err(error) => break error,
+        }
+        assert!(acknowledged.len() < 100, "the disk is never full");
+    };
+    assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}");
+    assert!(!acknowledged.is_empty());
+    // Full or not, what is asked of the store is answered, and nothing is lost.
+    match store.reopen() {
+        Ok(()) => assert_eq!(store.load().unwrap().records, acknowledged),
+        Err(error) => assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}"),
+    }
+    fs::remove_file(ballast).unwrap();
+    store.reopen().unwrap();
+    assert_eq!(store.load().unwrap().records, acknowledged);
+    store.commit(&[Change::Put(key(1000), vec![b'y'; 100_000])]).unwrap();
+    drop(store);
+    assert_eq!(load(&path).records.len(), acknowledged.len() + 1);
+
+    // Read-only.
+    let remount = |how| std::process::Command::new("mount").args(["-o", how]).arg(directory.path()).status();
+    assert!(remount("remount,ro").unwrap().success());
+    assert_eq!(open(&path).unwrap_err().trouble(), Some(Trouble::ReadOnly));
+    assert!(remount("remount,rw").unwrap().success());
+    assert_eq!(load(&path).records.len(), acknowledged.len() + 1);
+}
