@@ -1,8 +1,10 @@
 //! `edge-agent`: answers for the CSI drivers of one node.
 
+mod inspect;
 mod options;
 mod registry;
 mod status;
+mod volumes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,9 +13,13 @@ use std::time::Duration;
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{Dispatcher, Drained, Driver, DriverSettings, SessionService};
 use edge_transport::{Peer, PeerId, ServiceName};
+use volume_manager::message;
+use volume_manager::mounts::linux::probe;
 
+pub use self::inspect::{Inspect, InspectOptions, Place};
 pub use self::options::AgentOptions;
 use self::status::AgentStatus;
+pub use self::volumes::VolumesOptions;
 use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
 use crate::uplink;
@@ -24,6 +30,14 @@ const SHORTEST_CEILING: Duration = Duration::from_secs(1);
 /// The binary.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Operations on mounts that may hang are processes of their own, and they are this program.
+    if let Some(code) = probe::serve_if_asked() {
+        return code;
+    }
+    let first = std::env::args_os().nth(1);
+    if inspect::COMMANDS.iter().any(|command| first.as_ref().is_some_and(|first| first == command)) {
+        return process::run(inspect::run);
+    }
     process::run(run)
 }
 
@@ -40,24 +54,34 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
-    let (_state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
-    let registry = match &options.plugins_registry {
-        Some(directory) => Some(registry::start(directory, dispatcher.clone(), settings)?),
-        None => None,
-    };
-    let peer = Peer::builder(name)
+    let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
+    let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str()).await?;
+    let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
+    let mut builder = Peer::builder(name)
         .epoch(epoch)
         .dialers(dialers)
         .service(ServiceName::new(SERVICE).map_err(Fatal::runtime)?, SessionService::new(dispatcher.clone()))
-        .settings(uplink::peer_settings(options.drain_timeout.duration()))
-        .start()
-        .map_err(Fatal::runtime)?;
+        .settings(uplink::peer_settings(options.drain_timeout.duration()));
+    if let Some(volumes) = &volumes {
+        let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
+        builder = builder.service(service, volumes.clone());
+    }
+    let peer = builder.start().map_err(Fatal::runtime)?;
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
     let _status = match options.http {
         Some(address) => {
-            let status = Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone()));
+            let status = Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes.clone()));
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
+        None => None,
+    };
+    // After the recorder of the metrics is there, which counts from its own beginning.
+    let started = match opened {
+        Some(opened) => Some(opened.start(&options.driver).await?),
+        None => None,
+    };
+    let registry = match &options.plugins_registry {
+        Some(directory) => Some(registry::start(directory, dispatcher.clone(), settings, volumes)?),
         None => None,
     };
     let signal = signals.next().await;
@@ -73,6 +97,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
     };
     signals.drain(drain).await;
+    drop(started);
     connection.abort();
     if let Some(registry) = registry {
         registry.abort();

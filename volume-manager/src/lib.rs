@@ -9,6 +9,7 @@
 //! | [`store`] | records that are right after every power cut: redb, memory, and one that fails on purpose |
 //! | [`mounts`] | what is mounted where, held against what should be; removal that cannot destroy data |
 //! | [`driver`] | what is asked of a driver, and the one connection to it |
+//! | [`message`] | which volumes a node shall have, as messages over a session |
 //! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
 //!
 //! Each has a pure core. The feature `runtime` (on by default) adds what runs on tokio, `redb` the store on disk, `linux`
@@ -57,6 +58,7 @@
 
 pub mod driver;
 pub mod lifecycle;
+pub mod message;
 pub mod mounts;
 pub mod name;
 pub mod node;

@@ -6,6 +6,7 @@ use clap::Parser;
 use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
+use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
 use crate::security::ClientSecurity;
@@ -17,6 +18,9 @@ use crate::values::{DriverAt, ListenAddress, TimeSpan};
 /// must be given. A driver or a hub that is not there yet is waited for.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-agent", version)]
+#[command(
+    after_help = "To see the volumes of an agent that runs with --volumes: edge-agent volumes, edge-agent explain ID"
+)]
 #[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
 #[non_exhaustive]
 pub struct AgentOptions {
@@ -42,6 +46,10 @@ pub struct AgentOptions {
     /// too, both answer the registrars
     #[arg(long, value_name = "DIR")]
     pub plugins_registry: Option<PathBuf>,
+
+    /// Volumes of this node.
+    #[command(flatten)]
+    pub volumes: VolumesOptions,
 
     /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
     /// least 1s). More for drivers whose work takes longer, or it is begun again and again

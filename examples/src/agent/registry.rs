@@ -7,30 +7,47 @@ use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
 use tokio::task::JoinHandle;
 use volume_manager::registry::{self, DriverEvent, Settings};
 
+use super::volumes::NodeVolumes;
 use crate::process::Fatal;
 
-/// Watches a directory and keeps the dispatcher's drivers as they are there. Drivers that were named on the command line
-/// stay as they are.
+/// Watches a directory and keeps the drivers of the dispatcher, and of the volumes, as they are there. Drivers that were
+/// named on the command line stay as they are.
 pub(super) fn start(
     directory: &Path,
     dispatcher: Dispatcher,
     bounds: DriverSettings,
+    volumes: Option<NodeVolumes>,
 ) -> Result<JoinHandle<()>, Fatal> {
     let named = dispatcher.drivers();
     let mut events = registry::watch(directory, Settings::default()).map_err(Fatal::runtime)?;
     Ok(tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            apply(&dispatcher, &named, &bounds, event);
+            let of_volumes = event.clone();
+            if apply(&dispatcher, &named, &bounds, event)
+                && let Some(volumes) = &volumes
+            {
+                tell(volumes, of_volumes).await;
+            }
         }
     }))
 }
 
-fn apply(dispatcher: &Dispatcher, named: &[DriverName], bounds: &DriverSettings, event: DriverEvent) {
+async fn tell(volumes: &NodeVolumes, event: DriverEvent) {
+    match event {
+        DriverEvent::Registered { name, endpoint, .. } => volumes.driver_registered(name, endpoint).await,
+        DriverEvent::Deregistered { name, .. } => volumes.driver_gone(name).await,
+        _ => {}
+    }
+}
+
+/// Answers whether the event is about a driver that is not named on the command line.
+fn apply(dispatcher: &Dispatcher, named: &[DriverName], bounds: &DriverSettings, event: DriverEvent) -> bool {
     match event {
         DriverEvent::Registered { name, .. } | DriverEvent::Deregistered { name, .. }
             if named.contains(&name) =>
         {
             tracing::warn!(driver = %name, "also in --plugins-registry: the socket that --driver names is used");
+            return false;
         }
         DriverEvent::Registered { name, endpoint, .. } => match SocketAddress::new(endpoint.to_string()) {
             Ok(socket) => dispatcher.register(Driver::with_settings(name, socket, bounds.clone())),
@@ -42,4 +59,5 @@ fn apply(dispatcher: &Dispatcher, named: &[DriverName], bounds: &DriverSettings,
         }
         _ => {}
     }
+    true
 }

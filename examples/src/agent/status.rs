@@ -3,6 +3,7 @@
 use csi_proxy::Dispatcher;
 use edge_transport::Peer;
 
+use super::volumes::NodeVolumes;
 use crate::status::{Fact, Status};
 use crate::uplink;
 
@@ -11,11 +12,12 @@ use crate::uplink;
 pub(super) struct AgentStatus {
     peer: Peer,
     dispatcher: Dispatcher,
+    volumes: Option<NodeVolumes>,
 }
 
 impl AgentStatus {
-    pub(super) const fn new(peer: Peer, dispatcher: Dispatcher) -> Self {
-        Self { peer, dispatcher }
+    pub(super) const fn new(peer: Peer, dispatcher: Dispatcher, volumes: Option<NodeVolumes>) -> Self {
+        Self { peer, dispatcher, volumes }
     }
 }
 
@@ -31,9 +33,34 @@ impl Status for AgentStatus {
     fn facts(&self) -> Vec<Fact> {
         let mut facts = uplink::facts(&self.peer);
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
+        facts.extend(self.volumes.iter().flat_map(volume_facts));
         facts
     }
+
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
+        if let Some(volumes) = &self.volumes {
+            let shown = volumes.shown();
+            metrics::gauge!("edge_csi_desired_revision").set(shown.revision as f64);
+            metrics::gauge!("edge_csi_refused_consumers").set(shown.refused.len() as f64);
+        }
     }
+}
+
+/// How many volumes are in which state, and what is in the way of some.
+fn volume_facts(volumes: &NodeVolumes) -> Vec<Fact> {
+    let shown = volumes.shown();
+    let states: Vec<_> =
+        shown.counts.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    let mut facts = vec![Fact::new("volumes", states), Fact::new("desired revision", shown.revision)];
+    let troubles = [
+        ("consumers that cannot have their volume", shown.refused.len()),
+        ("volumes that wait for their driver", shown.counts.dormant),
+        ("volumes with a call whose end is not known", shown.counts.uncertain),
+        ("records of volumes that cannot be read", shown.counts.quarantined),
+    ];
+    facts
+        .extend(troubles.iter().filter(|(_, count)| *count > 0).map(|(name, count)| Fact::new(*name, count)));
+    facts
 }

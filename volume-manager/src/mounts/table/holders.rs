@@ -33,12 +33,13 @@ impl MountTable {
     /// Who else holds the file system of `mount`, without the mount points that are `known`: the targets of the volume, and
     /// what the records of the other volumes account for.
     ///
-    /// Left out besides is what is no holder though it looks like one: the same mount, seen a second time because the
+    /// Left out besides is what is no holder though it looks like one: what shows more of the file system, such as the host's
+    /// own disk of which a driver has bound a directory; and the same mount, seen a second time because the
     /// directory that it is in is itself bind-mounted elsewhere, and mounts spread. Such a mirror comes and goes with its
     /// original.
     pub fn holders<'a>(&'a self, mount: &'a Mount, known: impl Fn(&Path) -> bool) -> Vec<Holder<'a>> {
         let kin: Vec<&Mount> =
-            self.of_device(mount.device).filter(|other| overlaps(&other.root, &mount.root)).collect();
+            self.of_device(mount.device).filter(|other| other.root.starts_with(&mount.root)).collect();
         let accounted = |other: &Mount| other.mount_point == mount.mount_point || known(&other.mount_point);
         let ours: Vec<&Mount> = kin.iter().copied().filter(|other| accounted(other)).collect();
         let foreign = kin.into_iter().filter(|other| !accounted(other));
@@ -57,11 +58,6 @@ impl MountTable {
                 .within(&one.mount_point)
                 .is_some_and(|at| below_other.within(&other.mount_point) == Some(at))
     }
-}
-
-/// Whether one of the parts contains the other.
-fn overlaps(one: &Path, other: &Path) -> bool {
-    one.starts_with(other) || other.starts_with(one)
 }
 
 /// Whether mounts spread from the one to the other.

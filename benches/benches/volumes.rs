@@ -1,0 +1,72 @@
+//! One volume up and down, and a hundred at the same time, by volume-manager, kubelet's way and Mesos'; and the opening of a
+//! thousand records. All in one process on one thread, with one driver that mounts in memory.
+//!
+//! The figures that have a bound are printed by `cargo run --release -p edge-csi-benches --bin volumes`.
+#![allow(missing_docs, reason = "criterion's macros")]
+#![allow(clippy::expect_used, reason = "a bench whose parts do not stand has nothing to measure")]
+
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use edge_csi_benches::volumes::{self, Stand, Way};
+use tokio::runtime::Runtime;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn cycles(criterion: &mut Criterion) {
+    let runtime = runtime();
+    for attaches in [false, true] {
+        let name = if attaches { "attach_mount_unmount_detach" } else { "mount_unmount" };
+        let mut group = criterion.benchmark_group(name);
+        group.measurement_time(Duration::from_secs(3)).sample_size(10);
+        let stand = runtime.block_on(Stand::start(attaches)).expect("a stand");
+        let ours = runtime.block_on(stand.ours()).expect("volumes");
+        for in_flight in [1, 100] {
+            group.throughput(Throughput::Elements(in_flight as u64));
+            let ours_id = BenchmarkId::new("volume-manager", in_flight);
+            group.bench_function(ours_id, |bencher| {
+                bencher.to_async(&runtime).iter(|| cycle(&ours, in_flight));
+            });
+            if attaches {
+                let mesos = runtime.block_on(stand.mesos()).expect("a connection");
+                group.bench_function(BenchmarkId::new("mesos", in_flight), |bencher| {
+                    bencher.to_async(&runtime).iter(|| cycle(&mesos, in_flight));
+                });
+            } else {
+                let kubelet = stand.kubelet().expect("a directory");
+                group.bench_function(BenchmarkId::new("kubelet", in_flight), |bencher| {
+                    bencher.to_async(&runtime).iter(|| cycle(&kubelet, in_flight));
+                });
+            }
+        }
+        group.finish();
+        let _runtime = runtime.enter();
+        drop((ours, stand));
+    }
+}
+
+async fn cycle(way: &impl Way, in_flight: usize) {
+    volumes::mount_all(way, in_flight, in_flight).await.expect("mounted");
+    volumes::unmount_all(way, in_flight, in_flight).await.expect("unmounted");
+}
+
+fn recovery(criterion: &mut Criterion) {
+    let runtime = runtime();
+    let mut group = criterion.benchmark_group("recovery");
+    group.throughput(Throughput::Elements(1000)).sample_size(10);
+    group.bench_function("1000", |bencher| {
+        bencher.to_async(&runtime).iter_custom(|times| async move {
+            let mut took = Duration::ZERO;
+            for _ in 0..times {
+                took += volumes::recover(1000, 10).await.expect("volumes").reconciled;
+            }
+            took
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, cycles, recovery);
+criterion_main!(benches);

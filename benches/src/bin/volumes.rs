@@ -1,0 +1,323 @@
+//! Prints what volume-manager costs, next to what it may cost, and next to kubelet's way and Mesos'.
+//!
+//! Ends with a failure if a count or the memory is out of bounds. Times depend on the machine, so they are only printed;
+//! ratios are of runs that take turns in one process.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use edge_csi_benches::volumes::{
+    Measured, Stand, Way, mount_all, peak_memory, recover, resident_memory, salvage, unmount_all,
+};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+use volume_manager::mounts::linux::probe;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measure volume-manager against its bounds, kubelet's way and Mesos'")]
+struct Options {
+    /// Volumes that are mounted one after the other, and a hundred at a time, in each round.
+    #[arg(long, default_value_t = 200)]
+    volumes: usize,
+    /// Rounds, of which the middle one counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Records to recover.
+    #[arg(long, default_value_t = 10_000)]
+    records: usize,
+    /// Volumes that are published at the same time while memory is measured.
+    #[arg(long, default_value_t = 1000)]
+    parallel: usize,
+    /// Do one part in this process, and print its figures as JSON.
+    #[arg(long, value_enum, hide = true)]
+    part: Option<Part>,
+}
+
+/// What needs a process of its own: its memory is measured, or its mounts end with it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Part {
+    Recovery,
+    Salvage,
+    Memory,
+    Linux,
+}
+
+const IN_FLIGHT: usize = 100;
+const DAMAGED: usize = 100;
+const MIB: u64 = 1 << 20;
+const MOST_MEMORY: u64 = 64 * MIB;
+
+fn main() -> ExitCode {
+    if let Some(code) = probe::serve_if_asked() {
+        return code;
+    }
+    let options = Options::parse();
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("volumes: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Measured<bool> {
+    if let Some(Part::Linux) = options.part {
+        own_mount_namespace()?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match options.part {
+            None => whole(options).await,
+            Some(part) => {
+                let figures = match part {
+                    Part::Recovery => serde_json::to_string(&recover(options.records, DAMAGED).await?),
+                    Part::Salvage => serde_json::to_string(&salvage(options.records, DAMAGED).await?),
+                    Part::Memory => serde_json::to_string(&memory(options.parallel).await?),
+                    Part::Linux => serde_json::to_string(&linux(options).await?),
+                };
+                println!("{}", figures?);
+                Ok(true)
+            }
+        }
+    })
+}
+
+/// The mounts of a process in a namespace of its own end with it.
+fn own_mount_namespace() -> Measured<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+    Ok(())
+}
+
+/// Does a part in a process of its own.
+fn part<T: for<'de> Deserialize<'de>>(name: &str, options: &Options) -> Measured<T> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--part", name]);
+    let numbers = [
+        ("--volumes", options.volumes),
+        ("--rounds", options.rounds),
+        ("--records", options.records),
+        ("--parallel", options.parallel),
+    ];
+    for (flag, number) in numbers {
+        command.arg(flag).arg(number.to_string());
+    }
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("the part {name} failed: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Lines of the table, and whether all bounds are kept.
+struct Report {
+    kept: bool,
+}
+
+impl Report {
+    fn new() -> Self {
+        println!("{:<62} {:>16} {:>16}", "", "target", "found");
+        Self { kept: true }
+    }
+
+    fn line(name: &str, target: &str, found: impl AsRef<str>) {
+        println!("{name:<62} {target:>16} {:>16}", found.as_ref());
+    }
+
+    fn bound(&mut self, name: &str, target: &str, found: impl AsRef<str>, kept: bool) {
+        self.kept &= kept;
+        let found = if kept { found.as_ref().to_owned() } else { format!("{} BROKEN", found.as_ref()) };
+        Self::line(name, target, found);
+    }
+}
+
+async fn whole(options: &Options) -> Measured<bool> {
+    let mut report = Report::new();
+    mounting(&mut report, options).await?;
+    cycling(options).await?;
+    let recovered: edge_csi_benches::volumes::Recovered = part("recovery", options)?;
+    let good = options.records - DAMAGED.min(options.records);
+    let name = format!("{} records, {DAMAGED} damaged: quarantined", options.records);
+    let quarantined = recovered.quarantined;
+    report.bound(&name, &DAMAGED.to_string(), quarantined.to_string(), quarantined == DAMAGED);
+    let found = recovered.recovered.to_string();
+    report.bound("  recovered", &good.to_string(), found, recovered.recovered == good);
+    let found = recovered.changed.to_string();
+    report.bound("  changed by the desired set", "0", found, recovered.changed == 0);
+    let found = recovered.calls.to_string();
+    report.bound("  calls to the driver, which ask what it is", "< 10", found, recovered.calls < 10);
+    Report::line("  opened (file and records read)", "", milliseconds(recovered.opened));
+    Report::line("  and held against the mount table", "", milliseconds(recovered.checked));
+    Report::line("  and reconciled with the desired set", "< 500 ms", milliseconds(recovered.reconciled));
+    Report::line("  file", "", mebibytes(recovered.file_bytes));
+    let grown = recovered.peak_bytes.saturating_sub(recovered.before_bytes);
+    Report::line("  memory that it took at most", "", mebibytes(grown));
+    let left: edge_csi_benches::volumes::Salvage = part("salvage", options)?;
+    let name = format!("{} records, file damaged in {DAMAGED} places: salvaged", options.records);
+    Report::line(&name, "", left.salvaged.to_string());
+    Report::line("  in", "", milliseconds(left.took));
+    let memory: Memory = part("memory", options)?;
+    let name = format!("{} volumes published at once: peak memory", options.parallel);
+    let kept = memory.peak_bytes < MOST_MEMORY;
+    report.bound(&name, &format!("< {}", mebibytes(MOST_MEMORY)), mebibytes(memory.peak_bytes), kept);
+    Report::line("  before them", "", mebibytes(memory.before_bytes));
+    Report::line("  in", "", milliseconds(memory.took));
+    if geteuid().is_root() {
+        let linux: Vec<Linux> = part("linux", options)?;
+        for Linux { in_flight, mine, theirs } in linux {
+            let name = format!("real mounts, {in_flight} at a time: mounts/s");
+            Report::line(&name, "", rate(options.volumes, mine));
+            Report::line("  kubelet's way, without a look at any path", "", rate(options.volumes, theirs));
+        }
+    } else {
+        println!("real mounts: not measured, since that needs root");
+    }
+    Ok(report.kept)
+}
+
+/// Against kubelet, which does not attach.
+async fn mounting(report: &mut Report, options: &Options) -> Measured<()> {
+    let stand = Stand::start(false).await?;
+    let (ours, kubelet) = (stand.ours().await?, stand.kubelet()?);
+    let count = options.volumes;
+    let mut rates = Vec::new();
+    for in_flight in [1, IN_FLIGHT] {
+        let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            mine.push(Round::of(&stand, &ours, count, in_flight).await?);
+            theirs.push(Round::of(&stand, &kubelet, count, in_flight).await?);
+        }
+        if in_flight == 1 {
+            let (mine, theirs) = (mine.first().ok_or("no rounds")?, theirs.first().ok_or("no rounds")?);
+            let found = per(mine.calls, count);
+            report.bound("RPCs a mount", "2.00", &found, found == "2.00");
+            let found = per(mine.connections, count);
+            report.bound("  connections a mount", "0.00", &found, found == "0.00");
+            Report::line("  kubelet's way: RPCs a mount", "8.00", per(theirs.calls, count));
+            Report::line("  kubelet's way: connections a mount", "8.00", per(theirs.connections, count));
+        }
+        rates.push((in_flight, middle(&mine), middle(&theirs)));
+    }
+    for (in_flight, mine, theirs) in rates {
+        Report::line(&format!("mounts/s, {in_flight} at a time"), "", rate(count, mine));
+        Report::line("  kubelet's way, with nothing durable", "", rate(count, theirs));
+        Report::line("  ratio", "", ratio(theirs, mine));
+    }
+    Ok(())
+}
+
+/// Against Mesos, with attach.
+async fn cycling(options: &Options) -> Measured<()> {
+    let stand = Stand::start(true).await?;
+    let (ours, mesos) = (stand.ours().await?, stand.mesos().await?);
+    let count = options.volumes;
+    for in_flight in [1, IN_FLIGHT] {
+        let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+        let (commits, checkpoints) = (ours.commits().made(), mesos.checkpoints());
+        for _ in 0..options.rounds {
+            mine.push(cycle(&ours, count, in_flight).await?);
+            theirs.push(cycle(&mesos, count, in_flight).await?);
+        }
+        let cycles = count * options.rounds;
+        let commits = per(ours.commits().made() - commits, cycles);
+        Report::line(&format!("commits of a whole cycle with attach, {in_flight} at a time"), "", commits);
+        Report::line("  Mesos' way: checkpoints", "12.00", per(mesos.checkpoints() - checkpoints, cycles));
+        let (mine, theirs) = (middle_of(mine), middle_of(theirs));
+        Report::line(&format!("cycles/s, {in_flight} at a time"), "", rate(count, mine));
+        Report::line("  Mesos' way", "", rate(count, theirs));
+        Report::line("  ratio", "", ratio(theirs, mine));
+    }
+    Ok(())
+}
+
+async fn cycle(way: &impl Way, count: usize, in_flight: usize) -> Measured<Duration> {
+    Ok(mount_all(way, count, in_flight).await? + unmount_all(way, count, in_flight).await?)
+}
+
+/// One round of mounts, and what the driver saw of it.
+struct Round {
+    took: Duration,
+    calls: u64,
+    connections: u64,
+}
+
+impl Round {
+    async fn of(stand: &Stand, way: &impl Way, count: usize, in_flight: usize) -> Measured<Self> {
+        let (calls, connections) = (stand.driver().calls(), stand.driver().connections());
+        let took = mount_all(way, count, in_flight).await?;
+        let (calls, connections) =
+            (stand.driver().calls() - calls, stand.driver().connections() - connections);
+        unmount_all(way, count, in_flight).await?;
+        Ok(Self { took, calls, connections })
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Memory {
+    before_bytes: u64,
+    peak_bytes: u64,
+    took: Duration,
+}
+
+async fn memory(count: usize) -> Measured<Memory> {
+    let stand = Stand::start(false).await?;
+    let ours = stand.ours().await?;
+    let before_bytes = resident_memory()?;
+    let took = mount_all(&ours, count, count).await?;
+    Ok(Memory { before_bytes, peak_bytes: peak_memory()?, took })
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Linux {
+    in_flight: usize,
+    mine: Duration,
+    theirs: Duration,
+}
+
+async fn linux(options: &Options) -> Measured<Vec<Linux>> {
+    let stand = Stand::start_on_linux(false).await?;
+    let (ours, kubelet) = (stand.ours().await?, stand.kubelet()?);
+    let mut found = Vec::new();
+    for in_flight in [1, IN_FLIGHT] {
+        let mine = Round::of(&stand, &ours, options.volumes, in_flight).await?.took;
+        let theirs = Round::of(&stand, &kubelet, options.volumes, in_flight).await?.took;
+        found.push(Linux { in_flight, mine, theirs });
+    }
+    Ok(found)
+}
+
+fn middle(rounds: &[Round]) -> Duration {
+    middle_of(rounds.iter().map(|round| round.took).collect())
+}
+
+fn middle_of(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn per(all: u64, count: usize) -> String {
+    format!("{:.2}", all as f64 / count as f64)
+}
+
+fn rate(count: usize, took: Duration) -> String {
+    format!("{:.0}", count as f64 / took.as_secs_f64())
+}
+
+fn ratio(theirs: Duration, mine: Duration) -> String {
+    format!("{:.2}", theirs.as_secs_f64() / mine.as_secs_f64())
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.0} ms", time.as_secs_f64() * 1e3)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / MIB as f64)
+}

@@ -1,0 +1,202 @@
+//! A node with many volumes after its process ended: the records are on disk, some damaged, and the mounts are there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::redb::{Database, ReadableDatabase, TableDefinition};
+use serde::{Deserialize, Serialize};
+use volume_manager::driver::{Attach, DriverPolicy, NoSecrets};
+use volume_manager::lifecycle::VolumeState;
+use volume_manager::mounts::{MemoryMounts, MountIdentity};
+use volume_manager::node::{DesiredVolume, Parts, Record, Settings, Volumes};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::memory::MemoryDisk;
+use volume_manager::store::redb::{self as store, RedbStore};
+use volume_manager::store::{Change, RecordKey, Store, envelope};
+
+use super::status::forget_peak_memory;
+use super::{DRIVER, Ground, Measured, Ours, Stand, Way, consumer, peak_memory, spec};
+
+/// What an opening of many records came to.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// Volumes that are published.
+    pub recovered: usize,
+    /// Records that cannot be read.
+    pub quarantined: usize,
+    /// Calls to the driver. A handful asks what it is; there is none for a volume.
+    pub calls: u64,
+    /// Consumers that the desired set changed; none, since it is what was recorded.
+    pub changed: usize,
+    /// Until the records were read.
+    pub opened: Duration,
+    /// And until all volumes were held against the mount table, the driver being there.
+    pub checked: Duration,
+    /// And until the desired set was taken.
+    pub reconciled: Duration,
+    /// Bytes of the store's file.
+    pub file_bytes: u64,
+    /// Bytes that were resident before: the driver, and the mounts in memory.
+    pub before_bytes: u64,
+    /// The most bytes that were resident since.
+    pub peak_bytes: u64,
+}
+
+/// The table of the store's file that has the records; the way to damage a row that no page's checksum shows.
+const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+
+/// Opens `count` recorded and mounted volumes of which `damaged` cannot be read, and hands in what is wanted: the same.
+///
+/// # Errors
+/// If they cannot be opened.
+pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
+    let stand = Stand::start(false).await?;
+    let file = stand.path("volumes.redb");
+    let (changes, mounts) = records(&stand, count).await?;
+    RedbStore::open(&file, store::Settings::default())?.commit(&changes)?;
+    let step = count.checked_div(damaged).unwrap_or(count).max(1);
+    damage_rows(&file, changes.iter().step_by(step).take(damaged).map(Change::key))?;
+    drop(changes);
+    let desired: Vec<_> = (0..count)
+        .filter(|number| !(number % step == 0 && number / step < damaged))
+        .map(|number| {
+            let consumers = vec![consumer(stand.root(), number)?];
+            Ok(DesiredVolume { spec: spec(number, Attach::NotRequired)?, consumers })
+        })
+        .collect::<Measured<_>>()?;
+    let calls_before = stand.driver().calls();
+    let before_bytes = forget_peak_memory()?;
+
+    let began = Instant::now();
+    let parts = Parts::new(RedbStore::open(&file, store::Settings::default())?, mounts, NoSecrets);
+    let (volumes, run) = Volumes::open(parts, Settings::new(stand.root().join("volumes"))).await?;
+    let run = tokio::spawn(run);
+    let opened = began.elapsed();
+    let endpoint = DriverEndpoint::from_path(stand.socket())?;
+    volumes.driver_registered(DRIVER.parse()?, endpoint, DriverPolicy::default()).await?;
+    // All of a driver's volumes are held against the mount table in one step, when it is connected.
+    while volumes.counts().await?.dormant > 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let checked = began.elapsed();
+    let answer = volumes.reconcile(desired).await?;
+    let reconciled = began.elapsed();
+
+    let counts = volumes.counts().await?;
+    run.abort();
+    Ok(Recovered {
+        recovered: counts.states.get(&VolumeState::Published).copied().unwrap_or_default(),
+        quarantined: counts.quarantined,
+        calls: stand.driver().calls() - calls_before,
+        changed: answer.wanted + answer.released + answer.refused.len(),
+        opened,
+        checked,
+        reconciled,
+        file_bytes: std::fs::metadata(&file)?.len(),
+        before_bytes,
+        peak_bytes: peak_memory()?,
+    })
+}
+
+/// What a damaged file was worth.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Salvage {
+    /// Records that were found whole.
+    pub salvaged: usize,
+    /// How long it took to see that the file is damaged, to search it, and to have the records in a new one.
+    pub took: Duration,
+}
+
+/// Turns bits in `damaged` of `count` records in the file itself, and takes what is left of it.
+///
+/// # Errors
+/// If nothing can be.
+pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
+    let stand = Stand::start(false).await?;
+    let file = stand.path("volumes.redb");
+    let (changes, _) = records(&stand, count).await?;
+    RedbStore::open(&file, store::Settings::default())?.commit(&changes)?;
+    let mut bytes = std::fs::read(&file)?;
+    let begins: Vec<usize> = bytes
+        .windows(envelope::MAGIC.len())
+        .enumerate()
+        .filter(|(_, window)| *window == envelope::MAGIC)
+        .map(|(at, _)| at)
+        .collect();
+    let step = begins.len().checked_div(damaged).unwrap_or(1).max(1);
+    for at in begins.into_iter().step_by(step).take(damaged) {
+        if let Some(byte) = bytes.get_mut(at + envelope::HEADER_BYTES + 60) {
+            *byte ^= 0x10;
+        }
+    }
+    std::fs::write(&file, bytes)?;
+    let began = Instant::now();
+    let (mut opened, over) = store::open_or_start_over(&file, store::Settings::default())?;
+    let salvaged = over.ok_or("the file is taken for undamaged")?.salvaged;
+    let changes: Vec<_> =
+        salvaged.into_iter().map(|record| Change::Put(record.key, record.payload)).collect();
+    opened.commit(&changes)?;
+    Ok(Salvage { salvaged: changes.len(), took: began.elapsed() })
+}
+
+/// Records and mounts of published volumes, as if each had been published: the record of one is the pattern of all.
+async fn records(stand: &Stand, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
+    let Ground::Memory { mounts, .. } = stand.driver().ground() else {
+        return Err("it mounts for real".into());
+    };
+    let (disk, root) = (MemoryDisk::default(), stand.root());
+    let ours = Ours::start(stand.driver(), mounts.clone(), &stand.socket(), root, disk.open()).await?;
+    ours.mount(count).await?;
+    let loaded = disk.open().load()?;
+    let (key, pattern) = loaded.records.into_iter().next().ok_or("nothing was recorded")?;
+    let pattern = Record::decode(&pattern)?;
+    ours.unmount(count).await?;
+    let mut changes = Vec::with_capacity(count);
+    for number in 0..count {
+        let mut record = pattern.clone();
+        record.spec = spec(number, Attach::NotRequired)?;
+        record.directory = format!("{number:032x}");
+        let staging = root.join("volumes").join(DRIVER).join(&record.directory).join("staging");
+        let consumer = consumer(root, number)?;
+        let target = consumer.target_path().as_path();
+        let file_system = mounts.file_system("ext4", "/dev/volume", false);
+        mounts.make_directory(&staging)?;
+        mounts.mount(file_system, &staging, false)?;
+        mounts.make_directory(target)?;
+        mounts.bind_over(&staging, target, false)?;
+        let device = file_system.device();
+        let identity = MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/volume".into());
+        record.staged = Some(identity.clone());
+        let (_, mut holder) = record.consumers.pop_first().ok_or("the pattern has no consumer")?;
+        let (_, state) = record.snapshot.targets.pop_first().ok_or("the pattern has no target")?;
+        holder.mounted = Some(identity);
+        holder.spec = Arc::clone(&consumer);
+        record.consumers.insert(consumer.id().clone(), holder);
+        record.snapshot.targets.insert(consumer.id().clone(), state);
+        let name = format!("{DRIVER}/{}", record.directory);
+        changes.push(Change::Put(RecordKey::new(key.kind(), name)?, record.encode()));
+    }
+    Ok((changes, mounts.clone()))
+}
+
+/// Turns a bit in the middle of each of these records.
+fn damage_rows<'k>(file: &Path, keys: impl Iterator<Item = &'k RecordKey>) -> Measured<()> {
+    let database = Database::open(file)?;
+    let read = database.begin_read()?.open_table(RECORDS)?;
+    let write = database.begin_write()?;
+    let mut table = write.open_table(RECORDS)?;
+    for key in keys {
+        let mut row = read.get(key.as_row())?.ok_or("a record is missing")?.value().to_vec();
+        let middle = row.len() / 2;
+        if let Some(byte) = row.get_mut(middle) {
+            *byte ^= 0x10;
+        }
+        table.insert(key.as_row(), &row[..])?;
+    }
+    drop(table);
+    write.commit()?;
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! `edge-agent volumes` and `edge-agent explain ID`: what the agent of this host knows of its volumes.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use volume_manager::message::{Refused, VolumeReport, VolumeReports};
+
+use super::volumes::{SOCKET, from_store, none_recorded, read_lines};
+use crate::logging::LogOptions;
+use crate::process::{Fatal, Options, Signals};
+use crate::state::{StateDirectory, StateError};
+
+/// The first arguments that are one of these commands.
+pub(super) const COMMANDS: [&str; 2] = ["volumes", "explain"];
+
+/// How long the agent has to answer, for each part of what it says.
+const BOUND: Duration = Duration::from_secs(15);
+
+/// The most bytes of an answer.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Tells how it stands with the volumes of this host.
+///
+/// The agent that uses the state directory is asked. If none runs, its records are read.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "edge-agent", version)]
+#[non_exhaustive]
+pub struct InspectOptions {
+    /// What to tell.
+    #[command(subcommand)]
+    pub what: Inspect,
+
+    /// Logs.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+/// What can be told.
+#[derive(Debug, Clone, Subcommand)]
+#[non_exhaustive]
+pub enum Inspect {
+    /// Print a table of all volumes: where each is, and who has it
+    Volumes {
+        /// Where the agent keeps its state.
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say where a volume is, why it waits, who holds it, and when it is tried again
+    Explain {
+        /// Id of the volume; DRIVER/ID if several drivers have that id
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Where the agent keeps its state.
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where the agent keeps its state.
+#[derive(Debug, Clone, clap::Args)]
+#[non_exhaustive]
+pub struct Place {
+    /// The --state-dir of the agent
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi")]
+    pub state_dir: PathBuf,
+}
+
+impl Options for InspectOptions {
+    const LOG_LEVEL: &'static str = "warn";
+
+    fn logging(&self) -> &LogOptions {
+        &self.log
+    }
+}
+
+/// Asks, and prints the answer.
+pub(super) async fn run(options: InspectOptions, _: Signals) -> Result<(), Fatal> {
+    let text = match &options.what {
+        Inspect::Volumes { place } => table(&ask(&place.state_dir, None)?),
+        Inspect::Explain { id, place } => sentences(id, &ask(&place.state_dir, Some(id))?)?,
+    };
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Fatal::runtime(error)),
+        _ => Ok(()),
+    }
+}
+
+fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    if id.is_some_and(|id| id.is_empty() || id.contains('\n')) {
+        return Err(Fatal::Input("the id of a volume is one line and not empty".to_owned()));
+    }
+    let path = directory.join(SOCKET);
+    match UnixStream::connect(&path) {
+        Ok(stream) => {
+            let answer = talk(stream, id);
+            let answer = answer.map_err(|error| Fatal::Runtime(format!("{}: {error}", path.display())))?;
+            read_lines(&answer).map_err(Fatal::Runtime)
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            recorded(directory, id)
+        }
+        Err(error) => Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+    }
+}
+
+fn talk(mut stream: UnixStream, id: Option<&str>) -> io::Result<String> {
+    stream.set_read_timeout(Some(BOUND))?;
+    stream.set_write_timeout(Some(BOUND))?;
+    let question = id.map_or_else(|| "volumes\n".to_owned(), |id| format!("explain {id}\n"));
+    stream.write_all(question.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// What is on disk, where no agent answers.
+fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    let shown = directory.display();
+    if !directory.is_dir() {
+        return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
+    }
+    let _alone = match StateDirectory::open(directory) {
+        Ok(alone) => alone,
+        Err(StateError::InUse { .. }) => {
+            let text = format!("the agent that uses {shown} looks after no volumes; start it with --volumes");
+            return Err(Fatal::Runtime(text));
+        }
+        Err(error) => return Err(Fatal::runtime(error)),
+    };
+    if none_recorded(directory) {
+        return Err(Fatal::Input(format!("--state-dir: no volumes were ever looked after with {shown}")));
+    }
+    let reports = from_store(directory, id)?;
+    // Nothing is left to do if stderr is gone.
+    let _ =
+        writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; this is what it has recorded there");
+    Ok(reports)
+}
+
+fn table(reports: &VolumeReports) -> String {
+    let mut rows = vec![["VOLUME".to_owned(), "STATE".to_owned(), "CONSUMERS".to_owned()]];
+    rows.extend(reports.volumes.iter().map(|volume| {
+        let state = if volume.state.is_empty() { "UNREADABLE" } else { &volume.state };
+        [format!("{}/{}", volume.driver, volume.volume_id), state.to_owned(), consumers(volume)]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (first, second) = (width(0), width(1));
+    let mut text: String = rows
+        .iter()
+        .map(|[volume, state, consumers]| format!("{volume:first$}  {state:second$}  {consumers}\n"))
+        .collect();
+    text.extend(reports.refused.iter().map(not_taken));
+    text.extend(
+        reports.quarantined.iter().map(|one| format!("unreadable: record {}: {}\n", one.record, one.reason)),
+    );
+    text
+}
+
+fn consumers(volume: &VolumeReport) -> String {
+    if volume.consumers.is_empty() {
+        return "-".to_owned();
+    }
+    let all = volume.consumers.iter().map(|consumer| {
+        let mark = match (consumer.wanted, consumer.published) {
+            (true, true) => "",
+            (true, false) => " (not yet)",
+            (false, _) => " (going)",
+        };
+        format!("{}{mark}", consumer.id)
+    });
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn not_taken(one: &Refused) -> String {
+    format!("not taken: {}/{} for {}: {}\n", one.driver, one.volume_id, one.consumer, one.reason)
+}
+
+fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
+    let mut names: Vec<String> =
+        reports.volumes.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)).collect();
+    names.extend(reports.refused.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)));
+    names.sort();
+    names.dedup();
+    match &names[..] {
+        [] => {
+            let unreadable = match reports.quarantined.len() {
+                0 => String::new(),
+                some => format!(" ({some} records cannot be read, see edge-agent volumes)"),
+            };
+            Err(Fatal::Input(format!(
+                "no volume {id} is known here{unreadable}; edge-agent volumes lists them"
+            )))
+        }
+        [_] => {
+            let known = reports.volumes.iter().map(|volume| format!("{}\n", volume.explanation));
+            Ok(known.chain(reports.refused.iter().map(not_taken)).collect())
+        }
+        several => {
+            let several = several.join(", ");
+            Err(Fatal::Input(format!("several volumes are called {id}: {several}; give one of these")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume_manager::message::ConsumerReport;
+
+    use super::*;
+
+    fn volume(driver: &str, id: &str) -> VolumeReport {
+        let consumer = |id: &str, wanted, published| ConsumerReport {
+            id: id.into(),
+            target_path: "/pods/1".into(),
+            wanted,
+            published,
+        };
+        VolumeReport {
+            driver: driver.into(),
+            volume_id: id.into(),
+            state: "PUBLISHED".into(),
+            explanation: format!("{driver}/{id} is PUBLISHED since 1s, where it shall be."),
+            consumers: vec![
+                consumer("a", true, true),
+                consumer("b", false, true),
+                consumer("c", true, false),
+            ],
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_volume_and_says_who_comes_and_goes() {
+        let volumes =
+            vec![volume("d.example", "v1"), VolumeReport { consumers: vec![], ..volume("e", "v2") }];
+        let text = table(&VolumeReports { volumes, ..Default::default() });
+        let expected = "VOLUME        STATE      CONSUMERS\n\
+                        d.example/v1  PUBLISHED  a, b (going), c (not yet)\n\
+                        e/v2          PUBLISHED  -\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_id_that_is_unknown_or_that_several_have_is_an_error_that_tells_what_to_do() {
+        let reports = |volumes| VolumeReports { volumes, ..Default::default() };
+        let one = sentences("v1", &reports(vec![volume("d.example", "v1")])).unwrap();
+        assert_eq!(one, "d.example/v1 is PUBLISHED since 1s, where it shall be.\n");
+        let none = sentences("v1", &reports(vec![])).unwrap_err();
+        assert!(none.to_string().contains("no volume v1 is known here") && none.exit_code() == 2, "{none}");
+        let two = sentences("v1", &reports(vec![volume("d", "v1"), volume("e", "v1")])).unwrap_err();
+        assert!(two.to_string().contains("d/v1, e/v1; give one of these"), "{two}");
+    }
+
+    #[test]
+    fn the_commands_are_read_and_no_option_of_the_agent_is_one() {
+        let read = |arguments: &[&str]| InspectOptions::try_parse_from(arguments);
+        assert!(read(&["edge-agent", "volumes"]).is_ok());
+        assert!(read(&["edge-agent", "explain", "v1", "--state-dir", "/x", "-v"]).is_ok());
+        assert!(read(&["edge-agent", "explain"]).is_err());
+        for command in COMMANDS {
+            assert!(!command.starts_with('-'));
+        }
+    }
+}

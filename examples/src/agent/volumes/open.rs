@@ -1,0 +1,151 @@
+//! From options to volumes that run.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use csi_proxy::SocketAddress;
+use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
+use volume_manager::node::{Parts, Settings, Volumes};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::redb::{self, RedbStore, StartedOver};
+use volume_manager::store::{BootId, Change, Store};
+
+use super::desired_file::{DesiredFile, Found, fnv_1a};
+use super::secrets::DirectorySecrets;
+use super::socket::{self, Listener};
+use super::{NodeVolumes, STORE, VolumesOptions};
+use crate::process::Fatal;
+use crate::state::StateDirectory;
+use crate::values::DriverAt;
+
+/// Volumes that are open, and are not run yet.
+pub(in super::super) struct OpenedVolumes {
+    volumes: NodeVolumes,
+    run: Pin<Box<dyn Future<Output = ()> + Send>>,
+    listener: Listener,
+}
+
+/// Volumes that run until this is dropped. What is on disk goes on when they are opened again.
+#[derive(Debug)]
+pub(in super::super) struct StartedVolumes(Vec<tokio::task::JoinHandle<()>>);
+
+impl Drop for StartedVolumes {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Opens what is recorded in the state directory, if the options ask for volumes.
+pub(in super::super) async fn open(
+    options: &VolumesOptions,
+    state: Option<&StateDirectory>,
+    nodeid: &str,
+) -> Result<Option<OpenedVolumes>, Fatal> {
+    let (Some(root), Some(state)) = (&options.volumes, state) else { return Ok(None) };
+    let root = made(root)?;
+    let mut targets = Vec::new();
+    for target in &options.volume_targets {
+        let absolute = std::path::absolute(target);
+        targets.push(absolute.map_err(|error| unusable("--volume-targets", target, &error))?);
+    }
+    if let Some(directory) = &options.secrets_dir
+        && !directory.is_dir()
+    {
+        return Err(Fatal::Input(format!("--secrets-dir: {} is no directory", directory.display())));
+    }
+    let listener = socket::bind(state.path()).map_err(|error| Fatal::Input(error.to_string()))?;
+    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default());
+    let mounts = mounts.await.map_err(Fatal::runtime)?;
+    let path = state.path().join(STORE);
+    let store = tokio::task::spawn_blocking(move || opened_store(&path));
+    let store = store.await.map_err(Fatal::runtime)??;
+    let file = DesiredFile::in_directory(state.path());
+    let desired = match file.load() {
+        Ok(Found::Nothing) => None,
+        Ok(Found::Set(set)) => Some(*set),
+        Ok(Found::Damaged { kept, reason }) => {
+            tracing::error!(
+                "--state-dir: the desired set is damaged ({reason}) and kept as {}; the volumes stay as they are recorded until the next set",
+                kept.display()
+            );
+            None
+        }
+        Err(error) => {
+            return Err(Fatal::Runtime(format!("--state-dir: the desired set cannot be read: {error}")));
+        }
+    };
+    let secrets = DirectorySecrets(options.secrets_dir.clone());
+    let mut parts = Parts::new(store, mounts, secrets);
+    if let Some(file) = &options.boot_id_file {
+        parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
+    }
+    let settings = Settings::new(root).jitter_seed(fnv_1a(nodeid.as_bytes()));
+    let (volumes, run) = Volumes::open(parts, settings).await.map_err(Fatal::runtime)?;
+    let revision = desired.as_ref().map_or(0, |set| set.revision);
+    let known = volumes.clone();
+    tracing::info!(revision, "the volumes of this node are looked after");
+    let volumes = NodeVolumes::new(known, file, targets, desired);
+    Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), listener }))
+}
+
+impl OpenedVolumes {
+    /// The handle, which answers once the volumes run.
+    pub(in super::super) fn handle(&self) -> NodeVolumes {
+        self.volumes.clone()
+    }
+
+    /// Runs the volumes, with the drivers that are named on the command line.
+    pub(in super::super) async fn start(self, drivers: &[DriverAt]) -> Result<StartedVolumes, Fatal> {
+        let Self { volumes, run, listener } = self;
+        let mut tasks = vec![tokio::spawn(run)];
+        for driver in drivers {
+            let endpoint = endpoint(&driver.socket)?;
+            volumes.driver_registered(driver.name.clone(), endpoint).await;
+        }
+        tasks.push(tokio::spawn(volumes.clone().keep_settled()));
+        tasks.push(tokio::spawn(listener.serve(volumes)));
+        Ok(StartedVolumes(tasks))
+    }
+}
+
+fn endpoint(socket: &SocketAddress) -> Result<DriverEndpoint, Fatal> {
+    DriverEndpoint::from_path(socket.path())
+        .map_err(|error| Fatal::Input(format!("--driver {socket}: {error}")))
+}
+
+/// The directory under the name that the mount table has for it, made if it is missing.
+fn made(root: &Path) -> Result<PathBuf, Fatal> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(root)
+        .and_then(|()| fs::canonicalize(root))
+        .map_err(|error| unusable("--volumes", root, &error))
+}
+
+fn unusable(option: &str, path: &Path, error: &std::io::Error) -> Fatal {
+    Fatal::Input(format!("{option}: {} cannot be used: {error}", path.display()))
+}
+
+/// The store; a new one in place of one that is damaged, with what could be saved of that.
+fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
+    let (mut store, started_over) =
+        redb::open_or_start_over(path, redb::Settings::default()).map_err(Fatal::runtime)?;
+    if let Some(StartedOver { reason, kept, salvaged, .. }) = started_over {
+        let records = salvaged.len();
+        tracing::error!(
+            records,
+            "the store is damaged and kept as {}; what was found of its records is taken over: {reason}",
+            kept.display()
+        );
+        // What is out of date is put right by the mount table and the desired set, which are both compared with it.
+        let changes: Vec<Change> =
+            salvaged.into_iter().map(|found| Change::Put(found.key, found.payload)).collect();
+        store.commit(&changes).map_err(Fatal::runtime)?;
+    }
+    Ok(store)
+}

@@ -1,0 +1,142 @@
+//! Secrets from files: `DIR/NAMESPACE/NAME/KEY`, each readable for its owner alone.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use async_trait::async_trait;
+use rustix::fs::OFlags;
+use volume_manager::driver::{SecretError, SecretReference, SecretValues, Secrets};
+
+/// The most keys of one secret.
+const MAX_KEYS: usize = 256;
+
+/// The secrets below a directory; none, if there is no directory.
+#[derive(Debug, Clone)]
+pub(super) struct DirectorySecrets(pub(super) Option<PathBuf>);
+
+#[async_trait]
+impl Secrets for DirectorySecrets {
+    async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError> {
+        let Some(directory) = self.0.clone() else {
+            let reason = "the agent has no --secrets-dir".to_owned();
+            return Err(SecretError::Unavailable { reference: reference.clone(), reason });
+        };
+        let (task, failed) = (reference.clone(), reference.clone());
+        let read = tokio::task::spawn_blocking(move || read(&directory, &task)).await;
+        read.unwrap_or_else(|error| {
+            Err(SecretError::Unavailable { reference: failed, reason: error.to_string() })
+        })
+    }
+}
+
+fn read(directory: &Path, reference: &SecretReference) -> Result<SecretValues, SecretError> {
+    let unavailable = |reason: String| SecretError::Unavailable { reference: reference.clone(), reason };
+    for part in [reference.namespace(), reference.name()] {
+        let mut components = Path::new(part).components();
+        if !matches!((components.next(), components.next()), (Some(Component::Normal(_)), None)) {
+            return Err(unavailable(
+                "its namespace and name must each be the name of a directory".to_owned(),
+            ));
+        }
+    }
+    let folder = directory.join(reference.namespace()).join(reference.name());
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(SecretError::NotFound { reference: reference.clone() });
+        }
+        Err(error) => return Err(unavailable(format!("{}: {error}", folder.display()))),
+    };
+    let mut values = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let path = entry.map_err(|error| unavailable(error.to_string()))?.path();
+        let Some(key) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        // Such as the directories beside which Kubernetes puts its links, and the drafts of editors.
+        if key.starts_with('.') {
+            continue;
+        }
+        let value = read_value(&path).map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
+        bytes += key.len() + value.len();
+        if bytes > SecretReference::MAX_VALUE_BYTES {
+            return Err(SecretError::TooLarge { reference: reference.clone(), found: bytes });
+        }
+        values.push((key.to_owned(), value));
+        if values.len() > MAX_KEYS {
+            return Err(unavailable(format!("it has more than {MAX_KEYS} keys, which is the most")));
+        }
+    }
+    Ok(values.into_iter().collect())
+}
+
+fn read_value(path: &Path) -> Result<String, String> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or(0);
+    let file =
+        File::options().read(true).custom_flags(flags).open(path).map_err(|error| error.to_string())?;
+    let found = file.metadata().map_err(|error| error.to_string())?;
+    if !found.is_file() {
+        return Err("it is no plain file".to_owned());
+    }
+    let mode = found.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(format!("its mode is {mode:04o}, so others may read it; make it 0600"));
+    }
+    let owner = found.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(format!("user {owner} owns it; it must be the agent's own or root's"));
+    }
+    let most = SecretReference::MAX_VALUE_BYTES;
+    let mut value = String::new();
+    let read = file.take(u64::try_from(most).unwrap_or(u64::MAX) + 1).read_to_string(&mut value);
+    match read {
+        Ok(found) if found > most => Err(format!("it has more than {most} bytes, which is the most")),
+        Ok(_) => Ok(value),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn write(path: &Path, value: &str, mode: u32) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, value).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_secret_is_a_directory_of_files_that_only_their_owner_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let reference = |namespace: &str, name: &str| SecretReference::new(namespace, name).unwrap();
+        let at = |path: &str| directory.path().join(path);
+        write(&at("default/good/user"), "root", 0o600);
+        write(&at("default/good/password"), "hunter2\n", 0o400);
+        write(&at("default/good/.draft"), "x", 0o644);
+        let expected: SecretValues = [("user", "root"), ("password", "hunter2\n")].into_iter().collect();
+        assert!(read(directory.path(), &reference("default", "good")).unwrap() == expected);
+        assert!(matches!(
+            read(directory.path(), &reference("default", "none")),
+            Err(SecretError::NotFound { .. })
+        ));
+        write(&at("default/open/key"), "hunter2", 0o640);
+        write(&at("default/large/key"), &"x".repeat(1 << 20), 0o600);
+        fs::create_dir_all(at("default/link")).unwrap();
+        std::os::unix::fs::symlink(at("default/good/user"), at("default/link/user")).unwrap();
+        for (namespace, name, expected) in [
+            ("default", "open", "0640"),
+            ("default", "large", "1048579"),
+            ("default", "link", "default/link/user"),
+            ("..", "default", "name of a directory"),
+            ("default", "../default", "name of a directory"),
+            ("", "good", "name of a directory"),
+        ] {
+            let error = read(directory.path(), &reference(namespace, name)).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{expected}: {error}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The service `volumes` of a session.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use edge_transport::{IncomingRequest, ReplySender, Service};
+use prost::Message;
+use volume_manager::message::answer::Kind;
+use volume_manager::message::refusal::Reason;
+use volume_manager::message::{Answer, Refusal, Request};
+
+use super::NodeVolumes;
+
+#[async_trait]
+impl Service for NodeVolumes {
+    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
+        // In a task of its own: a set that is half told when its caller leaves would wait for the next try.
+        let volumes = self.clone();
+        let work = tokio::spawn(async move { volumes.answer(request).await });
+        let Ok(mut answers) = work.await else { return };
+        let Some(last) = answers.pop() else { return };
+        for answer in answers {
+            if replies.message(answer.encode_to_vec().into()).await.is_err() {
+                return;
+            }
+        }
+        // That the caller has left is its own business.
+        let _ = replies.message_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
+    }
+}
+
+impl NodeVolumes {
+    async fn answer(&self, request: IncomingRequest) -> Vec<Answer> {
+        let from = request.source;
+        let refusal = match Request::decode(&request.body) {
+            Ok(Request::Desired(set)) => {
+                let revision = set.revision;
+                match self.take(set, request.body).await {
+                    Ok(reconciled) => {
+                        let (wanted, released) = (reconciled.wanted, reconciled.released);
+                        let refused = reconciled.refused.len();
+                        tracing::info!(%from, revision, wanted, released, refused, "desired volumes taken");
+                        return vec![Kind::Reconciled(reconciled).into()];
+                    }
+                    Err(refusal) => refusal,
+                }
+            }
+            Ok(Request::Query) => match self.reports(None).await {
+                Ok(reports) => return reports.parts(),
+                Err(stopped) => Refusal::new(Reason::Unavailable, stopped, self.shown().revision),
+            },
+            Ok(_) => Refusal::new(Reason::Invalid, "this agent has no answer to it", self.shown().revision),
+            Err(error) => Refusal::new(Reason::Invalid, error, self.shown().revision),
+        };
+        tracing::warn!(%from, reason = ?refusal.reason(), "request for volumes refused: {}", refusal.message);
+        vec![Kind::Refusal(refusal).into()]
+    }
+}

@@ -1,0 +1,330 @@
+//! The volumes of a node as processes: a set that comes over the hub is mounted by the driver of the node, and stays so
+//! without the hub, over crashes and reboots. They mount, so they need root; without, each says so.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+#[path = "process_volumes/ground.rs"]
+mod ground;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use edge_csi_tests::csi::{controller, create_volume, ready};
+use edge_csi_tests::stand::DRIVER;
+use edge_csi_tests::wait;
+use ground::{Ground, key};
+use prost_reflect::{DynamicMessage, ReflectMessage};
+use volume_manager::driver::{Attach, DriverPolicy, SecretReference, SecretReferences};
+use volume_manager::message::answer::Kind;
+use volume_manager::message::query;
+use volume_manager::message::refusal::Reason;
+
+/// Whether this process may mount, and a line that tells if not.
+fn may_mount(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let _ = writeln!(std::io::stderr(), "{test}: not run, since mounting needs root");
+    }
+    root
+}
+
+/// Anchors (f) 13, with processes on one machine: a changed boot id and no mounts stand for the reboot.
+#[tokio::test]
+async fn a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_and_goes_with_a_set() {
+    if !may_mount("a_volume_comes_with_a_set_stays_over_crash_and_reboot_without_the_hub_and_goes_with_a_set")
+    {
+        return;
+    }
+    let mut node = Ground::new();
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    node.start_agent(&[]);
+    let volume = node.volume("pvc-1").await;
+
+    // It comes.
+    let set = node.set(3, &[(&volume, &["pod-1"])]);
+    let taken = node.taken(&set).await;
+    assert_eq!((taken.revision, taken.wanted, taken.refused.len()), (3, 1, 0));
+    node.published(&volume).await;
+    let target = node.target("pod-1");
+    fs::write(target.join("hello"), "from the pod").unwrap();
+    assert_eq!((node.mounts_at(&target), node.attached_nodes(&volume).await), (1, 1));
+    let mounts = node.mounts();
+    assert_eq!(mounts.len(), 2, "the staging and the target: {mounts:?}");
+
+    // It is told.
+    let explained = node.printed(&["explain", volume.id.as_str()]);
+    assert!(explained.contains("is PUBLISHED") && explained.contains("held by pod-1"), "{explained}");
+    assert_eq!(node.printed(&["explain", &volume.to_string()]).lines().count(), 1);
+    let unknown = node.command(&["explain", "nobody"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).contains("no volume nobody is known here"),
+        "{unknown:?}"
+    );
+    let answers = node.ask(query()).await;
+    let [Kind::Reports(reports)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((reports.revision, reports.volumes.len()), (3, 1));
+    let report = &reports.volumes[0];
+    assert_eq!((report.volume_id.as_str(), report.state.as_str()), (volume.id.as_str(), "PUBLISHED"));
+    assert!(report.consumers[0].wanted && report.consumers[0].published, "{report:?}");
+
+    // The same set again is no other set, and an older or another one is refused.
+    let again = node.taken(&set).await;
+    assert_eq!((again.revision, again.wanted, again.released), (3, 0, 0));
+    for other in [node.set(3, &[]), node.set(2, &[])] {
+        let refusal = node.refused(other.encode()).await;
+        assert_eq!((refusal.reason(), refusal.revision), (Reason::Stale, 3), "{refusal:?}");
+    }
+    assert_eq!(node.refused(vec![1, 2, 3]).await.reason(), Reason::Invalid);
+
+    // The hub goes, the agent crashes and comes back.
+    node.stand.hub = None;
+    node.stand.agent.as_mut().unwrap().kill();
+    let output = node.command(&["volumes"]);
+    let (table, note) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && table.contains(volume.id.as_str()), "{output:?}");
+    assert!(note.contains("no agent uses"), "{note}");
+    assert_eq!(node.mounts(), mounts);
+    node.start_agent(&[]);
+    node.published(&volume).await;
+    assert_eq!(node.mounts(), mounts, "nothing was mounted anew");
+
+    // The machine reboots, and there is no hub.
+    node.stand.agent.as_mut().unwrap().kill();
+    node.stand.driver.as_mut().unwrap().kill();
+    node.unmount_all();
+    node.boots("22222222-2222-4222-8222-222222222222");
+    assert!(!target.join("hello").exists());
+    node.start_agent(&[]);
+    node.stand.start_driver();
+    wait::until("the volume is back", async || target.join("hello").exists().then_some(())).await;
+    node.published(&volume).await;
+    assert_eq!((node.mounts_at(&target), node.mounts().len()), (1, 2));
+    assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the pod");
+
+    // The driver is replaced, and a second consumer comes with the hub.
+    node.stand.driver.as_mut().unwrap().kill();
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    let both = node.set(4, &[(&volume, &["pod-1", "pod-2"])]);
+    assert_eq!(node.taken(&both).await.wanted, 1);
+    node.published(&volume).await;
+    assert_eq!(fs::read_to_string(node.target("pod-2").join("hello")).unwrap(), "from the pod");
+    assert_eq!(node.mounts().len(), 3);
+
+    // It goes, and leaves nothing but its data with the driver.
+    let none = node.set(5, &[]);
+    assert_eq!(node.taken(&none).await.released, 2);
+    node.nothing_mounted().await;
+    node.forgotten().await;
+    assert!(!target.exists() && !node.target("pod-2").exists());
+    let left: Vec<_> = node
+        .below("volumes")
+        .into_iter()
+        .filter(|path| path.ends_with("staging") || !path.is_dir())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(node.attached_nodes(&volume).await, 0);
+
+    // What is taken is not forgotten by a crash.
+    node.stand.agent.as_mut().unwrap().kill();
+    assert_eq!(node.printed(&["volumes"]).lines().count(), 1);
+    node.start_agent(&[]);
+    let old = node.refused(both.encode()).await;
+    assert_eq!((old.reason(), old.revision), (Reason::Stale, 5), "{old:?}");
+    assert!(node.mounts().is_empty());
+}
+
+#[tokio::test]
+async fn volumes_wait_for_their_driver_while_the_agent_relays_as_ever() {
+    if !may_mount("volumes_wait_for_their_driver_while_the_agent_relays_as_ever") {
+        return;
+    }
+    let mut node = Ground::new();
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    let pods = node.stand.path("pods").to_string_lossy().into_owned();
+    node.start_agent(&["--volume-targets", &pods, "--http", "127.0.0.1:0"]);
+    node.stand.start_proxy(&[]);
+    let proxy = node.stand.proxy_socket();
+    ready(&proxy).await;
+    let made = controller(&proxy).create_volume(create_volume("pvc-1")).await.unwrap().into_inner();
+    let volume = key(&made.volume.unwrap().volume_id);
+
+    // A target elsewhere refuses the whole set.
+    let mut astray = node.set(1, &[(&volume, &["pod-1"])]).encode();
+    let (from, to) = (pods.as_bytes(), pods.replace("pods", "dops"));
+    let at = astray.windows(from.len()).position(|window| window == from).unwrap();
+    astray[at..at + from.len()].copy_from_slice(to.as_bytes());
+    let refusal = node.refused(astray).await;
+    assert_eq!((refusal.reason(), refusal.revision), (Reason::Invalid, 0), "{refusal:?}");
+    assert!(refusal.message.contains("--volume-targets"), "{refusal:?}");
+
+    node.stand.driver.as_mut().unwrap().kill();
+    let set = node.set(1, &[(&volume, &["pod-1"])]);
+    assert_eq!(node.taken(&set).await.wanted, 1);
+    wait::until("it waits for the driver", async || {
+        let explained = node.printed(&["explain", volume.id.as_str()]);
+        explained.contains("waits for its driver").then_some(())
+    })
+    .await;
+    node.stand.start_driver();
+    node.published(&volume).await;
+    assert!(node.target("pod-1").is_dir() && node.mounts_at(&node.target("pod-1")) == 1);
+
+    // The relayed calls go on beside it.
+    controller(&proxy).create_volume(create_volume("pvc-2")).await.unwrap();
+    let agent = node.stand.agent.as_ref().unwrap();
+    let page = wait::until("the page shows the volume", async || {
+        let page = http(&agent.log(), "/").await?;
+        page.contains("1 PUBLISHED").then_some(page)
+    })
+    .await;
+    assert!(page.contains("desired revision") && page.contains(DRIVER), "{page}");
+    let metrics = wait::until("the metrics count the volume", async || {
+        let metrics = http(&agent.log(), "/metrics").await?;
+        metrics.contains("volume_manager_volumes{state=\"PUBLISHED\"} 1").then_some(metrics)
+    })
+    .await;
+    assert!(metrics.lines().any(|line| line == "edge_csi_desired_revision 1"), "{metrics}");
+
+    let none = node.set(2, &[]);
+    node.taken(&none).await;
+    node.nothing_mounted().await;
+    node.forgotten().await;
+    assert_eq!(node.attached_nodes(&volume).await, 0);
+
+    // Its driver is said to need no attach, so none is made for a volume that is new here.
+    let mut unattached = node.set(3, &[(&volume, &["pod-1"])]);
+    let mut policy = DriverPolicy::default();
+    policy.attach_required = false;
+    unattached.policies.insert(volume.driver.clone(), policy);
+    node.taken(&unattached).await;
+    node.published(&volume).await;
+    assert_eq!(node.attached_nodes(&volume).await, 0);
+}
+
+#[tokio::test]
+async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_is_a_file_of_the_node() {
+    if !may_mount(
+        "a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_is_a_file_of_the_node",
+    ) {
+        return;
+    }
+    let mut node = Ground::new();
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    let secrets = node.stand.path("secrets");
+    fs::create_dir_all(secrets.join("default/key")).unwrap();
+    let secrets_dir = secrets.to_string_lossy().into_owned();
+    node.start_agent(&["--secrets-dir", &secrets_dir]);
+    let volume = node.volume("pvc-1").await;
+    let awaited = |node: &Ground, revision: u64, attached: bool| {
+        let mut set = node.set(revision, &[(&volume, &["pod-1"])]);
+        let key = SecretReference::new("default", "key").unwrap();
+        let references = SecretReferences { node_stage: Some(key), ..SecretReferences::default() };
+        let spec =
+            set.volumes[0].spec.to_builder().attach(Attach::Awaited).secrets(references).build().unwrap();
+        set.volumes[0].spec = Arc::new(spec);
+        set.attached.extend(attached.then(|| volume.clone()));
+        set
+    };
+    let explained = async |node: &Ground, expected: &str| {
+        wait::until(&format!("it is explained by {expected:?}"), async || {
+            node.printed(&["explain", volume.id.as_str()]).contains(expected).then_some(())
+        })
+        .await;
+    };
+
+    let set = awaited(&node, 1, false);
+    node.taken(&set).await;
+    explained(&node, "waits to be attached by others").await;
+
+    // What the attacher in the cloud does. Then the secret is in the way: others may read it.
+    let attach = node.attach_as_others_do(&volume).await;
+    assert_eq!(node.attached_nodes(&volume).await, 1, "{attach:?}");
+    let value = secrets.join("default/key/password");
+    fs::write(&value, "hunter2").unwrap();
+    fs::set_permissions(&value, fs::Permissions::from_mode(0o644)).unwrap();
+    let set = awaited(&node, 2, true);
+    node.taken(&set).await;
+    explained(&node, "its mode is 0644").await;
+    fs::set_permissions(&value, fs::Permissions::from_mode(0o600)).unwrap();
+    node.published(&volume).await;
+    assert!(!node.stand.agent.as_ref().unwrap().log().contains("hunter2"));
+    for path in node.below("agent-state") {
+        let bytes = fs::read(&path).unwrap_or_default();
+        assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
+    }
+
+    // Before it is detached, what is above goes; and the attach is not ours to undo.
+    let set = awaited(&node, 3, false);
+    node.taken(&set).await;
+    node.nothing_mounted().await;
+    explained(&node, "waits to be attached by others").await;
+    assert_eq!(node.attached_nodes(&volume).await, 1);
+    let set = awaited(&node, 4, true);
+    node.taken(&set).await;
+    node.published(&volume).await;
+    let none = node.set(5, &[]);
+    node.taken(&none).await;
+    node.nothing_mounted().await;
+}
+
+/// What the status page of the process with this log answers.
+async fn http(log: &str, path: &str) -> Option<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let line = log.lines().find(|line| line.contains("status page"))?;
+    let address = line.rsplit_once("address=")?.1.split_whitespace().next()?;
+    let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer)
+}
+
+#[tokio::test]
+async fn the_commands_tell_when_there_is_nothing_to_tell_of() {
+    let mut node = Ground::new();
+    let absent = node.command(&["volumes"]);
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("there is no directory"), "{absent:?}");
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    node.stand.start_agent(&[]);
+    node.stand.agent.as_ref().unwrap().logged("connected to the hub").await;
+    let without = node.command(&["explain", "v1"]);
+    assert_eq!(without.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&without.stderr).contains("start it with --volumes"), "{without:?}");
+    node.stand.agent.as_mut().unwrap().kill();
+    let never = node.command(&["volumes"]);
+    assert!(
+        String::from_utf8_lossy(&never.stderr).contains("no volumes were ever looked after"),
+        "{never:?}"
+    );
+}
+
+#[test]
+fn the_published_schema_compiles_and_reads_every_field_of_what_is_sent() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../volume-manager/proto"));
+    let files = protox::compile(["edge_csi/volumes/v1/volumes.proto"], [root]).unwrap();
+    let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(files).unwrap();
+    let descriptor = pool.get_message_by_name("edge_csi.volumes.v1.Request").unwrap();
+    let node = Ground::new();
+    let mut set = node.set(7, &[(&key("v1"), &["pod-1"])]);
+    set.policies.insert(key("v1").driver, DriverPolicy::default());
+    let read = DynamicMessage::decode(descriptor, &set.encode()[..]).unwrap();
+    assert_eq!(read.descriptor().name(), "Request");
+    assert_eq!(read.unknown_fields().count(), 0);
+    let text = format!("{read}");
+    for expected in
+        ["revision:7", "volume_id:\"v1\"", "access_mode:SINGLE_NODE_MULTI_WRITER", "id:\"pod-1\"", DRIVER]
+    {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}

@@ -1,0 +1,57 @@
+//! A node program with volumes: drivers register in a directory, and one volume of one driver is published and stays so,
+//! over crashes and reboots, until it is unpublished.
+//!
+//! As root: `cargo run -p volume-manager --features redb,linux --example embed -- DIR DRIVER VOLUME TARGET`
+#![allow(clippy::print_stdout, reason = "an example's output")]
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use volume_manager::driver::{
+    Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec,
+};
+use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
+use volume_manager::node::{Parts, Settings, Volumes};
+use volume_manager::store::redb::{self, RedbStore};
+use volume_manager::{ConsumerId, VolumeKey, registry};
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    // First of all: what may hang on a dead mount is done by this program as a process of its own.
+    if let Some(code) = linux::probe::serve_if_asked() {
+        return Ok(code);
+    }
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
+}
+
+async fn run() -> Result<ExitCode, Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, driver, volume, target] = &arguments[..] else {
+        println!("embed DIR DRIVER VOLUME TARGET");
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = Path::new(directory).canonicalize()?;
+
+    // ANCHOR: embed
+    let store = RedbStore::open(directory.join("volumes.redb"), redb::Settings::default())?;
+    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
+    let parts = Parts::new(store, mounts, NoSecrets);
+    let (volumes, run) = Volumes::open(parts, Settings::new(directory.join("staging"))).await?;
+    tokio::spawn(run);
+
+    let drivers = registry::watch(directory.join("plugins_registry"), registry::Settings::default())?;
+    let registered = volumes.clone();
+    tokio::spawn(async move { registered.follow(drivers, |_| DriverPolicy::default()).await });
+
+    let key = VolumeKey { driver: driver.parse()?, id: volume.parse()? };
+    let volume =
+        VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter).build()?;
+    let pod = ConsumerSpec::new(ConsumerId::new("pod-1")?, MountPath::new(target)?);
+    let published = volumes.publish(volume, pod).await?;
+    println!("{key} is at {}", published.target_path);
+    if let Some(explanation) = volumes.explain(&key).await? {
+        println!("{explanation}");
+    }
+    // ANCHOR_END: embed
+    Ok(ExitCode::SUCCESS)
+}
