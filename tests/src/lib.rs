@@ -15,4 +15,5 @@ pub mod process;
 #[cfg(doctest)]
 pub mod readme;
 pub mod stand;
+pub mod volumes;
 pub mod wait;

@@ -115,6 +115,11 @@ async fn a_dead_or_hanging_file_system_is_seen_and_unmounted() {
     let seen = mounts.inspect(place).await.unwrap();
     assert_eq!(verdict(&wish, &table, Some(&seen)), Verdict::DeadMount { errno: 107 });
     assert_eq!(seen.mount, Some(id));
+    let below = mounts.inspect(&place.join("below")).await;
+    assert!(matches!(below, Err(InspectError::Trouble(Trouble::Io { .. }))), "no mount is there: {below:?}");
+    mounts.kill(fs, 5);
+    let failing = mounts.inspect(place).await;
+    assert!(matches!(failing, Err(InspectError::Trouble(Trouble::Io { .. }))), "it may pass: {failing:?}");
     mounts.hang(fs);
     let seen = mounts.inspect(place).await.unwrap();
     assert_eq!(verdict(&wish, &table, Some(&seen)), Verdict::Unreachable);

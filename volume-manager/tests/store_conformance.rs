@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is the failure of its test")]
 
 use volume_manager::store::conformance::{self, Medium};
-use volume_manager::store::memory::MemoryDisk;
-use volume_manager::store::{Store, faulty};
+use volume_manager::store::memory::{MemoryDisk, MemoryStore};
+use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError, faulty};
 
 struct Memory {
     disk: MemoryDisk,
@@ -35,6 +35,131 @@ fn faulty_stores_without_faults_conform() {
     conformance::run(|| Ok(Memory { disk: MemoryDisk::default(), faulty: true })).unwrap();
 }
 
+/// How a store breaks a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    /// A commit is on the disk only when something else is asked for.
+    CommitsLate,
+    /// The changes of a commit are made one after the other.
+    CommitsPieceByPiece,
+    /// The last change of a commit is made first.
+    CommitsBackwards,
+    /// What is quarantined goes with the next change to its key.
+    WritesOverTheQuarantined,
+    /// What is quarantined goes with the next load.
+    LoadsTheQuarantinedAway,
+    /// What was put aside is deleted.
+    SetsAsideForGood,
+    /// What is discarded stays.
+    DiscardsNothing,
+}
+
+struct Flawed {
+    flaw: Flaw,
+    inner: MemoryStore,
+    late: Vec<Change>,
+}
+
+impl Flawed {
+    /// Deletes what is quarantined of these, or of all.
+    fn delete_quarantined(&mut self, of: Option<&[Change]>) -> Result<(), StoreError> {
+        for quarantined in self.inner.load()?.quarantined {
+            let is_changed = |change: &Change| Some(change.key()) == quarantined.key.as_ref();
+            if of.is_none_or(|changes| changes.iter().any(is_changed)) {
+                self.inner.discard(&quarantined.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn catch_up(&mut self) -> Result<(), StoreError> {
+        self.inner.commit(&std::mem::take(&mut self.late))
+    }
+}
+
+impl Store for Flawed {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.catch_up()?;
+        let loaded = self.inner.load();
+        if self.flaw == Flaw::LoadsTheQuarantinedAway {
+            self.delete_quarantined(None)?;
+        }
+        loaded
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.catch_up()?;
+        match self.flaw {
+            Flaw::CommitsLate => self.late = changes.to_vec(),
+            Flaw::CommitsPieceByPiece => {
+                changes.iter().try_for_each(|change| self.inner.commit(std::slice::from_ref(change)))?;
+            }
+            Flaw::CommitsBackwards => {
+                let changes: Vec<_> = changes.iter().rev().cloned().collect();
+                self.inner.commit(&changes)?;
+            }
+            Flaw::WritesOverTheQuarantined => {
+                self.delete_quarantined(Some(changes))?;
+                self.inner.commit(changes)?;
+            }
+            Flaw::SetsAsideForGood => {
+                self.inner.commit(changes)?;
+                let aside: Vec<_> =
+                    changes.iter().filter(|change| matches!(change, Change::SetAside(_))).cloned().collect();
+                self.delete_quarantined(Some(&aside))?;
+            }
+            Flaw::LoadsTheQuarantinedAway | Flaw::DiscardsNothing => self.inner.commit(changes)?,
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.inner.reopen()
+    }
+
+    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+        self.inner.quarantined(id)
+    }
+
+    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        self.inner.release(id)
+    }
+
+    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        if self.flaw == Flaw::DiscardsNothing { Ok(()) } else { self.inner.discard(id) }
+    }
+}
+
+struct FlawedMedium(Flaw, MemoryDisk);
+
+impl Medium for FlawedMedium {
+    fn open(&mut self) -> Result<Box<dyn Store>, String> {
+        Ok(Box::new(Flawed { flaw: self.0, inner: self.1.open(), late: Vec::new() }))
+    }
+
+    fn overwrite(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), String> {
+        self.1.overwrite(row, bytes);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_suite_names_the_promise_that_is_broken() {
+    let flaws = [
+        (Flaw::CommitsLate, "names and payloads of every size"),
+        (Flaw::CommitsPieceByPiece, "a commit that is refused changes nothing"),
+        (Flaw::CommitsBackwards, "the changes of a commit are made in their order"),
+        (Flaw::WritesOverTheQuarantined, "a change to the key of a damaged record keeps the old bytes"),
+        (Flaw::LoadsTheQuarantinedAway, "a damaged record is quarantined"),
+        (Flaw::SetsAsideForGood, "a record that was set aside can be released"),
+        (Flaw::DiscardsNothing, "nothing is deleted from quarantine but what is discarded"),
+    ];
+    for (flaw, promise) in flaws {
+        let violation = conformance::run(|| Ok(FlawedMedium(flaw, MemoryDisk::default()))).unwrap_err();
+        assert!(violation.case.starts_with(promise), "{flaw:?}: {violation}");
+    }
+}
+
 #[cfg(feature = "redb")]
 mod redb_file {
     use redb::{Database, TableDefinition};
@@ -64,25 +189,5 @@ mod redb_file {
     #[test]
     fn redb_stores_conform() {
         conformance::run(|| Ok(File(tempfile::tempdir().map_err(|error| error.to_string())?))).unwrap();
-    }
-
-    /// A store that breaks a promise: what was quarantined goes with the next write to its key.
-    struct Forgetful(Memory);
-
-    impl Medium for Forgetful {
-        fn open(&mut self) -> Result<Box<dyn Store>, String> {
-            self.0.open()
-        }
-
-        fn overwrite(&mut self, row: &[u8], _bytes: &[u8]) -> Result<(), String> {
-            self.0.overwrite(row, b"")
-        }
-    }
-
-    #[test]
-    fn the_suite_names_the_promise_that_is_broken() {
-        let make = || Ok(Forgetful(Memory { disk: MemoryDisk::default(), faulty: false }));
-        let violation = conformance::run(make).unwrap_err();
-        assert!(violation.case.contains("damaged record"), "{violation}");
     }
 }

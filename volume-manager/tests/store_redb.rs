@@ -5,13 +5,14 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use redb::{Database, ReadableTable, TableDefinition};
 use volume_manager::store::redb::{LAYOUT, RedbStore, Settings, open_or_start_over, salvage};
+use volume_manager::store::take_back_salvaged;
 use volume_manager::store::{
-    Change, Defect, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, Trouble,
+    Change, Defect, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, Trouble, envelope,
 };
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -175,9 +176,13 @@ impl Outcomes {
         // The page of the header has no records; redb writes the length there that it found.
         let same = after.len() == before.len() && after.iter().skip(4096).eq(before.iter().skip(4096));
         assert!(same, "{how}: the damaged file was changed");
-        assert_eq!(store.load().unwrap(), Loaded::default(), "{how}");
+        let loaded = store.load().unwrap();
+        assert_eq!((loaded.records.len(), loaded.quarantined.len()), (0, over.salvaged), "{how}");
+        let salvage = salvage(&over.kept).unwrap();
+        assert!(!salvage.truncated && !over.truncated, "{how}");
         let salvaged: Vec<_> =
-            over.salvaged.iter().map(|one| (one.key.clone(), one.payload.clone())).collect();
+            salvage.records.iter().map(|one| (one.key.clone(), one.payload.clone())).collect();
+        assert_eq!(salvaged.len(), over.salvaged, "{how}");
         assert!(salvaged.iter().all(|record| expected.records.contains(record)), "{how}: a wrong record");
         assert!(salvaged.len() >= at_least, "{how}: only {} were salvaged", salvaged.len());
         fs::remove_file(over.kept).unwrap();
@@ -241,11 +246,147 @@ fn salvaging_finds_the_latest_of_each_record_and_harms_nothing() {
     }
     drop(store);
     let before = fs::read(&path).unwrap();
-    let salvaged = salvage(&path).unwrap();
+    let salvaged = salvage(&path).unwrap().records;
     let found: Vec<_> =
         salvaged.iter().map(|one| (one.key.clone(), &one.payload[..], one.sequence)).collect();
     assert_eq!(found, [(key(1), &b"third"[..], 5), (key(2), b"third", 6)]);
     assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+/// What the damaged file at the path is kept as, or will be.
+fn kept(path: &Path, number: u32) -> PathBuf {
+    path.with_file_name(format!("volumes.damaged-{number}"))
+}
+
+/// Overwrites the beginning of the file.
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[..9].fill(0);
+    fs::write(path, bytes).unwrap();
+}
+
+/// That the store has these records in quarantine, as salvaged, and no other.
+fn assert_salvaged(store: &mut RedbStore, expected: &Loaded) {
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.records, []);
+    assert_eq!(loaded.quarantined.len(), expected.records.len());
+    for ((key, payload), quarantined) in expected.records.iter().zip(&loaded.quarantined) {
+        assert_eq!((quarantined.key.as_ref(), &quarantined.reason), (Some(key), &Defect::Salvaged));
+        let bytes = store.quarantined(&quarantined.id).unwrap();
+        assert!(envelope::open(key.as_row(), &bytes).unwrap().payload == payload);
+    }
+}
+
+#[test]
+fn what_was_salvaged_is_in_quarantine_at_every_start_until_it_is_released_or_discarded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let expected = fill(&path, 60);
+    for _ in 0..5 {
+        let (key, payload) = expected.records[2].clone();
+        open(&path).unwrap().commit(&[Change::Put(key, payload)]).unwrap();
+    }
+    damage(&path);
+    let (store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let over = over.unwrap();
+    assert_eq!((over.salvaged, over.truncated, &over.kept), (60, false, &kept(&path, 1)));
+    // It ended before anybody could act on it.
+    drop(store);
+    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    assert!(over.is_none());
+    assert_salvaged(&mut store, &expected);
+    let quarantined = store.load().unwrap().quarantined;
+    store.release(&quarantined[0].id).unwrap();
+    store.discard(&quarantined[1].id).unwrap();
+    store.commit(&[Change::Put(key(2), b"anew".to_vec())]).unwrap();
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.records, [expected.records[0].clone(), (key(2), b"anew".to_vec())]);
+    assert_eq!(loaded.quarantined.len(), 58);
+    drop(store);
+    // Its commits are later than those of the file that it took over from.
+    damage(&path);
+    let over = open_or_start_over(&path, Settings::default()).unwrap().1.unwrap();
+    assert_eq!(over.kept, kept(&path, 2));
+    let salvaged = salvage(over.kept).unwrap().records;
+    assert_eq!(salvaged.iter().find(|one| one.key == key(2)).unwrap().payload, b"anew");
+}
+
+#[test]
+fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_new_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let new = directory.path().join("volumes.new");
+    let expected = fill(&path, 60);
+    let other = {
+        let elsewhere = tempfile::tempdir().unwrap();
+        fill(&elsewhere.path().join("volumes"), 1);
+        fs::read(elsewhere.path().join("volumes")).unwrap()
+    };
+    damage(&path);
+    let damaged = fs::read(&path).unwrap();
+    let states: [(&str, &dyn Fn()); 5] = [
+        ("before anything", &|| {}),
+        ("while the new one was made", &|| fs::write(&new, b"half").unwrap()),
+        ("before the new one got its name", &|| {
+            fs::hard_link(&path, kept(&path, 1)).unwrap();
+            fs::write(&new, &other).unwrap();
+        }),
+        ("while neither had the name", &|| {
+            fs::rename(&path, kept(&path, 1)).unwrap();
+            fs::write(&new, &other).unwrap();
+        }),
+        ("by an earlier version", &|| fs::rename(&path, kept(&path, 1)).unwrap()),
+    ];
+    for (state, cut_off) in states {
+        cut_off();
+        let error = open(&path).unwrap_err();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{state}: {error}");
+        let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+        let over = over.unwrap();
+        assert!(matches!(over.reason, OpenError::Damaged { .. }), "{state}: {}", over.reason);
+        assert_eq!(over.kept, kept(&path, 1), "{state}");
+        assert!(fs::read(&over.kept).unwrap() == damaged, "{state}");
+        assert_salvaged(&mut store, &expected);
+        drop(store);
+        assert_salvaged(&mut open(&path).unwrap(), &expected);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "{state}: something is left over");
+        fs::rename(kept(&path, 1), &path).unwrap();
+    }
+    // Another process is at it.
+    let making = fs::File::create(&new).unwrap();
+    making.try_lock().unwrap();
+    let error = open_or_start_over(&path, Settings::default()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
+}
+
+#[test]
+fn a_store_of_another_format_is_refused_and_stays_where_it_is_while_a_damaged_one_is_salvaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    fill(&path, 60);
+    let whole = fs::read(&path).unwrap();
+    assert_eq!([whole[64], whole[192]], [3, 3], "where redb says its format");
+    let both = [([1, 1], 1), ([2, 2], 2), ([4, 4], 4), ([9, 9], 9), ([3, 4], 4), ([4, 3], 4), ([5, 4], 5)];
+    for (formats, format) in both {
+        let mut bytes = whole.clone();
+        [bytes[64], bytes[192]] = formats;
+        fs::write(&path, &bytes).unwrap();
+        for error in [open(&path).err(), open_or_start_over(&path, Settings::default()).err()] {
+            match error {
+                Some(OpenError::OtherFormat { found, supported: 3, .. }) => assert_eq!(found, format),
+                other => panic!("{formats:?}: {other:?}"),
+            }
+        }
+        assert!(fs::read(&path).unwrap() == bytes && !kept(&path, 1).exists(), "{formats:?}");
+    }
+    for formats in [[0, 0], [255, 255], [3, 1], [2, 3], [7, 3], [3, 131]] {
+        let mut bytes = whole.clone();
+        [bytes[64], bytes[192]] = formats;
+        fs::write(&path, &bytes).unwrap();
+        let over = open_or_start_over(&path, Settings::default()).unwrap().1.unwrap();
+        assert_eq!(over.salvaged, 60, "{formats:?}");
+    }
 }
 
 /// Anchors (f) 16: of 10,000 records 100 are corrupt.
@@ -302,21 +443,77 @@ impl Drop for Mounted<'_> {
     }
 }
 
+/// Mounts a tmpfs, if that can be done.
+fn mounted<'a>(path: &'a Path, options: &str, test: &str) -> Option<Mounted<'a>> {
+    let mut command = std::process::Command::new("mount");
+    command.args(["-t", "tmpfs", "-o", options, "none"]).arg(path);
+    if is_root() && command.output().is_ok_and(|output| output.status.success()) {
+        return Some(Mounted(path));
+    }
+    let _ = writeln!(std::io::stderr(), "{test}: not run, since mounting needs root");
+    None
+}
+
+#[test]
+fn a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_space_is_made() {
+    const NAME: &str =
+        "a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_space_is_made";
+    let directory = tempfile::tempdir().unwrap();
+    let Some(_mounted) = mounted(directory.path(), "size=8m", NAME) else { return };
+    let path = directory.path().join("volumes");
+    let expected = fill(&path, 60);
+    damage(&path);
+    let damaged = fs::read(&path).unwrap();
+    let ballast = directory.path().join("ballast");
+    let mut file = fs::File::create(&ballast).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+    drop(file);
+    for _ in 0..2 {
+        let error = open_or_start_over(&path, Settings::default()).unwrap_err();
+        assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}");
+        assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
+    }
+    fs::remove_file(ballast).unwrap();
+    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    assert_eq!(over.unwrap().kept, kept(&path, 1));
+    assert_salvaged(&mut store, &expected);
+}
+
+#[test]
+fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volumes");
+    let expected = fill(&path, 60);
+    damage(&path);
+    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let salvaged = over.unwrap().salvaged;
+    let aside = store.load().unwrap().quarantined;
+    let newer = aside[0].key.clone().unwrap();
+    store.commit(&[Change::Put(newer.clone(), b"newer".to_vec())]).unwrap();
+
+    let taken = take_back_salvaged(&mut store).unwrap();
+    assert_eq!(taken.released + taken.left, salvaged);
+    assert!(taken.left >= 1 && taken.released > 0, "{taken:?}");
+    let loaded = store.load().unwrap();
+    assert_eq!(loaded.records.len(), taken.released + 1);
+    for (key, payload) in loaded.records {
+        let found = if key == newer {
+            payload == b"newer"
+        } else {
+            expected.records.contains(&(key.clone(), payload))
+        };
+        assert!(found, "{key}");
+    }
+    let again = take_back_salvaged(&mut store).unwrap();
+    assert_eq!((again.released, again.left), (0, taken.left));
+}
+
 /// Anchors (f) 3: ENOSPC of a real filesystem.
 #[test]
 fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
     const NAME: &str = "a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made";
     let directory = tempfile::tempdir().unwrap();
-    let mount = |options: &str| {
-        let mut command = std::process::Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "none"]).arg(directory.path());
-        command.output().is_ok_and(|output| output.status.success())
-    };
-    if !is_root() || !mount("size=4m") {
-        let _ = writeln!(std::io::stderr(), "{NAME}: not run, since mounting needs root");
-        return;
-    }
-    let _mounted = Mounted(directory.path());
+    let Some(_mounted) = mounted(directory.path(), "size=4m", NAME) else { return };
     let ballast = directory.path().join("ballast");
     fs::write(&ballast, vec![1; 2 << 20]).unwrap();
     let path = directory.path().join("volumes");

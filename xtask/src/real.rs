@@ -3,13 +3,16 @@
 //! csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
 //! it ended directly. Two drivers take part: hostpath-driver, which mounts for real, and the mock driver of
-//! Kubernetes' own end-to-end tests. At the end the schema is compared with the official one.
+//! Kubernetes' own end-to-end tests. Two errands follow: volumes on the mock, which says that it mounts and does not; and
+//! kubelet's example plugin, which registers with the agent. At the end the schema is compared with the official one.
 
 mod certificates;
 mod component;
+mod errand;
 mod error;
 mod leftovers;
 mod leg;
+mod node;
 mod process;
 mod report;
 mod sanity;
@@ -21,12 +24,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use certificates::Certificates;
-use component::Components;
+use component::{Components, Needs};
+use errand::Errand;
 use error::RealError;
 use leg::{Leg, Subject, Way};
 use report::Outcomes;
 use stack::Stack;
-use table::Row;
+use table::{Fact, Row};
 
 /// Options of `cargo xtask real`.
 #[derive(Debug, clap::Args)]
@@ -48,13 +52,19 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<(), RealError> {
     let mut place = Place::new()?;
     let wanted = Leg::matching(options.leg.as_deref());
-    if wanted.is_empty() {
+    let errands = Errand::matching(options.leg.as_deref());
+    if wanted.is_empty() && errands.is_empty() {
         return Err(RealError::NoSuchLeg {
             found: options.leg.clone().unwrap_or_default(),
-            known: Leg::names(),
+            known: format!("{}, {}", Leg::names(), Errand::names()),
         });
     }
-    let components = Components::build(&place.root, wanted.iter().any(|leg| leg.subject == Subject::Mock))?;
+    let mock = wanted.iter().any(|leg| leg.subject == Subject::Mock);
+    let needs = Needs {
+        mock_driver: mock || errands.contains(&Errand::LyingDriver),
+        example_plugin: errands.contains(&Errand::ExamplePlugin),
+    };
+    let components = Components::build(&place.root, needs)?;
     let root = rustix::process::geteuid().is_root();
 
     let mut rows = Vec::new();
@@ -75,7 +85,16 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
                 }
                 row
             }
-            Err(error) => Row::broken(leg, &error, started.elapsed()),
+            Err(error) => Row::broken(leg.to_string(), &error, started.elapsed()),
+        };
+        table::say(&row.line());
+        rows.push(row);
+    }
+    for errand in errands {
+        let started = Instant::now();
+        let row = match place.go(errand, &components) {
+            Ok(facts) => Row::of_errand(errand.to_string(), facts, started.elapsed()),
+            Err(error) => Row::broken(errand.to_string(), &error, started.elapsed()),
         };
         table::say(&row.line());
         rows.push(row);
@@ -117,17 +136,7 @@ impl Place {
 
     /// One leg from start to an empty table: what the cases gave.
     fn run(&mut self, leg: Leg, components: &Components) -> Result<Outcomes, RealError> {
-        let scratch = self.scratch.path().join(leg.to_string());
-        let logs = self.logs.join(leg.to_string());
-        for folder in [&scratch, &logs] {
-            match std::fs::remove_dir_all(folder) {
-                Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(RealError::Folder { path: folder.clone(), cause });
-                }
-                _ => std::fs::create_dir_all(folder)
-                    .map_err(|cause| RealError::Folder { path: folder.clone(), cause })?,
-            }
-        }
+        let (scratch, logs) = self.folders(&leg.to_string())?;
         let run = Stack::start(leg, components, &self.certificates, &scratch, &logs)
             .and_then(|stack| {
                 let outcomes = sanity::run(leg, components, &stack, &scratch, &logs);
@@ -138,5 +147,28 @@ impl Place {
         // Looked for in any case, so that a broken leg cannot hide in the next one.
         let clean = leftovers::clear(&scratch);
         run.and_then(|outcomes| clean.map(|()| outcomes))
+    }
+
+    /// One errand from start to an empty table: what was found.
+    fn go(&mut self, errand: Errand, components: &Components) -> Result<Vec<Fact>, RealError> {
+        let (scratch, logs) = self.folders(&errand.to_string())?;
+        let facts = errand.run(components, &self.certificates, &scratch, &logs);
+        let clean = leftovers::clear(&scratch);
+        facts.and_then(|facts| clean.map(|()| facts))
+    }
+
+    /// The scratch folder and the folder of the logs of one leg, both empty.
+    fn folders(&self, leg: &str) -> Result<(PathBuf, PathBuf), RealError> {
+        let folders = (self.scratch.path().join(leg), self.logs.join(leg));
+        for folder in [&folders.0, &folders.1] {
+            match std::fs::remove_dir_all(folder) {
+                Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(RealError::Folder { path: folder.clone(), cause });
+                }
+                _ => std::fs::create_dir_all(folder)
+                    .map_err(|cause| RealError::Folder { path: folder.clone(), cause })?,
+            }
+        }
+        Ok(folders)
     }
 }

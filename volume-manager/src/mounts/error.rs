@@ -15,6 +15,14 @@ pub enum Trouble {
         /// Where.
         path: PathBuf,
     },
+    /// So many operations wait that this one did not get its turn in time. It was not begun.
+    #[error("{}: the operation got no turn within {waited:?}; too many others wait or hang, and this is asked again later", path.display())]
+    Crowded {
+        /// Where.
+        path: PathBuf,
+        /// How long it has waited.
+        waited: std::time::Duration,
+    },
     /// Too many operations hang already and cannot even be killed.
     #[error(
         "{limit} operations hang in the kernel, which is the most allowed; recover the storage behind them first"
@@ -48,6 +56,20 @@ pub enum TableError {
     /// It could not be read.
     #[error("the mount table cannot be read: {0}")]
     Read(#[source] io::Error),
+    /// It changed each time while it was read, and might have lacked a mount that is there.
+    #[error(
+        "the mount table changed while it was read, {reads} times; find what mounts or unmounts without end"
+    )]
+    Restless {
+        /// How often it was read.
+        reads: usize,
+    },
+    /// It was not read in time; the kernel holds who reads it up.
+    #[error("the mount table could not be read within {waited:?}; this is asked again")]
+    Late {
+        /// How long it was waited for.
+        waited: std::time::Duration,
+    },
     /// What was read is no mount table.
     #[error(transparent)]
     Invalid(#[from] InvalidMountTable),

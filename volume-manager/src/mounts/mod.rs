@@ -6,7 +6,7 @@
 //! | [`verdict`], [`held`] | hold a record, the table and the path against each other; each disagreement is a [`Verdict`] with a [`SafeAction`] |
 //! | [`losses`] | what was lost between two tables |
 //! | [`SafeRemoval`] | the only removal there is: of an empty directory or an empty file, on one mount |
-//! | `Mounts` | the seam to the system, with the feature `runtime`; [`linux`], `MemoryMounts` and `FaultyMounts` are behind it |
+//! | `Mounts` | the seam to the system, with the feature `runtime`; `linux`, `MemoryMounts` and `FaultyMounts` are behind it |
 //!
 //! The pure parts need no feature. The functions of the system are with the feature `linux`.
 
@@ -46,4 +46,4 @@ pub use request::{
     AbsolutePath, Bind, Created, Creation, CreationKind, InvalidPath, Unmount, UnmountMode, Unmounted,
 };
 pub use table::{Holder, InvalidMountTable, Kinship, Loss, LossKind, MountTable, losses};
-pub use verdict::{Expectation, Expected, SafeAction, Verdict, held, verdict};
+pub use verdict::{Expectation, Expected, SafeAction, Staged, Verdict, held, verdict};

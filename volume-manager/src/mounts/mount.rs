@@ -41,14 +41,6 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
-impl DeviceNumber {
-    /// Whether there is no device behind it.
-    #[must_use]
-    pub const fn is_anonymous(self) -> bool {
-        self.major == 0
-    }
-}
-
 impl fmt::Display for DeviceNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -93,6 +85,12 @@ impl Mount {
         self.has_option("ro") || has(&self.fs_options, "ro")
     }
 
+    /// Whether it gets mounts that are made on a twin of it, as one in another mount namespace.
+    #[must_use]
+    pub fn spreads(&self) -> bool {
+        self.peer_group.is_some() || self.master_group.is_some()
+    }
+
     /// Whether a word is among [`options`](Self::options).
     #[must_use]
     pub fn has_option(&self, option: &str) -> bool {
@@ -100,6 +98,9 @@ impl Mount {
     }
 
     /// Reads a line without its end. The error is the field at fault.
+    ///
+    /// Only the paths must be escaped as the kernel does. The other words are a file system's own, and some write a
+    /// backslash as it is: those are kept as they are, since one mount of somebody else must not cost the whole table.
     pub(super) fn parse(line: &[u8]) -> Result<Self, &'static str> {
         // Not on white space: the kernel leaves a field empty where a source is, and writes one blank between two.
         let mut fields = line.split(|&byte| byte == b' ');
@@ -112,7 +113,7 @@ impl Mount {
         if !mount_point.is_absolute() {
             return Err("mount point");
         }
-        let options = text(next("options")?).ok_or("options")?;
+        let options = lenient(next("options")?);
         let (mut peer_group, mut master_group) = (None, None);
         loop {
             let field = next("separator")?;
@@ -125,9 +126,9 @@ impl Mount {
                 master_group = Some(number(group).ok_or("master")?);
             }
         }
-        let fs_type = text(next("file system type")?).ok_or("file system type")?;
-        let source = text(next("source")?).ok_or("source")?;
-        let fs_options = text(next("file system options")?).ok_or("file system options")?;
+        let fs_type = lenient(next("file system type")?);
+        let source = lenient(next("source")?);
+        let fs_options = lenient(next("file system options")?);
         Ok(Self {
             id,
             parent,
@@ -197,4 +198,8 @@ fn device(field: &[u8]) -> Option<DeviceNumber> {
 
 fn text(field: &[u8]) -> Option<OsString> {
     escape::decode(field).map(OsString::from_vec)
+}
+
+fn lenient(field: &[u8]) -> OsString {
+    text(field).unwrap_or_else(|| OsStr::from_bytes(field).to_owned())
 }

@@ -25,8 +25,12 @@ pub enum Presence {
     Symlink,
     /// A socket or a pipe.
     Other,
-    /// A mount whose server is gone, such as a FUSE process that was killed (ENOTCONN) or a share that was
+    /// The root of a mount whose server is gone, such as a FUSE process that was killed (ENOTCONN) or a share that was
     /// unexported (ESTALE). It can be unmounted, and nothing else.
+    ///
+    /// Only what says that the connection has ended for good counts. An error that may pass (EIO, ETIMEDOUT, EHOSTUNREACH),
+    /// and any error on the way to the path, is an error of the inspection: of a healthy mount whose server lost its
+    /// link for a while nothing may be undone.
     Dead {
         /// The number of the system's error.
         errno: i32,
@@ -60,7 +64,7 @@ pub struct Inspection {
     /// What is there.
     pub presence: Presence,
     /// The mount whose root is exactly at the path. `None` if the path is an ordinary entry of its directory, and also
-    /// if the system could not say: it is missing, dead, hung, or the kernel is older than 5.8.
+    /// if nobody could say: it is missing or hung. That of a dead mount is told.
     ///
     /// This holds where a lookup of the path in a mount table does not: the table has paths without symbolic links.
     pub mount: Option<MountId>,

@@ -25,9 +25,18 @@ pub enum Removable {
 /// - It works relative to a descriptor of the parent directory and follows no link at the last part of the path, so the
 ///   entry that was checked is in the directory where it is removed.
 /// - A file with bytes is an error: behind a leftover file there may be what somebody wrote and took for a device.
-/// - The kernel's `rmdir` is the last judge: it refuses what got an entry or a mount after the checks.
+/// - The kernel's `rmdir` is the last judge of a directory: it refuses one that got an entry, or a mount of this mount
+///   namespace, after the checks.
 ///
-/// A file that is written between the check and the removal, within some microseconds, is not noticed.
+/// What they do not keep out, all within the microseconds between the check and the removal or in another namespace:
+///
+/// - A file that is written in between is not noticed.
+/// - The kernel removes by name. Another empty directory, or any file, that is renamed to the name in between goes instead.
+///   Nobody but the driver and its caller may write in the directory.
+/// - A mount on the entry in *another* mount namespace does not hinder the kernel: it is detached there without a word,
+///   and what was mounted is not changed. So the directory of the volumes should be in a mount that
+///   spreads (`rshared`), where a mount of another namespace is seen here too, and refused; see
+///   [`MountTable::covering`](super::MountTable::covering) with [`Mount::spreads`](super::Mount::spreads).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SafeRemoval {
     path: AbsolutePath,

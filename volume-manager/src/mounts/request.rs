@@ -193,7 +193,8 @@ impl Bind {
     }
 
     /// As one that can be only read. The mount is there a moment before it is read-only: tell nobody of it until the
-    /// bind has ended.
+    /// bind has ended. If it ends with an error or not at all, the mount may be there and take writes: hold it against an
+    /// [`Expectation`](super::Expectation) that is read-only before it is used.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -225,6 +226,9 @@ pub struct Unmount {
     /// How hard.
     pub mode: UnmountMode,
     /// Which mount it must be. With `None`, any.
+    ///
+    /// The system cannot be asked for a mount by its id: it is looked at first and then unmounted by its path. What is
+    /// mounted over it in between goes instead.
     pub only: Option<MountId>,
 }
 

@@ -30,8 +30,8 @@ pub const HEADER_BYTES: usize = 24;
 /// Where the checksum is.
 const CHECKSUM: usize = 20;
 
-/// A record as it was in its envelope.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A record as it was in its envelope. Its `Debug` has the payload's length only, since there may be secrets in it.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Opened<'a> {
     /// The key.
@@ -42,6 +42,17 @@ pub struct Opened<'a> {
     pub payload: &'a [u8],
     /// How many bytes the whole envelope has.
     pub bytes: usize,
+}
+
+impl fmt::Debug for Opened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened")
+            .field("key", &self.key)
+            .field("sequence", &self.sequence)
+            .field("payload_bytes", &self.payload.len())
+            .field("bytes", &self.bytes)
+            .finish()
+    }
 }
 
 /// Puts a record into an envelope. The payload must not have more than [`MAX_PAYLOAD_BYTES`] bytes, or the record
@@ -170,6 +181,8 @@ pub enum Defect {
     },
     /// The record can be read, but its owner has put it aside.
     SetAside,
+    /// The record can be read, but was found in a damaged file, and may be out of date.
+    Salvaged,
 }
 
 impl fmt::Display for Defect {
@@ -192,6 +205,7 @@ impl fmt::Display for Defect {
             }
             Self::OtherKey { found } => write!(f, "it is the record of {found}"),
             Self::SetAside => f.write_str("it was put aside by its owner"),
+            Self::Salvaged => f.write_str("it was found in a damaged file, and may be out of date"),
         }
     }
 }

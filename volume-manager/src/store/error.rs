@@ -4,7 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::{Defect, MAX_ASIDE, MAX_PAYLOAD_BYTES, MAX_RECORDS, QuarantineId, RecordKey};
+use super::{
+    Defect, MAX_ASIDE, MAX_ASIDE_BYTES, MAX_BYTES, MAX_PAYLOAD_BYTES, MAX_RECORDS, QuarantineId, RecordKey,
+};
 
 /// What the disk's trouble is, as far as it matters for what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,19 +86,59 @@ pub enum StoreError {
     },
     /// There would be more than [`MAX_RECORDS`] records. Nothing was written.
     #[error(
-        "{found} records are too many; at most {MAX_RECORDS} are allowed: remove some that are not needed"
+        "{key} would be one record too many: there would be {found}, and at most {MAX_RECORDS} are allowed; leave it \
+         out, or remove some that are not needed"
     )]
     TooManyRecords {
+        /// The last of the new records.
+        key: RecordKey,
         /// How many there would be.
+        found: u64,
+    },
+    /// The records would have more than [`MAX_BYTES`] bytes. Nothing was written.
+    #[error(
+        "{key} is too large beside the others: all records would have {found} bytes, and at most {MAX_BYTES} are \
+         allowed; leave it out, or remove some that are not needed"
+    )]
+    TooManyBytes {
+        /// The last of the records that grow.
+        key: RecordKey,
+        /// How many bytes there would be.
         found: u64,
     },
     /// More than [`MAX_ASIDE`] quarantined records would be aside. Nothing was written.
     #[error(
-        "{found} quarantined records are too many; at most {MAX_ASIDE} are allowed: look at them and discard some"
+        "the old bytes of {key} cannot be kept aside: there would be {found} such records, and at most {MAX_ASIDE} \
+         are allowed; leave it out, or look at those that are quarantined and discard some"
     )]
     TooManyAside {
-        /// How many there would be.
+        /// The first record that would be too many.
+        key: RecordKey,
+        /// How many there would be with it.
         found: u64,
+    },
+    /// The quarantined records that are aside would have more than [`MAX_ASIDE_BYTES`] bytes. Nothing was written.
+    #[error(
+        "the old bytes of {key} cannot be kept aside: all that is there would be {found} bytes, and at most \
+         {MAX_ASIDE_BYTES} are allowed; leave it out, or look at those that are quarantined and discard some"
+    )]
+    TooManyBytesAside {
+        /// The first record that would be too much.
+        key: RecordKey,
+        /// How many bytes there would be with it.
+        found: u64,
+    },
+    /// The store holds more than is loaded, which no store of this version writes.
+    #[error(
+        "the store has {found} {what} or more, and at most {bound} can be loaded; use the version that wrote it"
+    )]
+    TooLarge {
+        /// Of what it has too much.
+        what: &'static str,
+        /// How much was seen.
+        found: u64,
+        /// How much is allowed.
+        bound: u64,
     },
     /// There is no such quarantined record.
     #[error("no quarantined record is {id}; load the store again to see which there are")]
@@ -170,6 +212,20 @@ impl StoreError {
             Self::Disk { trouble, .. } => Some(*trouble),
             Self::Stopped { trouble, .. } => *trouble,
             Self::NotReopened(error) => error.trouble(),
+            _ => None,
+        }
+    }
+
+    /// The record for which a commit was refused, though the disk is fine. Nothing was written; without the changes
+    /// to this record the same commit succeeds, or names the next.
+    #[must_use]
+    pub const fn refused(&self) -> Option<&RecordKey> {
+        match self {
+            Self::PayloadTooLarge { key, .. }
+            | Self::TooManyRecords { key, .. }
+            | Self::TooManyBytes { key, .. }
+            | Self::TooManyAside { key, .. }
+            | Self::TooManyBytesAside { key, .. } => Some(key),
             _ => None,
         }
     }
@@ -248,6 +304,20 @@ pub enum OpenError {
         found: u64,
         /// The newest layout that is known.
         supported: u64,
+    },
+    /// The file is a redb database of a format that this version cannot read. It may be a store of another version.
+    #[error(
+        "{} has redb's format {found}, and this version reads format {supported}; use the version that wrote it, or \
+         another file",
+        path.display()
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u8,
+        /// The one that is known.
+        supported: u8,
     },
 }
 

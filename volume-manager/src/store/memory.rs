@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rows::{self, Counter, Plan, Rows};
+use super::rows::{self, Counter, Loading, Plan, Rows, Totals};
 use super::{Change, Loaded, QuarantineId, Store, StoreError};
 
 /// Where [`MemoryStore`]s keep their rows. Cheap to clone; clones are the same disk.
@@ -37,7 +37,7 @@ impl MemoryDisk {
 
     /// Writes the bytes of a row, past all checks, as a failing disk may.
     pub fn overwrite(&self, row: &[u8], bytes: &[u8]) {
-        self.contents().records.insert(row.into(), bytes.to_vec());
+        self.contents().set_record(row, Some(bytes));
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
@@ -72,10 +72,10 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn load(&mut self) -> Result<Loaded, StoreError> {
         let contents = self.disk.contents();
-        let mut loaded = Loaded::default();
-        contents.records.iter().for_each(|(row, bytes)| loaded.add_record(row, bytes));
-        contents.aside.iter().for_each(|(number, packed)| loaded.add_aside(*number, packed));
-        Ok(loaded)
+        let mut loading = Loading::default();
+        contents.records.iter().try_for_each(|(row, bytes)| loading.add_record(row, bytes))?;
+        contents.aside.iter().try_for_each(|(number, packed)| loading.add_aside(*number, packed))?;
+        Ok(loading.finish())
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
@@ -106,6 +106,25 @@ struct Contents {
     records: BTreeMap<Box<[u8]>, Vec<u8>>,
     aside: BTreeMap<u64, Vec<u8>>,
     counters: BTreeMap<Counter, u64>,
+    totals: Totals,
+}
+
+impl Contents {
+    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) {
+        let old = match bytes {
+            Some(bytes) => self.records.insert(row.into(), bytes.to_vec()),
+            None => self.records.remove(row),
+        };
+        self.totals.records.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
+    }
+
+    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) {
+        let old = match bytes {
+            Some(bytes) => self.aside.insert(number, bytes.to_vec()),
+            None => self.aside.remove(&number),
+        };
+        self.totals.aside.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
+    }
 }
 
 impl Rows for Contents {
@@ -114,17 +133,13 @@ impl Rows for Contents {
     }
 
     fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
-        self.records.insert(row.into(), bytes.to_vec());
+        self.set_record(row, Some(bytes));
         Ok(())
     }
 
     fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError> {
-        self.records.remove(row);
+        self.set_record(row, None);
         Ok(())
-    }
-
-    fn records(&self) -> Result<u64, StoreError> {
-        Ok(self.records.len() as u64)
     }
 
     fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
@@ -132,17 +147,13 @@ impl Rows for Contents {
     }
 
     fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        self.aside.insert(number, bytes.to_vec());
+        self.set_aside(number, Some(bytes));
         Ok(())
     }
 
     fn remove_aside(&mut self, number: u64) -> Result<(), StoreError> {
-        self.aside.remove(&number);
+        self.set_aside(number, None);
         Ok(())
-    }
-
-    fn asides(&self) -> Result<u64, StoreError> {
-        Ok(self.aside.len() as u64)
     }
 
     fn counter(&self, counter: Counter) -> Result<u64, StoreError> {
@@ -152,5 +163,9 @@ impl Rows for Contents {
     fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError> {
         self.counters.insert(counter, number);
         Ok(())
+    }
+
+    fn totals(&self) -> Totals {
+        self.totals
     }
 }

@@ -42,6 +42,7 @@ pub mod memory;
 #[cfg(feature = "redb")]
 pub mod redb;
 mod rows;
+mod take_back;
 
 use std::fmt;
 
@@ -49,6 +50,7 @@ pub use boot::BootId;
 pub use envelope::Defect;
 pub use error::{OpenError, StoreError, Trouble};
 pub use key::{InvalidRecordKey, RecordKey, RecordKind};
+pub use take_back::{TakenBack, take_back_salvaged};
 
 /// The most bytes of a record's payload.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
@@ -56,23 +58,30 @@ pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 /// The most records of a store, those in quarantine that have kept their key among them.
 pub const MAX_RECORDS: u64 = 100_000;
 
+/// The most bytes of all records in their envelopes (64 MiB), which is about what [`Store::load`] takes of memory.
+pub const MAX_BYTES: u64 = 64 << 20;
+
 /// The most quarantined records whose bytes were moved aside.
 pub const MAX_ASIDE: u64 = 10_000;
+
+/// The most bytes that were moved aside (64 MiB). They are not loaded.
+pub const MAX_ASIDE_BYTES: u64 = 64 << 20;
 
 /// Where records are kept. See the [module](self) for what is promised.
 pub trait Store: Send {
     /// Everything that is there, in order of the keys. What it returns is durable.
     ///
     /// # Errors
-    /// If the disk cannot be read; never because of a single record.
+    /// If the disk cannot be read, or more is there than the bounds allow; never because of a single record.
     fn load(&mut self) -> Result<Loaded, StoreError>;
 
     /// Makes the changes, in their order, and returns when all of them are on the disk. No change is made if one is
     /// refused.
     ///
     /// # Errors
-    /// If a bound is exceeded, then nothing is written and the store goes on. If the disk fails: it is open then
-    /// whether the changes are there, all or none, and the store is stopped until [`Store::reopen`].
+    /// If a bound is exceeded, then nothing is written and the store goes on; [`StoreError::refused`] names the record
+    /// that is to be left out. If the disk fails: it is open then whether the changes are there, all or none, and the
+    /// store is stopped until [`Store::reopen`].
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
     /// Opens the store again, which ends its being stopped. [`Store::load`] tells what is there.
@@ -126,8 +135,8 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
 }
 
-/// A change to one record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A change to one record. Its `Debug` has the payload's length only, since there may be secrets in it.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
     /// Writes a record of up to [`MAX_PAYLOAD_BYTES`] bytes, over the one of the same key.
@@ -148,14 +157,41 @@ impl Change {
     }
 }
 
-/// What is in a store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put(key, payload) => write!(f, "Put({key}, {} bytes)", payload.len()),
+            Self::Remove(key) => write!(f, "Remove({key})"),
+            Self::SetAside(key) => write!(f, "SetAside({key})"),
+        }
+    }
+}
+
+/// What is in a store. Its `Debug` has the payloads' lengths only, since there may be secrets in them.
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {
     /// The records with their payloads, in order of the keys.
     pub records: Vec<(RecordKey, Vec<u8>)>,
     /// What could not be taken for a record.
     pub quarantined: Vec<Quarantined>,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct Lengths<'l>(&'l [(RecordKey, Vec<u8>)]);
+        impl fmt::Debug for Lengths<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let lengths =
+                    |(key, payload): &(RecordKey, Vec<u8>)| format!("{key}, {} bytes", payload.len());
+                f.debug_list().entries(self.0.iter().map(lengths)).finish()
+            }
+        }
+        f.debug_struct("Loaded")
+            .field("records", &Lengths(&self.records))
+            .field("quarantined", &self.quarantined)
+            .finish()
+    }
 }
 
 /// Bytes that are kept, but are no record.
@@ -201,5 +237,30 @@ impl fmt::Display for QuarantineId {
 impl fmt::Debug for QuarantineId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QuarantineId({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_payload_is_in_what_is_printed_for_a_log() {
+        let key = RecordKey::new(RecordKind(1), "vol-1").unwrap();
+        let payload = b"password=s3cret".to_vec();
+        let sealed = envelope::seal(&key, 1, &payload);
+        let loaded = Loaded { records: vec![(key.clone(), payload.clone())], quarantined: Vec::new() };
+        let printed = [
+            format!("{:?}", Change::Put(key.clone(), payload.clone())),
+            format!("{:?}", envelope::open(key.as_row(), &sealed)),
+            format!("{loaded:?}"),
+            #[cfg(feature = "redb")]
+            format!("{:?}", redb::Salvaged { key, sequence: 1, payload }),
+        ];
+        for text in printed {
+            assert!(text.contains("1:vol-1") && text.contains("15"), "{text}");
+            // Neither as text nor as a list of numbers.
+            assert!(!text.contains("s3cret") && !text.contains("112"), "{text}");
+        }
     }
 }

@@ -3,9 +3,32 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Change, Defect, Loaded, MAX_ASIDE, MAX_PAYLOAD_BYTES, MAX_RECORDS, Place, QuarantineId, Quarantined,
-    RecordKey, StoreError, envelope,
+    Change, Defect, Loaded, MAX_ASIDE, MAX_ASIDE_BYTES, MAX_BYTES, MAX_PAYLOAD_BYTES, MAX_RECORDS, Place,
+    QuarantineId, Quarantined, RecordKey, StoreError, envelope,
 };
+
+/// How much a table holds: its rows, and the bytes of what is in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Total {
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+}
+
+impl Total {
+    /// Counts a row that had so many bytes and has so many now, or was or is not there.
+    pub(super) fn change(&mut self, old: Option<usize>, new: Option<usize>) {
+        let bytes = |row: Option<usize>| row.unwrap_or_default() as u64;
+        self.rows = (self.rows + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some()));
+        self.bytes = (self.bytes + bytes(new)).saturating_sub(bytes(old));
+    }
+}
+
+/// How much a store holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) records: Total,
+    pub(super) aside: Total,
+}
 
 /// Numbers that a store remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,13 +44,12 @@ pub(super) trait Rows {
     fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
     fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError>;
     fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError>;
-    fn records(&self) -> Result<u64, StoreError>;
     fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError>;
     fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError>;
     fn remove_aside(&mut self, number: u64) -> Result<(), StoreError>;
-    fn asides(&self) -> Result<u64, StoreError>;
     fn counter(&self, counter: Counter) -> Result<u64, StoreError>;
     fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError>;
+    fn totals(&self) -> Totals;
 }
 
 /// What a row will be.
@@ -39,16 +61,30 @@ enum Fate<'c> {
 }
 
 struct Slot<'c> {
-    existed: bool,
+    /// How many bytes the row has, if it is there.
+    old: Option<usize>,
     fate: Fate<'c>,
+    /// The number of the last change.
+    change: usize,
+}
+
+impl Slot<'_> {
+    /// How many bytes the row will have, if it will be there.
+    fn bytes_after(&self, key: &RecordKey) -> Option<usize> {
+        match &self.fate {
+            Fate::Kept(bytes) => Some(bytes.len()),
+            Fate::Written(payload) => Some(envelope::HEADER_BYTES + key.as_row().len() + payload.len()),
+            Fate::Gone => None,
+        }
+    }
 }
 
 /// The writes that a group of changes comes to.
 pub(super) struct Plan<'c> {
     sequence: u64,
     slots: BTreeMap<&'c RecordKey, Slot<'c>>,
-    /// Rows to be moved aside, packed.
-    aside: Vec<Vec<u8>>,
+    /// Rows to be moved aside, packed, with their keys.
+    aside: Vec<(&'c RecordKey, Vec<u8>)>,
 }
 
 impl<'c> Plan<'c> {
@@ -56,45 +92,31 @@ impl<'c> Plan<'c> {
     pub(super) fn new(rows: &impl Rows, changes: &'c [Change]) -> Result<Self, StoreError> {
         let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
         let mut plan = Self { sequence, slots: BTreeMap::new(), aside: Vec::new() };
-        for change in changes {
-            plan.add(rows, change)?;
+        for (number, change) in changes.iter().enumerate() {
+            plan.add(rows, number, change)?;
         }
-        let (mut made, mut gone) = (0u64, 0u64);
-        for slot in plan.slots.values() {
-            match (&slot.fate, slot.existed) {
-                (Fate::Written(_), false) => made += 1,
-                (Fate::Gone, true) => gone += 1,
-                _ => {}
-            }
-        }
-        let found = rows.records()?.saturating_add(made).saturating_sub(gone);
-        if made > gone && found > MAX_RECORDS {
-            return Err(StoreError::TooManyRecords { found });
-        }
-        let found = rows.asides()?.saturating_add(plan.aside.len() as u64);
-        if !plan.aside.is_empty() && found > MAX_ASIDE {
-            return Err(StoreError::TooManyAside { found });
-        }
+        plan.check(rows.totals())?;
         Ok(plan)
     }
 
-    fn add(&mut self, rows: &impl Rows, change: &'c Change) -> Result<(), StoreError> {
+    fn add(&mut self, rows: &impl Rows, number: usize, change: &'c Change) -> Result<(), StoreError> {
         let key = change.key();
         let row = key.as_row();
         if !self.slots.contains_key(key) {
-            let old = rows.record(row)?;
-            let existed = old.is_some();
-            let fate = match old {
+            let bytes = rows.record(row)?;
+            let old = bytes.as_ref().map(Vec::len);
+            let fate = match bytes {
                 Some(bytes) if envelope::open(row, &bytes).is_err() => {
-                    self.aside.push(pack(row, &bytes));
+                    self.aside.push((key, pack(Origin::Row, row, &bytes)));
                     Fate::Gone
                 }
                 Some(bytes) => Fate::Kept(bytes),
                 None => Fate::Gone,
             };
-            self.slots.insert(key, Slot { existed, fate });
+            self.slots.insert(key, Slot { old, fate, change: number });
         }
         let Some(slot) = self.slots.get_mut(key) else { return Ok(()) };
+        slot.change = number;
         slot.fate = match change {
             Change::Put(_, payload) if payload.len() > MAX_PAYLOAD_BYTES => {
                 return Err(StoreError::PayloadTooLarge { key: key.clone(), found: payload.len() });
@@ -103,9 +125,10 @@ impl<'c> Plan<'c> {
             Change::Remove(_) => Fate::Gone,
             Change::SetAside(_) => {
                 match &slot.fate {
-                    Fate::Kept(bytes) => self.aside.push(pack(row, bytes)),
+                    Fate::Kept(bytes) => self.aside.push((key, pack(Origin::Row, row, bytes))),
                     Fate::Written(payload) => {
-                        self.aside.push(pack(row, &envelope::seal(key, self.sequence, payload)));
+                        let sealed = envelope::seal(key, self.sequence, payload);
+                        self.aside.push((key, pack(Origin::Row, row, &sealed)));
                     }
                     Fate::Gone => {}
                 }
@@ -115,12 +138,48 @@ impl<'c> Plan<'c> {
         Ok(())
     }
 
+    /// Whether the bounds allow it. What does not grow is allowed, even beyond them.
+    fn check(&self, before: Totals) -> Result<(), StoreError> {
+        let mut after = before;
+        self.slots.iter().for_each(|(key, slot)| after.records.change(slot.old, slot.bytes_after(key)));
+        let (found, held) = (after.records, before.records);
+        if found.rows > held.rows
+            && found.rows > MAX_RECORDS
+            && let Some(key) = self.last(|old, new| old.is_none() && new.is_some())
+        {
+            return Err(StoreError::TooManyRecords { key, found: found.rows });
+        }
+        if found.bytes > held.bytes
+            && found.bytes > MAX_BYTES
+            && let Some(key) = self.last(|old, new| new > old)
+        {
+            return Err(StoreError::TooManyBytes { key, found: found.bytes });
+        }
+        for (key, packed) in &self.aside {
+            after.aside.change(None, Some(packed.len()));
+            let Total { rows, bytes } = after.aside;
+            if rows > MAX_ASIDE {
+                return Err(StoreError::TooManyAside { key: (*key).clone(), found: rows });
+            }
+            if bytes > MAX_ASIDE_BYTES {
+                return Err(StoreError::TooManyBytesAside { key: (*key).clone(), found: bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// The key that was changed last, of those whose rows' bytes are so before and after.
+    fn last(&self, is_so: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<RecordKey> {
+        let those = self.slots.iter().filter(|(key, slot)| is_so(slot.old, slot.bytes_after(key)));
+        those.max_by_key(|(_, slot)| slot.change).map(|(key, _)| (*key).clone())
+    }
+
     /// Whether there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
         let unchanged = |slot: &Slot<'_>| match slot.fate {
             Fate::Kept(_) => true,
             Fate::Written(_) => false,
-            Fate::Gone => !slot.existed,
+            Fate::Gone => slot.old.is_none(),
         };
         self.aside.is_empty() && self.slots.values().all(unchanged)
     }
@@ -128,10 +187,8 @@ impl<'c> Plan<'c> {
     /// Writes what is to be written.
     pub(super) fn write(&self, rows: &mut impl Rows) -> Result<(), StoreError> {
         rows.set_counter(Counter::Sequence, self.sequence)?;
-        for packed in &self.aside {
-            let number = rows.counter(Counter::Aside)?.saturating_add(1);
-            rows.set_counter(Counter::Aside, number)?;
-            rows.put_aside(number, packed)?;
+        for (_, packed) in &self.aside {
+            keep_aside(rows, packed)?;
         }
         for (key, slot) in &self.slots {
             match slot.fate {
@@ -139,12 +196,19 @@ impl<'c> Plan<'c> {
                 Fate::Written(payload) => {
                     rows.put_record(key.as_row(), &envelope::seal(key, self.sequence, payload))?;
                 }
-                Fate::Gone if slot.existed => rows.remove_record(key.as_row())?,
+                Fate::Gone if slot.old.is_some() => rows.remove_record(key.as_row())?,
                 Fate::Gone => {}
             }
         }
         Ok(())
     }
+}
+
+/// Puts a packed row among those that are aside.
+pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
+    let number = rows.counter(Counter::Aside)?.saturating_add(1);
+    rows.set_counter(Counter::Aside, number)?;
+    rows.put_aside(number, packed)
 }
 
 /// The bytes of a quarantined record.
@@ -157,7 +221,7 @@ pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>
         }
         Place::Aside(number) => {
             let packed = rows.aside(*number)?.ok_or_else(none)?;
-            Ok(unpack(&packed).map_or(&packed[..], |(_, bytes)| bytes).to_vec())
+            Ok(unpack(&packed).map_or(&packed[..], |(_, _, bytes)| bytes).to_vec())
         }
     }
 }
@@ -173,10 +237,18 @@ pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
         }
         Place::Aside(number) => {
             let packed = rows.aside(*number)?.ok_or_else(|| StoreError::NotQuarantined { id: id.clone() })?;
-            let (row, bytes) = unpack(&packed).ok_or_else(|| unreadable(Defect::NoRecord))?;
+            let (_, row, bytes) = unpack(&packed).ok_or_else(|| unreadable(Defect::NoRecord))?;
             let opened = envelope::open(row, bytes).map_err(unreadable)?;
             if rows.record(row)?.is_some() {
                 return Err(StoreError::Occupied { id: id.clone(), key: opened.key });
+            }
+            let mut records = rows.totals().records;
+            records.change(None, Some(opened.bytes));
+            if records.rows > MAX_RECORDS {
+                return Err(StoreError::TooManyRecords { key: opened.key, found: records.rows });
+            }
+            if records.bytes > MAX_BYTES {
+                return Err(StoreError::TooManyBytes { key: opened.key, found: records.bytes });
             }
             let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
             rows.set_counter(Counter::Sequence, sequence)?;
@@ -195,48 +267,97 @@ pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
     }
 }
 
-impl Loaded {
+/// What is loaded so far.
+#[derive(Default)]
+pub(super) struct Loading {
+    loaded: Loaded,
+    totals: Totals,
+}
+
+impl Loading {
     /// Adds a row of the records.
-    pub(super) fn add_record(&mut self, row: &[u8], bytes: &[u8]) {
+    pub(super) fn add_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
+        let total = &mut self.totals.records;
+        total.change(None, Some(bytes.len()));
+        within("records", total.rows, MAX_RECORDS)?;
+        within("bytes of records", total.bytes, MAX_BYTES)?;
         match envelope::open(row, bytes) {
-            Ok(opened) => self.records.push((opened.key, opened.payload.to_vec())),
-            Err(reason) => self.quarantined.push(Quarantined {
+            Ok(opened) => self.loaded.records.push((opened.key, opened.payload.to_vec())),
+            Err(reason) => self.loaded.quarantined.push(Quarantined {
                 id: QuarantineId(Place::Row(row.into())),
                 key: RecordKey::from_row(row).ok(),
                 reason,
                 bytes: bytes.len(),
             }),
         }
+        Ok(())
     }
 
     /// Adds a row that was moved aside.
-    pub(super) fn add_aside(&mut self, number: u64, packed: &[u8]) {
+    pub(super) fn add_aside(&mut self, number: u64, packed: &[u8]) -> Result<(), StoreError> {
+        let total = &mut self.totals.aside;
+        total.change(None, Some(packed.len()));
+        within("quarantined records aside", total.rows, MAX_ASIDE)?;
         let (key, reason, bytes) = match unpack(packed) {
             None => (None, Defect::NoRecord, packed.len()),
-            Some((row, bytes)) => {
-                let reason = envelope::open(row, bytes).err().unwrap_or(Defect::SetAside);
+            Some((origin, row, bytes)) => {
+                let reason = match (envelope::open(row, bytes), origin) {
+                    (Err(defect), _) => defect,
+                    (Ok(_), Origin::Row) => Defect::SetAside,
+                    (Ok(_), Origin::Salvaged) => Defect::Salvaged,
+                };
                 (RecordKey::from_row(row).ok(), reason, bytes.len())
             }
         };
-        self.quarantined.push(Quarantined { id: QuarantineId(Place::Aside(number)), key, reason, bytes });
+        let id = QuarantineId(Place::Aside(number));
+        self.loaded.quarantined.push(Quarantined { id, key, reason, bytes });
+        Ok(())
+    }
+
+    /// All of it.
+    pub(super) fn finish(self) -> Loaded {
+        self.loaded
     }
 }
 
+fn within(what: &'static str, found: u64, bound: u64) -> Result<(), StoreError> {
+    if found > bound { Err(StoreError::TooLarge { what, found, bound }) } else { Ok(()) }
+}
+
+/// Where bytes were before they were aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the row of their key.
+    Row,
+    /// In a damaged file.
+    Salvaged,
+}
+
+/// Set in the key's length of what was salvaged. No key is so long.
+const SALVAGED: u32 = 1 << 31;
+
 /// A row's key and bytes as one: the key's length (4 bytes, little-endian), the key, the bytes.
-fn pack(row: &[u8], bytes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
+pub(super) fn pack(origin: Origin, row: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mut length = u32::try_from(row.len()).unwrap_or(u32::MAX);
+    if origin == Origin::Salvaged {
+        length |= SALVAGED;
+    }
     [&length.to_le_bytes()[..], row, bytes].concat()
 }
 
-fn unpack(packed: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Where it was, its key and its bytes.
+fn unpack(packed: &[u8]) -> Option<(Origin, &[u8], &[u8])> {
     let (length, rest) = packed.split_first_chunk::<4>()?;
-    rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+    let length = u32::from_le_bytes(*length);
+    let origin = if length & SALVAGED == 0 { Origin::Row } else { Origin::Salvaged };
+    let (row, bytes) = rest.split_at_checked(usize::try_from(length & !SALVAGED).ok()?)?;
+    Some((origin, row, bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::memory::MemoryStore;
+    use crate::store::memory::{MemoryDisk, MemoryStore};
     use crate::store::{RecordKind, Store};
 
     fn key(number: u64) -> RecordKey {
@@ -251,7 +372,9 @@ mod tests {
     fn a_store_that_is_full_takes_no_new_record_but_goes_on_with_those_that_it_has() {
         let mut store = MemoryStore::default();
         match store.commit(&puts(0, MAX_RECORDS + 1)) {
-            Err(StoreError::TooManyRecords { found }) => assert_eq!(found, MAX_RECORDS + 1),
+            Err(StoreError::TooManyRecords { key: named, found }) => {
+                assert_eq!((named, found), (key(MAX_RECORDS), MAX_RECORDS + 1));
+            }
             other => panic!("{other:?}"),
         }
         assert_eq!(store.load().unwrap(), Loaded::default());
@@ -271,7 +394,9 @@ mod tests {
         store.commit(&puts(0, MAX_ASIDE + 1)).unwrap();
         let aside = |from, to| (from..to).map(|number| Change::SetAside(key(number))).collect::<Vec<_>>();
         match store.commit(&aside(0, MAX_ASIDE + 1)) {
-            Err(StoreError::TooManyAside { found }) => assert_eq!(found, MAX_ASIDE + 1),
+            Err(StoreError::TooManyAside { key: named, found }) => {
+                assert_eq!((named, found), (key(MAX_ASIDE), MAX_ASIDE + 1));
+            }
             other => panic!("{other:?}"),
         }
         store.commit(&aside(0, MAX_ASIDE)).unwrap();
@@ -283,5 +408,95 @@ mod tests {
         let quarantined = store.load().unwrap().quarantined;
         store.discard(&quarantined[0].id).unwrap();
         store.commit(&aside(MAX_ASIDE, MAX_ASIDE + 1)).unwrap();
+    }
+
+    /// Commits the group without each record that is refused, as a caller is to do.
+    fn commit_what_is_allowed(store: &mut MemoryStore, mut group: Vec<Change>) -> Vec<RecordKey> {
+        let mut refused = Vec::new();
+        while let Err(error) = store.commit(&group) {
+            assert!(!error.is_stopped(), "{error}");
+            let key = error.refused().unwrap_or_else(|| panic!("{error}")).clone();
+            assert!(error.to_string().contains(&key.to_string()), "{error}");
+            group.retain(|change| *change.key() != key);
+            refused.push(key);
+        }
+        refused
+    }
+
+    #[test]
+    fn each_refusal_names_the_record_without_which_the_others_can_be_committed() {
+        let mut store = MemoryStore::default();
+        store.commit(&puts(1, MAX_RECORDS)).unwrap();
+        let too_large = Change::Put(key(3), vec![0; MAX_PAYLOAD_BYTES + 1]);
+        let group =
+            [puts(MAX_RECORDS, MAX_RECORDS + 3), vec![too_large, Change::Put(key(1), b"new".to_vec())]];
+        let refused = commit_what_is_allowed(&mut store, group.concat());
+        assert_eq!(refused, [key(3), key(MAX_RECORDS + 2), key(MAX_RECORDS + 1)]);
+        let records = store.load().unwrap().records;
+        assert_eq!((records.len() as u64, &records[0]), (MAX_RECORDS, &(key(1), b"new".to_vec())));
+
+        let aside = (1..MAX_ASIDE).map(|number| Change::SetAside(key(number))).collect::<Vec<_>>();
+        store.commit(&aside).unwrap();
+        let row = key(MAX_ASIDE + 1);
+        store.disk().overwrite(row.as_row(), b"damaged");
+        let group = vec![
+            Change::SetAside(key(MAX_ASIDE)),
+            Change::Put(row.clone(), Vec::new()),
+            puts(1, 2).remove(0),
+        ];
+        assert_eq!(commit_what_is_allowed(&mut store, group), [row]);
+    }
+
+    #[test]
+    fn the_bytes_of_all_records_are_bounded_but_what_does_not_grow_is_allowed() {
+        let disk = MemoryDisk::default();
+        let mut store = disk.open();
+        disk.overwrite(key(0).as_row(), &vec![0; usize::try_from(MAX_BYTES).unwrap() - 200]);
+        let group = vec![Change::Put(key(1), vec![1; 100]), Change::Put(key(2), vec![2; 100])];
+        assert_eq!(commit_what_is_allowed(&mut store, group), [key(2)]);
+        store.commit(&[Change::Put(key(1), vec![3; 100])]).unwrap();
+        store.commit(&[Change::Put(key(1), vec![3; 90])]).unwrap();
+        match store.commit(&[Change::Put(key(1), vec![3; 180])]) {
+            Err(StoreError::TooManyBytes { key: named, found }) => {
+                assert_eq!((named, found), (key(1), MAX_BYTES - 200 + 24 + 9 + 180));
+            }
+            other => panic!("{other:?}"),
+        }
+        store.load().unwrap();
+
+        // Nor does releasing get past it.
+        store.commit(&[Change::SetAside(key(1)), Change::Put(key(2), vec![2; 100])]).unwrap();
+        let id = store.load().unwrap().quarantined.pop().unwrap().id;
+        let error = store.release(&id).unwrap_err();
+        assert!(
+            matches!(error, StoreError::TooManyBytes { .. }) && error.refused() == Some(&key(1)),
+            "{error}"
+        );
+        store.discard(&id).unwrap();
+        store.load().unwrap();
+
+        // Aside it is as much.
+        store.commit(&[Change::SetAside(key(0))]).unwrap();
+        disk.overwrite(key(0).as_row(), &[0; 200]);
+        let group = vec![Change::Put(key(0), Vec::new()), Change::Put(key(4), Vec::new())];
+        assert_eq!(commit_what_is_allowed(&mut store, group), [key(0)]);
+        assert_eq!(store.load().unwrap().records.len(), 2);
+    }
+
+    #[test]
+    fn a_store_beyond_the_bounds_is_not_loaded_and_says_what_is_too_much() {
+        let refused = |store: &mut MemoryStore, expected: &str| match store.load() {
+            Err(StoreError::TooLarge { what, found, bound }) => {
+                assert_eq!((what, found), (expected, bound + 1));
+            }
+            other => panic!("{other:?}"),
+        };
+        let disk = MemoryDisk::default();
+        disk.overwrite(key(0).as_row(), &vec![0; usize::try_from(MAX_BYTES).unwrap()]);
+        disk.overwrite(key(1).as_row(), &[0]);
+        refused(&mut disk.open(), "bytes of records");
+        let disk = MemoryDisk::default();
+        (0..=MAX_RECORDS).for_each(|number| disk.overwrite(key(number).as_row(), b""));
+        refused(&mut disk.open(), "records");
     }
 }

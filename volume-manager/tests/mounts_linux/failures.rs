@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use super::fuse::{FuseServer, Manner};
 use super::ground::*;
 use super::{judge, probe};
+use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
 use volume_manager::mounts::*;
 
 /// Anchors (f) 15: the server of a FUSE mount is killed under a live consumer. It is seen, and the mount can be taken away.
@@ -22,6 +24,11 @@ async fn the_death_of_a_fuse_server_is_seen() {
     let wish = Expectation::file_system(&place).fs_type("fuse");
     assert_eq!(judge(&mounts, &wish).await, Verdict::AsExpected);
     server.kill();
+    let within = mounts.inspect(&place.join("file")).await;
+    assert!(
+        matches!(within, Err(InspectError::Trouble(Trouble::Io { .. }))),
+        "no mount is there: {within:?}"
+    );
     let table = mounts.table().await.unwrap();
     let mount = table.at(&place).map(|mount| mount.id);
     assert!(mount.is_some(), "the table knows nothing of it");
@@ -34,6 +41,49 @@ async fn the_death_of_a_fuse_server_is_seen() {
     let unmount = Unmount::new(&place).unwrap().only(mount.unwrap());
     assert_eq!(mounts.unmount(&unmount).await.unwrap(), Unmounted::Unmounted);
     assert_eq!(mounts.remove(&removal).await.unwrap(), Removed::Removed);
+}
+
+/// Anchors (f) 15: a driver whose storage is out of reach for a while is as healthy as ever, and its mount is not dead.
+#[tokio::test]
+async fn an_error_of_a_live_server_does_not_make_its_mount_dead() {
+    let Some(directory) = private("failures::an_error_of_a_live_server_does_not_make_its_mount_dead") else {
+        return;
+    };
+    let mounts = mounts().await;
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let _server = FuseServer::start(&place, Manner::Fails);
+    match mounts.inspect(&place).await {
+        Err(InspectError::Trouble(Trouble::Io { source, .. })) => assert_eq!(source.raw_os_error(), Some(5)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A mount that this namespace may not take away is not taken for none, though the kernel has one word for both.
+#[tokio::test]
+async fn a_mount_that_is_locked_is_not_taken_for_none() {
+    let Some(directory) = private("failures::a_mount_that_is_locked_is_not_taken_for_none") else { return };
+    let place = directory.join("place");
+    tmpfs(&place).unwrap();
+    let unshare = ["--user", "--map-root-user", "--mount"];
+    if !Command::new("unshare").args(unshare).arg("true").status().is_ok_and(|status| status.success()) {
+        let _ = writeln!(std::io::stderr(), "not run to its end, since it needs user namespaces");
+        return;
+    }
+    let own = probe_command();
+    let mut command = unshare.into_iter().fold(ProbeCommand::new("unshare"), ProbeCommand::argument);
+    command = command.argument(own.program);
+    command = own.arguments.into_iter().fold(command, ProbeCommand::argument);
+    let mounts =
+        LinuxMounts::open(command, Settings::default().deadline(Duration::from_secs(60))).await.unwrap();
+    match mounts.unmount(&Unmount::new(&place).unwrap()).await {
+        Err(UnmountError::Trouble(Trouble::Io { source, .. })) => assert_eq!(source.raw_os_error(), Some(22)),
+        other => panic!("{other:?}"),
+    }
+    let none = directory.join("none");
+    fs::create_dir(&none).unwrap();
+    let unmount = Unmount::new(&none).unwrap();
+    assert_eq!(mounts.unmount(&unmount).await.unwrap(), Unmounted::WasNotMounted);
 }
 
 /// Anchors (f) 14: a FUSE server that never answers costs one process. Meanwhile 50 volumes are published and unpublished.
@@ -144,6 +194,63 @@ async fn a_frozen_file_system_costs_one_process() {
     mounts.unmount(&Unmount::new(&disk).unwrap()).await.unwrap();
 }
 
+/// Anchors (f) 14: however many paths of one storage are asked for, it costs a quarter of the processes that may be lost, and
+/// unmounts and other storages have theirs.
+#[tokio::test]
+async fn a_frozen_file_system_does_not_use_up_what_others_may_lose() {
+    let Some(directory) = private("failures::a_frozen_file_system_does_not_use_up_what_others_may_lose")
+    else {
+        return;
+    };
+    let settings = Settings::default().deadline(Duration::from_secs(2)).hung_processes(8);
+    let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
+    let device = LoopDevice::with_ext4(&directory);
+    let disk = directory.join("frozen");
+    mount_device(&device.0, &disk);
+    let frozen = Frozen::freeze(&disk);
+    for path in 0..20 {
+        let created = mounts.create(&Creation::directory(disk.join(path.to_string())).unwrap()).await;
+        assert!(matches!(created, Err(CreateError::Trouble(Trouble::Hung { .. }))), "{created:?}");
+    }
+    assert_eq!((mounts.hung_processes(), children()), (2, 2));
+    let healthy = directory.join("healthy");
+    assert_eq!(mounts.create(&Creation::directory(&healthy).unwrap()).await.unwrap(), Created::Made);
+    let unmount = Unmount::new(&disk).unwrap();
+    assert!(matches!(mounts.unmount(&unmount).await, Err(UnmountError::Busy { .. })), "it was tried");
+    drop(frozen);
+    until("the processes end with the thaw", || mounts.hung_processes() == 0 && children() == 0).await;
+    mounts.unmount(&unmount).await.unwrap();
+}
+
+/// Anchors (f) 14: nobody waits for ever for a turn, however many hang before.
+#[tokio::test]
+async fn who_gets_no_turn_is_told_so() {
+    let Some(directory) = private("failures::who_gets_no_turn_is_told_so") else { return };
+    let settings = Settings::default().deadline(Duration::from_secs(2)).running_processes(1);
+    let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
+    let place = directory.join("fuse");
+    fs::create_dir(&place).unwrap();
+    let server = FuseServer::start(&place, Manner::Deaf);
+    // Each takes a deadline, one after the other, and there are more of them than deadlines are waited for.
+    let count = 2 * Settings::DEADLINES_FOR_A_TURN;
+    let asked = (0..count).map(|file| {
+        let (mounts, path) = (mounts.clone(), place.join(file.to_string()));
+        tokio::spawn(async move { mounts.inspect(&path).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    let (mut hung, mut crowded) = (0, 0);
+    for answer in asked {
+        match answer.await.unwrap() {
+            Ok(Inspection { presence: Presence::Hung, .. }) => hung += 1,
+            Err(InspectError::Trouble(Trouble::Crowded { .. })) => crowded += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(hung > 0 && crowded > 0 && hung + crowded == count, "{hung} hung and {crowded} crowded");
+    assert_eq!(mounts.inspect(&directory).await.unwrap().presence, Presence::Directory);
+    drop(server);
+}
+
 /// A probe must not act after its parent is gone: its late unmount would meet the mounts of the next.
 #[tokio::test]
 async fn a_probe_that_hangs_ends_with_its_parent() {
@@ -190,15 +297,15 @@ async fn a_call_that_is_dropped_leaves_no_process() {
     mounts.create(&creation).await.unwrap();
 }
 
-/// Waits for what comes about without telling. It fails by the limit of the test run.
+/// Waits for what comes about without telling.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
+    let come_about = async {
+        while !holds() {
+            tokio::task::yield_now().await;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within a minute: {what}");
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), come_about).await;
+    assert!(waited.is_ok(), "not within a minute: {what}");
 }
 
 struct Frozen<'a>(&'a Path);

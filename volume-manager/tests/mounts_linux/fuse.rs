@@ -11,13 +11,14 @@ use rustix::mount::MountFlags;
 const MARKER: &str = "fuse-server-at";
 const INIT: u32 = 26;
 const GETATTR: u32 = 3;
+const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
 /// A server in a process of its own. Dropped, it is killed.
 pub(super) struct FuseServer {
     child: Child,
     /// Kept open, since the test harness in that process writes to it from time to time.
-    output: Box<dyn BufRead>,
+    output: Box<dyn BufRead + Send>,
 }
 
 /// What a server does with what it is asked, after it has said that it is there.
@@ -28,6 +29,8 @@ pub(super) enum Manner {
     Silent,
     /// It does not even read.
     Deaf,
+    /// It answers that its storage cannot be had (EIO), as while a link is cut.
+    Fails,
 }
 
 impl FuseServer {
@@ -75,6 +78,7 @@ pub(super) fn serve_if_asked() {
         match opcode {
             INIT => answer(&mut device, unique, 0, &init()),
             _ if mode == "Silent" => {}
+            GETATTR if mode == "Fails" => answer(&mut device, unique, -EIO, &[]),
             GETATTR => answer(&mut device, unique, 0, &attributes()),
             _ => answer(&mut device, unique, -ENOSYS, &[]),
         }

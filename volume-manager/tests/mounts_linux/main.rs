@@ -232,10 +232,13 @@ async fn meddling_from_outside_has_a_name_each() {
     let before = mounts.table().await.unwrap();
     let known = |path: &Path| path == target;
 
-    assert_eq!(held(&staging, &before, known), Verdict::AsExpected);
+    assert_eq!(held(&Staged::at(&staging), &before, known), Verdict::AsExpected);
     bind(&target, &foreign);
     let table = mounts.table().await.unwrap();
-    assert_eq!(held(&staging, &table, known), Verdict::ForeignBind { mount_points: vec![foreign.clone()] });
+    assert_eq!(
+        held(&Staged::at(&staging), &table, known),
+        Verdict::ForeignBind { mount_points: vec![foreign.clone()] }
+    );
 
     let mut changes = mounts.changes().unwrap();
     run("umount", &[staging.to_str().unwrap()]);
@@ -245,6 +248,9 @@ async fn meddling_from_outside_has_a_name_each() {
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert_eq!((lost[0].kind, lost[0].path.as_path()), (LossKind::Gone, staging.as_path()));
     assert_eq!(judge(&mounts, &wish).await, Verdict::NothingMounted(Presence::Directory));
+    let seen = identity(&mounts, &target).await;
+    let recorded = Staged::at(&staging).mount(Some(&seen));
+    assert_eq!(held(&recorded, &after, known), Verdict::ForeignBind { mount_points: vec![foreign.clone()] });
 
     fs::remove_dir(&staging).unwrap();
     assert_eq!(judge(&mounts, &wish).await, Verdict::MissingPath);
@@ -267,13 +273,13 @@ async fn a_state_directory_on_a_bound_root_holds_nothing() {
     bind(&staging, &target);
     let table = mounts.table().await.unwrap();
     assert!(table.at(&disk.join("kubelet/staging")).is_some(), "every mount is seen twice");
-    assert_eq!(held(&staging, &table, |path| path == target), Verdict::AsExpected);
+    assert_eq!(held(&Staged::at(&staging), &table, |path| path == target), Verdict::AsExpected);
     assert_eq!(judge(&mounts, &Expectation::file_system(&staging)).await, Verdict::AsExpected);
 
     let foreign = directory.join("foreign");
     bind(&staging, &foreign);
     let table = mounts.table().await.unwrap();
-    let binds = held(&staging, &table, |path| path == target);
+    let binds = held(&Staged::at(&staging), &table, |path| path == target);
     assert_eq!(binds, Verdict::ForeignBind { mount_points: vec![foreign] });
 }
 
@@ -293,8 +299,8 @@ async fn one_file_system_mounted_by_two_volumes_is_each_ones_own() {
         assert_eq!(judge(&mounts, &wish(path).identity(shared.clone())).await, Verdict::AsExpected);
     }
     let table = mounts.table().await.unwrap();
-    assert_eq!(held(&one, &table, |path| path == two), Verdict::AsExpected);
-    assert_eq!(held(&two, &table, |path| path == one), Verdict::AsExpected);
+    assert_eq!(held(&Staged::at(&one), &table, |path| path == two), Verdict::AsExpected);
+    assert_eq!(held(&Staged::at(&two), &table, |path| path == one), Verdict::AsExpected);
     assert_eq!(mounts.unmount(&Unmount::new(&one).unwrap()).await.unwrap(), Unmounted::Unmounted);
     assert_eq!(judge(&mounts, &wish(&one)).await, Verdict::NothingMounted(Presence::Directory));
     assert_eq!(judge(&mounts, &wish(&two)).await, Verdict::AsExpected);

@@ -18,15 +18,25 @@ pub(crate) struct Components {
     pub(crate) csi_sanity: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) mock_driver: PathBuf,
+    /// Built only if a leg needs it.
+    pub(crate) example_plugin: PathBuf,
+    pub(crate) volume_node: PathBuf,
     pub(crate) hub: PathBuf,
     pub(crate) agent: PathBuf,
     pub(crate) endpoint: PathBuf,
     pub(crate) hostpath_driver: PathBuf,
 }
 
+/// The Go programs of our own that are to be built.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    pub(crate) mock_driver: bool,
+    pub(crate) example_plugin: bool,
+}
+
 impl Components {
     /// Builds what is not built; seconds if nothing changed, about two minutes on two cores if nothing is there.
-    pub(crate) fn build(root: &Path, mock: bool) -> Result<Self, RealError> {
+    pub(crate) fn build(root: &Path, needs: Needs) -> Result<Self, RealError> {
         let bin = root.join("target/real/bin");
         std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
 
@@ -39,17 +49,12 @@ impl Components {
             .output();
         check("go install csi-sanity", install, NEEDS_GO)?;
 
-        let mock_driver = bin.join("mockdriver");
-        if mock {
-            table::say("building mockdriver");
-            let build = Command::new("go")
-                .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
-                .arg(&mock_driver)
-                .arg(".")
-                .env("CGO_ENABLED", "0")
-                .current_dir(root.join("tests/real/mockdriver"))
-                .output();
-            check("go build mockdriver", build, NEEDS_GO)?;
+        let (mock_driver, example_plugin) = (bin.join("mockdriver"), bin.join("exampleplugin"));
+        if needs.mock_driver {
+            go_build(root, "mockdriver", &mock_driver)?;
+        }
+        if needs.example_plugin {
+            go_build(root, "exampleplugin", &example_plugin)?;
         }
 
         table::say("building the workspace's binaries");
@@ -59,6 +64,8 @@ impl Components {
                 "--locked",
                 "--package",
                 "edge-csi-examples",
+                "--package",
+                "edge-csi-tests",
                 "--bins",
                 "--message-format",
                 "json",
@@ -70,12 +77,26 @@ impl Components {
         Ok(Self {
             csi_sanity: bin.join("csi-sanity"),
             mock_driver,
+            example_plugin,
+            volume_node: binary("volume-node")?,
             hub: binary("edge-hub")?,
             agent: binary("edge-agent")?,
             endpoint: binary("edge-csi-driver")?,
             hostpath_driver: binary("hostpath-driver")?,
         })
     }
+}
+
+fn go_build(root: &Path, module: &'static str, program: &Path) -> Result<(), RealError> {
+    table::say(&format!("building {module}"));
+    let build = Command::new("go")
+        .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
+        .arg(program)
+        .arg(".")
+        .env("CGO_ENABLED", "0")
+        .current_dir(root.join("tests/real").join(module))
+        .output();
+    check(&format!("go build {module}"), build, NEEDS_GO).map(drop)
 }
 
 /// Compares our schema with the official one, which is a Go module too.

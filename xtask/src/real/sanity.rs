@@ -53,20 +53,26 @@ pub(crate) fn run(
     let mut outcomes = once("sanity", arguments, components, scratch, logs)?;
 
     if let Some(controller) = stack.controller.as_deref() {
-        let arguments =
-            vec![flag("csi.endpoint", &unix(controller)), flag("ginkgo.focus", "Identity Service")];
-        let identity = once("identity", arguments, components, scratch, logs)?;
-        if identity.run() == 0 {
-            let path = logs.join("identity.json");
-            return Err(RealError::Report {
-                path,
-                cause: "no identity case ran".to_owned(),
-                tail: String::new(),
-            });
-        }
-        outcomes.merge(&identity);
+        outcomes.merge(&identity(controller, components, scratch, logs)?);
     }
     Ok(outcomes)
+}
+
+/// Runs the identity calls on one socket.
+pub(crate) fn identity(
+    socket: &Path,
+    components: &Components,
+    scratch: &Path,
+    logs: &Path,
+) -> Result<Outcomes, RealError> {
+    let arguments = vec![flag("csi.endpoint", &unix(socket)), flag("ginkgo.focus", "Identity Service")];
+    let identity = once("identity", arguments, components, scratch, logs)?;
+    if identity.run() == 0 {
+        let path = logs.join("identity.json");
+        let cause = "no identity case ran".to_owned();
+        return Err(RealError::Report { path, cause, tail: String::new() });
+    }
+    Ok(identity)
 }
 
 fn once(

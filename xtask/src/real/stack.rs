@@ -51,14 +51,50 @@ impl Stack {
         driver.ready("its socket", || wait::accepts(&node))?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
         if let Way::Relayed(kind) = leg.way {
-            stack.relay(leg, kind, components, certificates, scratch, logs)?;
+            let driver = driver_name(leg);
+            let named = ("--driver", format!("{driver}={}", unix(&stack.node)).into());
+            stack.relay(driver, named, kind, components, certificates, scratch, logs)?;
         }
         Ok(stack)
     }
 
+    /// The mock driver by itself.
+    pub(crate) fn mock(components: &Components, scratch: &Path, logs: &Path) -> Result<Self, RealError> {
+        let node = socket(scratch, "d.sock")?;
+        let arguments = Arguments::new().pair("--endpoint", &node).pair("--drivername", MOCK);
+        let mut driver = Process::start("driver", &components.mock_driver, arguments.0, logs)?;
+        driver.ready("its socket", || wait::accepts(&node))?;
+        Ok(Self { processes: vec![driver], node, controller: None })
+    }
+
+    /// A driver that the agent finds by its registration socket in `registry`, and the way to it.
+    pub(crate) fn registered(
+        components: &Components,
+        certificates: &Certificates,
+        registry: &Path,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<Self, RealError> {
+        std::fs::create_dir_all(registry)
+            .map_err(|cause| RealError::Folder { path: registry.to_owned(), cause })?;
+        let (node, registration) = (socket(scratch, "d.sock")?, socket(registry, REGISTRATION)?);
+        let arguments = Arguments::new()
+            .pair("--registration", &registration)
+            .pair("--endpoint", &node)
+            .pair("--drivername", REGISTERED);
+        let mut plugin = Process::start("plugin", &components.example_plugin, arguments.0, logs)?;
+        plugin.ready("its registration socket", || wait::accepts(&registration))?;
+        let mut stack = Self { processes: vec![plugin], node, controller: None };
+        let found = ("--plugins-registry", registry.into());
+        stack.relay(REGISTERED, found, LinkKind::Uds, components, certificates, scratch, logs)?;
+        Ok(stack)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the way")]
     fn relay(
         &mut self,
-        leg: Leg,
+        driver: &str,
+        found: (&str, std::ffi::OsString),
         kind: LinkKind,
         components: &Components,
         certificates: &Certificates,
@@ -82,12 +118,11 @@ impl Stack {
         };
         self.add("hub", &components.hub, hub, logs)?;
 
-        let driver = driver_name(leg);
         let agent = Arguments::new()
             .pair("--nodeid", NODE)
             .pair("--hub", &url)
             .pair("--state-dir", scratch.join("agent"))
-            .pair("--driver", format!("{driver}={}", unix(&self.node)))
+            .pair(found.0, found.1)
             .dialer(kind, certificates, &certificates.agent);
         self.add("agent", &components.agent, agent, logs)?;
 
@@ -145,10 +180,19 @@ fn start_hostpath(
 
 const HOSTPATH: &str = "hostpath.csi.edge";
 
+/// Name of the mock driver.
+pub(crate) const MOCK: &str = "mock.csi.edge";
+
+/// Name of the driver that registers.
+const REGISTERED: &str = "example.csi.edge";
+
+/// Name of its registration socket.
+pub(crate) const REGISTRATION: &str = "example-reg.sock";
+
 const fn driver_name(leg: Leg) -> &'static str {
     match leg.subject {
         Subject::Hostpath | Subject::HostpathBlock => HOSTPATH,
-        Subject::Mock => "mock.csi.edge",
+        Subject::Mock => MOCK,
     }
 }
 

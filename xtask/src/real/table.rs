@@ -9,11 +9,22 @@ use super::report::{Outcomes, State};
 /// How one leg went.
 #[derive(Debug)]
 pub(crate) struct Row {
-    leg: Leg,
+    name: String,
+    /// How csi-sanity reached the driver; none if this was no run of it.
+    way: Option<Way>,
     result: Result<Counts, NoCounts>,
     /// What is not as it should be, a line each.
     wrong: Vec<String>,
+    /// What a person may want to read of it though it is right, a line each.
+    told: Vec<String>,
     took: Duration,
+}
+
+/// Something that was looked at, in words, and whether it is as it should be.
+#[derive(Debug)]
+pub(crate) struct Fact {
+    pub(crate) words: String,
+    pub(crate) right: bool,
 }
 
 #[derive(Debug)]
@@ -44,17 +55,28 @@ impl Row {
             failed: outcomes.failed(),
             skipped: outcomes.count(State::Skipped),
         };
-        Self { leg, result: Ok(counts), wrong, took }
+        let told = Vec::new();
+        Self { name: leg.to_string(), way: Some(leg.way), result: Ok(counts), wrong, told, took }
+    }
+
+    /// An errand that went through.
+    pub(crate) fn of_errand(name: String, facts: Vec<Fact>, took: Duration) -> Self {
+        let (right, wrong): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.right);
+        let counts = Counts { passed: right.len(), failed: wrong.len(), skipped: 0 };
+        let words = |facts: Vec<Fact>| facts.into_iter().map(|fact| fact.words).collect();
+        Self { name, way: None, result: Ok(counts), wrong: words(wrong), told: words(right), took }
     }
 
     /// A leg that did not get through.
-    pub(crate) fn broken(leg: Leg, error: &RealError, took: Duration) -> Self {
-        Self { leg, result: Err(NoCounts::Broken), wrong: vec![error.to_string()], took }
+    pub(crate) fn broken(name: String, error: &RealError, took: Duration) -> Self {
+        let (wrong, told) = (vec![error.to_string()], Vec::new());
+        Self { name, way: None, result: Err(NoCounts::Broken), wrong, told, took }
     }
 
     /// A leg that this host cannot run.
     pub(crate) fn not_run(leg: Leg, reason: &str) -> Self {
-        Self { leg, result: Err(NoCounts::NotRun), wrong: vec![reason.to_owned()], took: Duration::ZERO }
+        let (name, wrong, told) = (leg.to_string(), vec![reason.to_owned()], Vec::new());
+        Self { name, way: Some(leg.way), result: Err(NoCounts::NotRun), wrong, told, took: Duration::ZERO }
     }
 
     /// Whether the whole run fails by it; `strict` if what did not run counts too.
@@ -67,17 +89,17 @@ impl Row {
 
     /// The row as text.
     pub(crate) fn line(&self) -> String {
-        let leg = self.leg.to_string();
+        let leg = &self.name;
         let seconds = self.took.as_secs_f64();
-        let verdict = match (&self.result, self.leg.way) {
+        let verdict = match (&self.result, self.way) {
             (Err(NoCounts::NotRun), _) => "not run".to_owned(),
             (Err(NoCounts::Broken), _) => "broken".to_owned(),
             (Ok(_), _) if !self.wrong.is_empty() => {
                 format!("{} cases are not as they should be", self.wrong.len())
             }
-            (Ok(counts), Way::Direct) if counts.failed > 0 => "as known".to_owned(),
-            (Ok(_), Way::Direct) => "good".to_owned(),
-            (Ok(_), Way::Relayed(_)) => "same as direct".to_owned(),
+            (Ok(counts), Some(Way::Direct)) if counts.failed > 0 => "as known".to_owned(),
+            (Ok(_), Some(Way::Direct) | None) => "good".to_owned(),
+            (Ok(_), Some(Way::Relayed(_))) => "same as direct".to_owned(),
         };
         let [passed, failed, skipped] = match &self.result {
             Ok(counts) => [counts.passed, counts.failed, counts.skipped].map(|count| count.to_string()),
@@ -92,9 +114,10 @@ pub(crate) fn print(rows: &[Row]) {
     say("");
     say("leg              passed failed skipped   seconds  result");
     rows.iter().for_each(|row| say(&row.line()));
-    for row in rows.iter().filter(|row| !row.wrong.is_empty()) {
-        say(&format!("\n{}:", row.leg));
-        row.wrong.iter().for_each(|line| say(&format!("  {line}")));
+    for row in rows.iter().filter(|row| !row.wrong.is_empty() || !row.told.is_empty()) {
+        say(&format!("\n{}:", row.name));
+        row.told.iter().for_each(|line| say(&format!("  {line}")));
+        row.wrong.iter().for_each(|line| say(&format!("  wrong: {line}")));
     }
     say("");
 }

@@ -10,7 +10,7 @@ use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::redb::{self, RedbStore, StartedOver};
-use volume_manager::store::{BootId, Change, Store};
+use volume_manager::store::{BootId, take_back_salvaged};
 
 use super::desired_file::{DesiredFile, Found, fnv_1a};
 use super::secrets::DirectorySecrets;
@@ -135,17 +135,21 @@ fn unusable(option: &str, path: &Path, error: &std::io::Error) -> Fatal {
 fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
     let (mut store, started_over) =
         redb::open_or_start_over(path, redb::Settings::default()).map_err(Fatal::runtime)?;
-    if let Some(StartedOver { reason, kept, salvaged, .. }) = started_over {
-        let records = salvaged.len();
+    if let Some(StartedOver { reason, kept, salvaged, truncated, .. }) = started_over {
         tracing::error!(
-            records,
+            salvaged,
+            truncated,
             "the store is damaged and kept as {}; what was found of its records is taken over: {reason}",
             kept.display()
         );
-        // What is out of date is put right by the mount table and the desired set, which are both compared with it.
-        let changes: Vec<Change> =
-            salvaged.into_iter().map(|found| Change::Put(found.key, found.payload)).collect();
-        store.commit(&changes).map_err(Fatal::runtime)?;
+    }
+    // What is out of date is put right by the mount table and the desired set, which are both compared with it.
+    let taken = take_back_salvaged(&mut store).map_err(Fatal::runtime)?;
+    if taken.left > 0 {
+        tracing::error!(
+            records = taken.left,
+            "salvaged records stay aside, since it cannot be told which of several is the last; their volumes are left as they are"
+        );
     }
     Ok(store)
 }

@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::super::{AbsolutePath, DeviceNumber, MountId, Presence};
+use super::super::{AbsolutePath, DeviceNumber, Inspection, MountId, Presence};
+use super::table::read_table;
 
 /// An entry and the directory that it is in. Neither can be exchanged for another while this is held.
 ///
@@ -22,8 +23,11 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 impl Entry {
     /// Follows links on the way, and none at the end.
     pub(super) fn open(path: &AbsolutePath) -> Result<Self, Errno> {
-        let parent = open_directory(path.parent())?;
-        let entry = rustix::fs::openat(&parent, path.name(), PATH | OFlags::NOFOLLOW, Mode::empty())?;
+        Self::open_in(open_directory(path.parent())?, path.name())
+    }
+
+    pub(super) fn open_in(parent: OwnedFd, name: &OsStr) -> Result<Self, Errno> {
+        let entry = rustix::fs::openat(&parent, name, PATH | OFlags::NOFOLLOW, Mode::empty())?;
         Ok(Self { parent, entry })
     }
 
@@ -35,25 +39,49 @@ impl Entry {
 
     /// What it is. Asks the server of the file system, however sure the kernel's cache is.
     pub(super) fn presence(&self) -> Result<Presence, Errno> {
-        presence(self.entry.as_fd())
+        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC;
+        match rustix::fs::statx(&self.entry, "", flags, StatxFlags::TYPE | StatxFlags::SIZE) {
+            Ok(found) => Ok(kind(&found)),
+            Err(errno) if is_dead(errno) && self.mount()?.is_some() => {
+                Ok(Presence::Dead { errno: errno.raw_os_error() })
+            }
+            Err(errno) => Err(errno),
+        }
     }
+}
+
+/// What is at a path, and in which mount.
+pub(super) fn inspect(path: &AbsolutePath) -> Result<Inspection, Errno> {
+    let parent = match open_directory(path.parent()) {
+        Ok(parent) => parent,
+        Err(Errno::NOENT) => return Ok(Inspection::of(Presence::Missing)),
+        // Whatever is dead on the way says nothing of what is at the path.
+        Err(errno) => return Err(errno),
+    };
+    let at = real_path(&parent);
+    match Entry::open_in(parent, path.name()) {
+        Ok(entry) => {
+            let mount = entry.mount()?;
+            Ok(Inspection { presence: entry.presence()?, mount })
+        }
+        Err(Errno::NOENT) => Ok(Inspection::of(Presence::Missing)),
+        // A share whose server has forgotten it cannot even be opened; the table knows whether it is one.
+        Err(errno) if is_dead(errno) => {
+            let table = read_table().map_err(|_| errno)?;
+            let mount = table.at(&at?.join(path.name())).ok_or(errno)?.id;
+            Ok(Inspection::mounted(Presence::Dead { errno: errno.raw_os_error() }, mount))
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The path of what is held, without links, as the mount table has it.
+fn real_path(held: &OwnedFd) -> Result<PathBuf, Errno> {
+    std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(|error| number_of(&error))
 }
 
 pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, PATH | OFlags::DIRECTORY, Mode::empty())
-}
-
-pub(super) fn open_in(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(directory, name, PATH | OFlags::NOFOLLOW, Mode::empty())
-}
-
-pub(super) fn presence(entry: BorrowedFd<'_>) -> Result<Presence, Errno> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC;
-    match rustix::fs::statx(entry, "", flags, StatxFlags::TYPE | StatxFlags::SIZE) {
-        Ok(found) => Ok(kind(&found)),
-        Err(errno) if is_dead(errno) => Ok(Presence::Dead { errno: errno.raw_os_error() }),
-        Err(errno) => Err(errno),
-    }
 }
 
 fn kind(found: &Statx) -> Presence {
@@ -68,29 +96,20 @@ fn kind(found: &Statx) -> Presence {
     }
 }
 
-/// Whether an error means that the server of a mount is gone, or that its connection is.
-pub(super) fn is_dead(errno: Errno) -> bool {
-    [
-        Errno::NOTCONN,
-        Errno::STALE,
-        Errno::SHUTDOWN,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::CONNABORTED,
-        Errno::CONNRESET,
-        Errno::TIMEDOUT,
-        Errno::IO,
-        Errno::REMOTEIO,
-        Errno::NODEV,
-        Errno::NXIO,
-    ]
-    .contains(&errno)
+/// Whether an error means that the connection of a mount to its server has ended for good. Others pass: a driver may answer
+/// EIO or ETIMEDOUT while the link to its storage is cut, and its mount is as healthy as ever.
+fn is_dead(errno: Errno) -> bool {
+    [Errno::NOTCONN, Errno::STALE, Errno::SHUTDOWN, Errno::CONNABORTED].contains(&errno)
 }
 
 /// From `fdinfo`, which every kernel has, asks no server, and so also answers for a mount that is dead.
 fn mount_of(descriptor: BorrowedFd<'_>) -> Result<MountId, Errno> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        .map_err(|error| number_of(&error))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     id.and_then(|id| id.trim().parse().ok()).map(MountId::new).ok_or(Errno::NOSYS)
+}
+
+fn number_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

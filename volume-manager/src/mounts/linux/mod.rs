@@ -13,14 +13,18 @@ pub mod probe;
 #[cfg(feature = "runtime")]
 mod process;
 #[cfg(feature = "runtime")]
+mod reading;
+#[cfg(feature = "runtime")]
 mod reaping;
 #[cfg(feature = "runtime")]
 mod settings;
 #[cfg(feature = "runtime")]
-mod suspects;
+mod storage;
 #[cfg(feature = "runtime")]
 mod system;
 mod table;
+#[cfg(feature = "runtime")]
+mod turns;
 
 #[cfg(feature = "runtime")]
 pub use settings::{InvalidSettings, ProbeCommand, Settings};

@@ -2,20 +2,21 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::super::Trouble;
 use super::probe::{Answer, Request};
+use super::reading::Reading;
 use super::reaping::{Reaping, Walk, end_of};
 use super::settings::{ProbeCommand, Settings};
-use super::suspects::Suspects;
+use super::storage::Storage;
+use super::turns::Turns;
 
 /// How long a process that was killed is waited for before it counts as one that cannot be killed.
 const GRACE: Duration = Duration::from_millis(200);
@@ -28,18 +29,18 @@ const LATER: Duration = Duration::from_secs(1);
 pub(super) struct Probes {
     command: ProbeCommand,
     deadline: Duration,
-    running: Semaphore,
-    suspects: Suspects,
+    turns: Turns,
+    tables: Arc<Reading>,
     reaping: Arc<Reaping>,
 }
 
 impl Probes {
-    pub(super) fn new(command: ProbeCommand, settings: &Settings) -> Self {
+    pub(super) fn new(command: ProbeCommand, settings: &Settings, tables: Arc<Reading>) -> Self {
         Self {
             command,
             deadline: settings.deadline,
-            running: Semaphore::new(settings.running),
-            suspects: Suspects::new(settings.running),
+            turns: Turns::new(settings.running),
+            tables,
             reaping: Arc::new(Reaping::new(settings.hung)),
         }
     }
@@ -55,19 +56,18 @@ impl Probes {
 
     /// Has one request carried out. If this is dropped, the process is killed.
     pub(super) async fn ask(&self, request: &Request) -> Result<Answer, Trouble> {
-        let walk = Walk {
-            paths: request.paths().into_iter().map(Path::to_owned).collect(),
-            unmounts: matches!(request, Request::Unmount(_)),
-        };
+        let walk = self.walk(request).await;
         self.reaping.admit(&walk)?;
-        let _turn = self.suspects.turn(&walk.paths).await;
-        let _permit = self.running.acquire().await.map_err(|error| self.wrong(error))?;
+        let patience = self.deadline.saturating_mul(Settings::DEADLINES_FOR_A_TURN);
+        let Ok(_turn) = timeout(patience, self.turns.turn(&walk)).await else {
+            return Err(Trouble::Crowded { path: walk.first().to_owned(), waited: patience });
+        };
         // Another of the same path may have hung while this one waited.
         self.reaping.admit(&walk)?;
         let mut probe = self.start(request, walk).await?;
         match timeout(self.deadline, probe.answer()).await {
             Ok(Ok((Some(answer), _))) => {
-                self.suspects.clear(&probe.walk.paths);
+                self.turns.clear(&probe.walk);
                 Ok(answer)
             }
             Ok(Ok((None, status))) => Err(self.wrong(format!("it ended ({status}) and gave no answer"))),
@@ -75,11 +75,25 @@ impl Probes {
             Err(_) if *request == Request::Hello => Err(self.wrong("it does not answer")),
             Err(_) => {
                 let path = probe.walk.first().to_owned();
-                self.suspects.suspect(&probe.walk.paths);
+                self.turns.suspect(&probe.walk);
                 probe.end_now().await;
                 Err(Trouble::Hung { path })
             }
         }
+    }
+
+    async fn walk(&self, request: &Request) -> Walk {
+        let paths: Vec<PathBuf> = request.paths().into_iter().map(Path::to_owned).collect();
+        let mut storages = Vec::new();
+        // Where the table is not known, only the paths tell what hangs together.
+        if !paths.is_empty()
+            && let Ok(table) = self.tables.table().await
+        {
+            storages.extend(paths.iter().filter_map(|path| table.covering(path)).map(Storage::of));
+            storages.sort();
+            storages.dedup();
+        }
+        Walk { paths, storages, unmounts: matches!(request, Request::Unmount(_)) }
     }
 
     async fn start(&self, request: &Request, walk: Walk) -> Result<Probe, Trouble> {

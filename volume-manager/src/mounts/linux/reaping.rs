@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
@@ -11,6 +12,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use super::super::Trouble;
+use super::storage::Storage;
+
+/// How often it is asked whether a process has ended, if nothing tells of it.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The end of a process, to be waited for.
 #[allow(deprecated, reason = "sound for an owned descriptor; what replaces it is unsafe")]
@@ -19,10 +24,24 @@ pub(super) fn end_of(child: &Child) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
+/// Waits until a process has ended, and takes its end. Asks again and again where no descriptor is to be had for
+/// being told: what is not asked stays in the process table.
+async fn collect(child: &mut Child, end_of: impl Fn(&Child) -> std::io::Result<AsyncFd<OwnedFd>>) {
+    // An error means that it is no child any more.
+    while let Ok(None) = child.try_wait() {
+        match end_of(child) {
+            Ok(end) if end.readable().await.is_ok() => {}
+            _ => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
 /// What a process walks. One that unmounts is let onto a path on which another hangs, since that is what may end it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Walk {
     pub(super) paths: Vec<PathBuf>,
+    /// What is asked on the way, in order and each once. Empty if the mount table is not known.
+    pub(super) storages: Vec<Storage>,
     pub(super) unmounts: bool,
 }
 
@@ -52,7 +71,8 @@ impl Reaping {
         Self { limit, left: Mutex::default() }
     }
 
-    /// Whether one more process may be tried.
+    /// Whether one more process may be tried. Of one storage a quarter of those that are allowed may hang, so that the others
+    /// have theirs. Unmounts are counted by themselves and only as a whole.
     pub(super) fn admit(&self, walk: &Walk) -> Result<(), Trouble> {
         let left = self.left();
         let alike = || left.processes.iter().filter(|(_, hung)| hung.unmounts == walk.unmounts);
@@ -60,7 +80,13 @@ impl Reaping {
         if let Some(path) = walk.paths.iter().find(hangs) {
             return Err(Trouble::Hung { path: path.clone() });
         }
-        if left.processes.len() >= self.limit {
+        let of_one = (self.limit / 4).max(1);
+        let is_full =
+            |storage: &Storage| alike().filter(|(_, hung)| hung.storages.contains(storage)).count() >= of_one;
+        if !walk.unmounts && walk.storages.iter().any(is_full) {
+            return Err(Trouble::Hung { path: walk.first().to_owned() });
+        }
+        if alike().count() >= self.limit {
             return Err(Trouble::TooManyHung { limit: self.limit });
         }
         Ok(())
@@ -76,10 +102,7 @@ impl Reaping {
         let Ok(runtime) = Handle::try_current() else { return };
         let entry = Entry { id: self.enter(walk), reaping: Arc::clone(self) };
         runtime.spawn(async move {
-            if let Ok(end) = end_of(&child) {
-                let _ = end.readable().await;
-            }
-            let _ = child.try_wait();
+            collect(&mut child, end_of).await;
             drop(entry);
         });
     }
@@ -112,5 +135,43 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.reaping.left().processes.retain(|(id, _)| *id != self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::DeviceNumber;
+    use super::*;
+
+    fn walk(path: &str, minor: u32) -> Walk {
+        let storages = vec![Storage::Device(DeviceNumber { major: 0, minor })];
+        Walk { paths: vec![path.into()], storages, unmounts: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_collected_also_where_no_descriptor_is_left() {
+        let stdin = std::process::Stdio::piped();
+        let mut child = std::process::Command::new("cat").stdin(stdin).spawn().unwrap();
+        child.kill().unwrap();
+        collect(&mut child, |_| Err(rustix::io::Errno::MFILE.into())).await;
+        assert!(child.try_wait().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_storage_that_hangs_uses_up_its_quarter_and_not_what_the_others_may() {
+        let reaping = Reaping::new(8);
+        for path in ["/a", "/b"] {
+            reaping.admit(&walk(path, 1)).unwrap();
+            reaping.enter(walk(path, 1));
+        }
+        assert!(
+            matches!(reaping.admit(&walk("/c", 1)), Err(Trouble::Hung { path }) if path == Path::new("/c"))
+        );
+        reaping.admit(&walk("/d", 2)).unwrap();
+        for minor in 2..8 {
+            reaping.enter(walk("/x", minor));
+        }
+        assert!(matches!(reaping.admit(&walk("/e", 9)), Err(Trouble::TooManyHung { limit: 8 })));
+        reaping.admit(&Walk { unmounts: true, ..walk("/a", 1) }).unwrap();
     }
 }

@@ -80,14 +80,22 @@ impl Settings {
     /// The most processes of a kind.
     pub const MAX_PROCESSES: usize = 1024;
 
+    /// How many deadlines an operation waits for its turn before it is refused as crowded out.
+    pub const DEADLINES_FOR_A_TURN: u32 = 4;
+
     /// After what time an operation counts as hung. Default: 5 s, and then up to 0.2 s more for the process to end.
+    ///
+    /// The mount table has to be read within it too. So an answer of any kind comes within 6 deadlines and 0.2 s: one for
+    /// the table, [`Self::DEADLINES_FOR_A_TURN`] for a turn, and one for the operation.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// How many operations run at the same time; more wait in the order in which they came. Default: 16.
+    /// How many operations run at the same time, and besides how many unmounts. Default: 16. More wait for a turn: on one
+    /// storage (a device, or all shares of one server) run half of them at most, and on all those together that hung
+    /// the last time a quarter.
     #[must_use]
     pub fn running_processes(mut self, running: usize) -> Self {
         self.running = running;
@@ -95,7 +103,8 @@ impl Settings {
     }
 
     /// How many processes may be left behind that cannot be killed, since they hang deep in the kernel. Default: 64.
-    /// On a path on which one hangs, nothing more is tried until it has ended.
+    /// One storage may have a quarter of them. On a path on which one hangs, nothing more is tried until it has ended.
+    /// Unmounts are counted by themselves, up to the same number.
     #[must_use]
     pub fn hung_processes(mut self, hung: usize) -> Self {
         self.hung = hung;

@@ -14,6 +14,7 @@ use super::super::{
 use super::changes::Changes;
 use super::probe::{Answer, Request};
 use super::process::Probes;
+use super::reading::Reading;
 use super::settings::{InvalidSettings, ProbeCommand, Settings};
 use super::table::TableReader;
 
@@ -24,7 +25,7 @@ use super::table::TableReader;
 #[derive(Debug, Clone)]
 pub struct LinuxMounts {
     probes: Arc<Probes>,
-    table: Arc<Mutex<TableReader>>,
+    tables: Arc<Reading>,
 }
 
 impl LinuxMounts {
@@ -35,8 +36,12 @@ impl LinuxMounts {
     pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
         settings.check()?;
         let table = TableReader::open().map_err(TableError::Read)?;
-        let mounts =
-            Self { probes: Arc::new(Probes::new(command, &settings)), table: Arc::new(Mutex::new(table)) };
+        let table = Mutex::new(table);
+        // Nothing of the reader is left half done by a panic: it has no table then and reads anew.
+        let read = move || table.lock().unwrap_or_else(PoisonError::into_inner).table();
+        let tables = Arc::new(Reading::new(settings.deadline, read));
+        let probes = Arc::new(Probes::new(command, &settings, Arc::clone(&tables)));
+        let mounts = Self { probes, tables };
         mounts.table().await?;
         match mounts.probes.ask(&Request::Hello).await? {
             Answer::Hello => Ok(mounts),
@@ -83,11 +88,7 @@ pub enum OpenError {
 #[async_trait]
 impl Mounts for LinuxMounts {
     async fn table(&self) -> Result<Arc<MountTable>, TableError> {
-        let reader = Arc::clone(&self.table);
-        // Nothing of the reader is left half done by a panic: it has no table then and reads anew.
-        let read = move || reader.lock().unwrap_or_else(PoisonError::into_inner).table();
-        let read = tokio::task::spawn_blocking(read);
-        read.await.unwrap_or_else(|error| Err(TableError::Read(io::Error::other(error))))
+        self.tables.table().await
     }
 
     async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {

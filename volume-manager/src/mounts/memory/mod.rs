@@ -124,7 +124,8 @@ impl MemoryMounts {
         self.tree().destroy(path).map_err(Refusal::into_io)
     }
 
-    /// From now on what looks into the file system gets this error, as when its server was killed (107, ENOTCONN).
+    /// From now on what looks into the file system gets this error, as when its server was killed (107, ENOTCONN). An
+    /// error that may pass, as 5 (EIO), fails an inspection and does not make the mount count as dead.
     pub fn kill(&self, fs: MemoryFileSystem, errno: i32) {
         self.tree().set_state(fs, tree::State::Dead(errno));
     }

@@ -14,6 +14,9 @@ pub(super) mod errno {
     pub(in super::super) const EINVAL: i32 = 22;
     pub(in super::super) const EROFS: i32 = 30;
     pub(in super::super) const ETIMEDOUT: i32 = 110;
+
+    /// Those by which a mount counts as dead: ENOTCONN, ESTALE, ECONNABORTED, ESHUTDOWN.
+    pub(in super::super) const DEAD: [i32; 4] = [107, 116, 103, 108];
 }
 
 /// Why the tree refuses.
@@ -36,6 +39,7 @@ impl Refusal {
         io::Error::from_raw_os_error(match self {
             Self::Errno(errno) => errno,
             Self::Hung => errno::ETIMEDOUT,
+            Self::Found(Presence::Dead { errno }) => errno,
             Self::Found(_) => errno::EEXIST,
             Self::NotMounted | Self::AnotherMount { .. } => errno::EINVAL,
         })

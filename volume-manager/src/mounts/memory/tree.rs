@@ -107,16 +107,21 @@ impl Tree {
         let place = match self.follow(path) {
             Ok(place) => place,
             Err(Refusal::Errno(errno::ENOENT)) => return Ok(Inspection::of(Presence::Missing)),
-            // A path through a dead or hanging file system is as dead as the file system.
             Err(Refusal::Hung) => return Ok(Inspection::of(Presence::Hung)),
-            Err(Refusal::Found(dead @ Presence::Dead { .. })) => return Ok(Inspection::of(dead)),
+            // What is dead on the way says nothing of what is at the path.
+            Err(Refusal::Found(Presence::Dead { errno })) => return Err(Refusal::Errno(errno)),
             Err(other) => return Err(other),
         };
         let presence = match self.entry(&place) {
             Ok(entry) => entry.presence(),
             Err(Refusal::Errno(errno::ENOENT)) => Presence::Missing,
             Err(Refusal::Hung) => return Ok(Inspection::of(Presence::Hung)),
-            Err(Refusal::Found(dead)) => dead,
+            Err(Refusal::Found(dead @ Presence::Dead { errno })) => {
+                if !place.is_mount_root || !errno::DEAD.contains(&errno) {
+                    return Err(Refusal::Errno(errno));
+                }
+                dead
+            }
             Err(other) => return Err(other),
         };
         let mount = place.is_mount_root.then_some(place.mount);

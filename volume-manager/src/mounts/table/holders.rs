@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::Mount;
+use super::super::{DeviceNumber, Mount, MountIdentity};
 use super::MountTable;
 
 /// What another mount of a file system has to do with the one asked about.
@@ -12,7 +12,8 @@ pub enum Kinship {
     /// It keeps the file system in use: a bind of it, or another mount of the same device.
     Bind,
     /// It is of the same network share, which the kernel keeps as one file system however often it is mounted. It may
-    /// have been mounted by itself, for another volume or by an administrator, and then holds nothing of this one.
+    /// have been mounted by itself, for another volume or by an administrator, and then holds nothing of this one. Told only
+    /// where both are in groups of mounts, and in different ones.
     SameShare,
 }
 
@@ -33,18 +34,48 @@ impl MountTable {
     /// Who else holds the file system of `mount`, without the mount points that are `known`: the targets of the volume, and
     /// what the records of the other volumes account for.
     ///
-    /// Left out besides is what is no holder though it looks like one: what shows more of the file system, such as the host's
-    /// own disk of which a driver has bound a directory; and the same mount, seen a second time because the
-    /// directory that it is in is itself bind-mounted elsewhere, and mounts spread. Such a mirror comes and goes with its
-    /// original.
-    pub fn holders<'a>(&'a self, mount: &'a Mount, known: impl Fn(&Path) -> bool) -> Vec<Holder<'a>> {
+    /// Left out besides is what is no holder though it looks like one. The same mount, seen a second time because the
+    /// directory that it is in is itself bind-mounted elsewhere, and mounts spread: such a mirror comes and goes with its
+    /// original. And the mount of a greater part, such as the node's own disk, of which a driver has staged a directory:
+    /// it shows the volume whether that is staged or not.
+    pub fn holders<'a>(&'a self, mount: &Mount, known: impl Fn(&Path) -> bool) -> Vec<Holder<'a>> {
+        let known = |path: &Path| path == mount.mount_point || known(path);
+        let identity = MountIdentity::of(mount);
+        self.foreign(&identity, known, |other| kinship(other, mount))
+    }
+
+    /// Who holds a file system of which a mount was seen that may be gone. Nothing tells then who of one share was
+    /// mounted by itself, so each counts as a [`Kinship::Bind`].
+    pub(in super::super) fn holders_of<'a>(
+        &'a self,
+        identity: &MountIdentity,
+        known: impl Fn(&Path) -> bool,
+    ) -> Vec<Holder<'a>> {
+        self.foreign(identity, known, |_| Kinship::Bind)
+    }
+
+    /// Who has the file system on a block device mounted.
+    pub(in super::super) fn holders_on<'a>(
+        &'a self,
+        device: DeviceNumber,
+        known: impl Fn(&Path) -> bool,
+    ) -> Vec<Holder<'a>> {
+        let foreign = self.of_device(device).filter(|mount| !known(&mount.mount_point));
+        foreign.map(|mount| Holder { mount, kinship: Kinship::Bind }).collect()
+    }
+
+    fn foreign<'a>(
+        &'a self,
+        identity: &MountIdentity,
+        known: impl Fn(&Path) -> bool,
+        kinship: impl Fn(&Mount) -> Kinship,
+    ) -> Vec<Holder<'a>> {
         let kin: Vec<&Mount> =
-            self.of_device(mount.device).filter(|other| other.root.starts_with(&mount.root)).collect();
-        let accounted = |other: &Mount| other.mount_point == mount.mount_point || known(&other.mount_point);
-        let ours: Vec<&Mount> = kin.iter().copied().filter(|other| accounted(other)).collect();
-        let foreign = kin.into_iter().filter(|other| !accounted(other));
+            self.of_device(identity.device).filter(|other| is_part(other, identity)).collect();
+        let ours: Vec<&Mount> = kin.iter().copied().filter(|other| known(&other.mount_point)).collect();
+        let foreign = kin.into_iter().filter(|other| !known(&other.mount_point));
         let foreign = foreign.filter(|other| !ours.iter().any(|own| self.is_mirror(other, own)));
-        foreign.map(|other| Holder { mount: other, kinship: kinship(other, mount) }).collect()
+        foreign.map(|mount| Holder { mount, kinship: kinship(mount) }).collect()
     }
 
     /// Whether two mounts are one, which was spread from one directory to another that is a bind of it.
@@ -60,6 +91,12 @@ impl MountTable {
     }
 }
 
+/// Whether a mount of the device shows what another showed, or a part of it.
+fn is_part(other: &Mount, identity: &MountIdentity) -> bool {
+    // The number of a file system without a device goes to the next when it is gone.
+    other.fs_type == identity.fs_type && other.root.starts_with(&identity.root)
+}
+
 /// Whether mounts spread from the one to the other.
 fn are_kin(one: &Mount, other: &Mount) -> bool {
     let groups = |mount: &Mount| [mount.peer_group, mount.master_group];
@@ -68,11 +105,8 @@ fn are_kin(one: &Mount, other: &Mount) -> bool {
 
 fn kinship(other: &Mount, mount: &Mount) -> Kinship {
     let share = SHARES.iter().any(|share| mount.fs_type == *share);
-    // A bind joins the group of what it is a bind of; a mount made by itself gets a group of its own. Without groups
-    // nothing tells them apart, and only the caller's records do.
-    if share && other.root == mount.root && !are_kin(other, mount) {
-        Kinship::SameShare
-    } else {
-        Kinship::Bind
-    }
+    // A bind joins the group of what it is a bind of; a mount made by itself gets a group of its own. Where one of them
+    // has none, as under private propagation, nothing tells them apart, and only the caller's records do.
+    let told_apart = other.spreads() && mount.spreads() && !are_kin(other, mount);
+    if share && told_apart { Kinship::SameShare } else { Kinship::Bind }
 }

@@ -38,7 +38,8 @@ pub struct Loss {
 
 /// Which of the watched paths had a mount before and have it no more.
 ///
-/// A mount of the same part of the same file system in its place, under another id, is no loss: somebody healed it.
+/// A mount of the same part of the same file system in its place, under another id or of a source that is worded otherwise,
+/// is no loss: somebody healed it.
 pub fn losses<'a>(
     before: &MountTable,
     after: &MountTable,
@@ -52,7 +53,7 @@ pub fn losses<'a>(
             Some(now) if now.id != was.id && after.stack(path).iter().any(|mount| mount.id == was.id) => {
                 LossKind::Covered
             }
-            Some(now) if MountIdentity::of(now) != MountIdentity::of(was) => LossKind::Replaced,
+            Some(now) if !MountIdentity::of(was).is_of(now) => LossKind::Replaced,
             Some(now) if now.is_read_only() && !was.is_read_only() => LossKind::TurnedReadOnly,
             Some(_) => return None,
         };

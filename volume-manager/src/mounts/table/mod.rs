@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub use holders::{Holder, Kinship};
 pub use losses::{Loss, LossKind, losses};
 
-use super::{DeviceNumber, Mount, MountId, MountIdentity};
+use super::{DeviceNumber, Mount, MountId};
 
 /// The mounts of one moment, as `/proc/self/mountinfo` has them. Paths are as the kernel knows them: without symbolic
 /// links, and seen from the root directory of the process.
@@ -194,9 +194,15 @@ impl MountTable {
         self.by_device.get(&device).into_iter().flatten().map(|&index| &self.mounts[index])
     }
 
-    /// Every mount of the same part of the same file system.
-    pub fn of_identity<'a>(&'a self, identity: &'a MountIdentity) -> impl Iterator<Item = &'a Mount> {
-        self.of_device(identity.device).filter(move |mount| mount.root == identity.root)
+    /// Every mount exactly at a path, also those that others cover or hide, in the order of the table.
+    pub(super) fn exactly_at(&self, path: &Path) -> impl Iterator<Item = &Mount> {
+        self.by_point.get(path).into_iter().flatten().map(|&index| &self.mounts[index])
+    }
+
+    /// The mount that a path is in, whether it is there or not: the one at it, or at the nearest directory above.
+    #[must_use]
+    pub fn covering(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|path| self.at(path))
     }
 
     /// The mount that another is mounted on.

@@ -5,7 +5,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::{DeviceNumber, Inspection, Mount, MountId, MountIdentity, MountTable, Presence};
+use super::{DeviceNumber, Holder, Inspection, Kinship, Mount, MountId, MountIdentity, MountTable, Presence};
 
 /// What a record says should be at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -114,6 +114,23 @@ pub enum Verdict {
     AsExpected,
     /// A mount should be there and none is, over what is given.
     NothingMounted(Presence),
+    /// The table has no mount there, and nobody looked at the path, without which nothing more can be said. The table
+    /// has paths without symbolic links: only of a path that was found in it before is this the loss of a mount.
+    NotLookedAt,
+    /// The right mount is there as it should be, and another one lies on it. It is not lost: to undo it would take away
+    /// what lies above, which is not ours.
+    Covered {
+        /// The right one.
+        mount: MountId,
+        /// The one that lies on top.
+        by: MountId,
+    },
+    /// A mount is at the path, and one of a directory above hides it. If something should be mounted there, it is that;
+    /// if nothing should, it is still mounted, and no call for the path reaches it.
+    Hidden {
+        /// The one that is hidden.
+        mount: MountId,
+    },
     /// A mount should be there, and the path itself is missing.
     MissingPath,
     /// Another file system is mounted there, or another part of it, or another device is there.
@@ -153,7 +170,12 @@ pub enum Verdict {
         mount: MountId,
     },
     /// Nothing is mounted, as it should be, and an empty place or leftover is still there.
+    ///
+    /// A symbolic link is one too, whatever it points to: no block volume counts as published by a link, so a link
+    /// holds none.
     Leftover(Presence),
+    /// A block device is there that should be gone: a volume is published by such a node without any mount.
+    DeviceLeft(DeviceNumber),
     /// A file is where a device should be. What is written to it lands on the node's own disk (longhorn/longhorn#8009).
     RegularFileAtTarget {
         /// How many bytes it has.
@@ -206,7 +228,9 @@ impl Verdict {
     pub fn safe_action(&self) -> SafeAction {
         match self {
             Self::AsExpected | Self::ShareUsedElsewhere { .. } => SafeAction::GoOn,
-            Self::NothingMounted(_) | Self::MissingPath | Self::StillMounted { .. } => SafeAction::RepeatCall,
+            Self::NothingMounted(_) | Self::MissingPath | Self::StillMounted { .. } | Self::DeviceLeft(_) => {
+                SafeAction::RepeatCall
+            }
             Self::AnotherDevice { .. }
             | Self::AnotherRoot { .. }
             | Self::AnotherType { .. }
@@ -217,67 +241,66 @@ impl Verdict {
                 SafeAction::RemoveSafely
             }
             Self::ForeignBind { .. } => SafeAction::WaitForHolder,
-            Self::Leftover(_) | Self::RegularFileAtTarget { .. } | Self::UnfitTarget(_) => {
-                SafeAction::LeaveAlone
-            }
-            Self::Unreachable => SafeAction::AskAgain,
+            Self::Leftover(_)
+            | Self::RegularFileAtTarget { .. }
+            | Self::UnfitTarget(_)
+            | Self::Covered { .. }
+            | Self::Hidden { .. } => SafeAction::LeaveAlone,
+            Self::Unreachable | Self::NotLookedAt => SafeAction::AskAgain,
         }
-    }
-
-    /// Whether a file system is mounted at the path, right or not.
-    #[must_use]
-    pub fn is_mounted(&self) -> bool {
-        !matches!(
-            self,
-            Self::NothingMounted(_)
-                | Self::MissingPath
-                | Self::Leftover(_)
-                | Self::RegularFileAtTarget { .. }
-                | Self::UnfitTarget(_)
-        )
     }
 }
 
 /// Holds the record, the mount table and the path against each other.
 ///
 /// `inspection` is not needed where the table alone decides, and then costs nothing: a file system that is expected and
-/// in the table as expected. Without it, a dead or hanging mount is not noticed.
+/// in the table as expected. Without it, a dead or hanging mount is not noticed; where it would decide, the answer
+/// is [`Verdict::NotLookedAt`].
 #[must_use]
 pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option<&Inspection>) -> Verdict {
     let path = &expectation.path;
     let mount = mount_at(path, table, inspection);
     let presence = inspection.map(|inspection| inspection.presence);
-    match presence {
-        Some(Presence::Hung) => return Verdict::Unreachable,
-        Some(Presence::Dead { errno }) => return Verdict::DeadMount { errno },
-        _ => {}
+    if presence == Some(Presence::Hung) {
+        return Verdict::Unreachable;
+    }
+    // Before all that is said of what is seen there, since that is another mount then.
+    if let Some(beneath) = beneath(expectation, mount, table) {
+        return beneath;
+    }
+    if let Some(Presence::Dead { errno }) = presence {
+        return Verdict::DeadMount { errno };
     }
     match &expectation.expected {
         Expected::Nothing => match (mount, presence) {
             (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
-            (None, None | Some(Presence::Missing)) => Verdict::AsExpected,
+            (None, None) => Verdict::NotLookedAt,
+            (None, Some(Presence::Missing)) => Verdict::AsExpected,
+            (None, Some(Presence::BlockDevice(device))) => Verdict::DeviceLeft(device),
             (None, Some(found)) => Verdict::Leftover(found),
         },
         Expected::EmptyPlace => match (mount, presence) {
             (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
-            (None, None | Some(Presence::Directory)) => Verdict::AsExpected,
+            (None, None) => Verdict::NotLookedAt,
+            (None, Some(Presence::Directory)) => Verdict::AsExpected,
             (None, Some(Presence::Missing)) => Verdict::MissingPath,
             (None, Some(found)) => Verdict::UnfitTarget(found),
         },
         Expected::BlockDevice { device } => match presence {
+            None => Verdict::NotLookedAt,
             Some(Presence::BlockDevice(found)) => match device {
                 Some(expected) if *expected != found => Verdict::AnotherDevice { expected: *expected, found },
                 _ => stacked(mount, table).unwrap_or(Verdict::AsExpected),
             },
             Some(Presence::RegularFile { size }) => Verdict::RegularFileAtTarget { size },
-            None | Some(Presence::Missing) => Verdict::MissingPath,
+            Some(Presence::Missing) => Verdict::MissingPath,
             Some(found) => Verdict::UnfitTarget(found),
         },
         Expected::FileSystem { .. } => match (mount, presence) {
             (Some(mount), _) => compare(&expectation.expected, mount)
                 .or_else(|| stacked(Some(mount), table))
                 .unwrap_or(Verdict::AsExpected),
-            (None, None) => Verdict::NothingMounted(Presence::Directory),
+            (None, None) => Verdict::NotLookedAt,
             (None, Some(Presence::Missing)) => Verdict::MissingPath,
             (None, Some(Presence::RegularFile { size })) => Verdict::RegularFileAtTarget { size },
             (None, Some(Presence::Directory)) => Verdict::NothingMounted(Presence::Directory),
@@ -286,29 +309,119 @@ pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option
     }
 }
 
-/// Whether somebody else holds what is staged at a path, so that it must not be unstaged.
+/// What was staged, as its record has it, to be asked of [`held`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Staged<'a> {
+    /// The staging path.
+    pub path: &'a Path,
+    /// The mount that was seen there, if one was.
+    pub mount: Option<&'a MountIdentity>,
+    /// The block device of the volume, if one was seen.
+    pub device: Option<DeviceNumber>,
+}
+
+impl<'a> Staged<'a> {
+    /// At this path, and nothing is known of it.
+    #[must_use]
+    pub const fn at(path: &'a Path) -> Self {
+        Self { path, mount: None, device: None }
+    }
+
+    /// And this mount was seen there.
+    #[must_use]
+    pub const fn mount(mut self, seen: Option<&'a MountIdentity>) -> Self {
+        self.mount = seen;
+        self
+    }
+
+    /// And the volume is this block device.
+    #[must_use]
+    pub const fn device(mut self, seen: Option<DeviceNumber>) -> Self {
+        self.device = seen;
+        self
+    }
+}
+
+/// Whether somebody else holds what is staged, so that it must not be unstaged.
+///
+/// Who holds it is searched for by what is mounted at the path, also where another mount covers or hides it, by the
+/// recorded mount, of which a bind can live on after the path itself was unmounted, and by the recorded device, on which
+/// a file system can be mounted. Of a volume with nothing recorded and nothing at the path there is nothing to
+/// search by, and the answer is [`Verdict::AsExpected`]. A bind of a device node is found only by the recorded mount.
+///
+/// If nobody holds it and another mount lies on it, the answer is [`Verdict::Covered`] or [`Verdict::Hidden`]: the driver's
+/// unmount would meet that one.
 ///
 /// `known` says which mount points are accounted for: the targets of the volume, and what other volumes' records have. They must
 /// be among them, or one share used by two volumes looks like one that is held (kubernetes-csi/csi-driver-smb#353).
 #[must_use]
-pub fn held(staging: &Path, table: &MountTable, known: impl Fn(&Path) -> bool) -> Verdict {
-    let Some(mount) = table.at(staging) else { return Verdict::AsExpected };
-    let holders = table.holders(mount, known);
+pub fn held(staged: &Staged<'_>, table: &MountTable, known: impl Fn(&Path) -> bool) -> Verdict {
+    let known = |path: &Path| path == staged.path || known(path);
+    let top = table.at(staged.path);
+    let is_ours = |mount: &&Mount| staged.mount.is_none_or(|identity| identity.is_of(mount));
+    let ours: Vec<&Mount> = table.exactly_at(staged.path).filter(is_ours).collect();
+    let mut holders: Vec<Holder<'_>> = ours.iter().flat_map(|mount| table.holders(mount, known)).collect();
+    if let (true, Some(identity)) = (ours.is_empty(), staged.mount) {
+        holders.extend(table.holders_of(identity, known));
+    }
+    if let Some(device) = staged.device {
+        holders.extend(table.holders_on(device, known));
+    }
     let at = |kinship| -> Vec<PathBuf> {
-        let holders = holders.iter().filter(|holder| holder.kinship == kinship);
-        holders.map(|holder| holder.mount.mount_point.clone()).collect()
+        let mut paths = Vec::new();
+        for holder in holders.iter().filter(|holder| holder.kinship == kinship) {
+            if !paths.contains(&holder.mount.mount_point) {
+                paths.push(holder.mount.mount_point.clone());
+            }
+        }
+        paths
     };
-    let binds = at(super::Kinship::Bind);
+    let binds = at(Kinship::Bind);
     if !binds.is_empty() {
         return Verdict::ForeignBind { mount_points: binds };
     }
-    let shares = at(super::Kinship::SameShare);
+    let mut expectation = Expectation::file_system(staged.path);
+    if let Some(identity) = staged.mount {
+        expectation = expectation.identity(identity.clone());
+    }
+    if let Some(beneath) = beneath(&expectation, top, table) {
+        return beneath;
+    }
+    let shares = at(Kinship::SameShare);
     if shares.is_empty() { Verdict::AsExpected } else { Verdict::ShareUsedElsewhere { mount_points: shares } }
 }
 
 /// The mount at a path: by the path, or else, since a link on the way hides it from the table, by the id that was seen.
 fn mount_at<'a>(path: &Path, table: &'a MountTable, inspection: Option<&Inspection>) -> Option<&'a Mount> {
     table.at(path).or_else(|| table.by_id(inspection?.mount?))
+}
+
+/// The mount that a record speaks of, if it is at the path and is not the one that is seen there.
+fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) -> Option<Verdict> {
+    // The table's own spelling, if a link led there.
+    let path = seen.map_or(&expectation.path, |seen| &seen.mount_point);
+    let is_meant = |mount: &Mount| match &expectation.expected {
+        Expected::FileSystem { .. } => !is_another(&expectation.expected, mount),
+        Expected::Nothing | Expected::EmptyPlace | Expected::BlockDevice { .. } => true,
+    };
+    // One that is seen is what calls for the path are about. Only if it is not the one that is meant, it lies over that.
+    if seen.is_some_and(is_meant) {
+        return None;
+    }
+    let mut meant = table.exactly_at(path).filter(|mount| is_meant(mount));
+    let meant = meant.next()?;
+    let by =
+        seen.filter(|seen| table.stack(path).iter().any(|mount| mount.id == meant.id) && seen.id != meant.id);
+    Some(match by {
+        Some(by) => Verdict::Covered { mount: meant.id, by: by.id },
+        None => Verdict::Hidden { mount: meant.id },
+    })
+}
+
+/// Whether a mount is not the part of the file system that is expected, whatever can be done with it.
+fn is_another(expected: &Expected, mount: &Mount) -> bool {
+    !matches!(compare(expected, mount), None | Some(Verdict::OptionsDiffer { .. }))
 }
 
 fn stacked(mount: Option<&Mount>, table: &MountTable) -> Option<Verdict> {

@@ -25,6 +25,10 @@ fn in_place_of_staging(line: &str) -> Verdict {
     verdict(&expected(), &table(&line.replace("STAGING", STAGING)), None)
 }
 
+fn at(staging: &str) -> Staged<'_> {
+    Staged::at(Path::new(staging))
+}
+
 fn seen(presence: Presence) -> Option<Inspection> {
     Some(Inspection::of(presence))
 }
@@ -36,7 +40,7 @@ fn a_mount_is_right_only_if_all_of_it_is() {
     let device = |minor| DeviceNumber { major: 8, minor };
     assert_eq!(verdict(&expected(), &staged(), None), Verdict::AsExpected);
     for (line, wanted) in [
-        ("", Verdict::NothingMounted(Presence::Directory)),
+        ("", Verdict::NotLookedAt),
         (
             "20 1 8:2 / STAGING rw - ext4 /dev/sdb rw\n",
             Verdict::AnotherDevice { expected: device(1), found: device(2) },
@@ -85,6 +89,7 @@ fn what_should_be_gone_and_is_not_has_a_name() {
     assert_eq!(verdict(&gone, &staged(), seen(Presence::Directory).as_ref()), still);
     assert_eq!(still.safe_action(), SafeAction::RepeatCall);
     let none = table("");
+    let device = DeviceNumber { major: 8, minor: 1 };
     for (presence, wanted, action) in [
         (Presence::Missing, Verdict::AsExpected, SafeAction::GoOn),
         (Presence::Directory, Verdict::Leftover(Presence::Directory), SafeAction::RemoveSafely),
@@ -99,6 +104,8 @@ fn what_should_be_gone_and_is_not_has_a_name() {
             SafeAction::LeaveAlone,
         ),
         (Presence::Symlink, Verdict::Leftover(Presence::Symlink), SafeAction::LeaveAlone),
+        // A block volume that is published as a node, and not unpublished.
+        (Presence::BlockDevice(device), Verdict::DeviceLeft(device), SafeAction::RepeatCall),
         (Presence::Hung, Verdict::Unreachable, SafeAction::AskAgain),
     ] {
         let found = verdict(&gone, &none, seen(presence).as_ref());
@@ -166,12 +173,12 @@ fn a_bind_that_is_not_ours_holds_the_staging() {
     );
     let table = table(&binds);
     let known = |path: &Path| path == Path::new(TARGET);
-    let found = held(Path::new(STAGING), &table, known);
+    let found = held(&at(STAGING), &table, known);
     assert_eq!(found, Verdict::ForeignBind { mount_points: vec!["/foreign".into()] });
     assert_eq!(found.safe_action(), SafeAction::WaitForHolder);
     let known = |path: &Path| path == Path::new(TARGET) || path == Path::new("/foreign");
-    assert_eq!(held(Path::new(STAGING), &table, known), Verdict::AsExpected);
-    assert_eq!(held(Path::new("/nothing"), &table, |_| false), Verdict::AsExpected);
+    assert_eq!(held(&at(STAGING), &table, known), Verdict::AsExpected);
+    assert_eq!(held(&at("/nothing"), &table, |_| false), Verdict::AsExpected);
 }
 
 /// Anchors (f) 12: the state directory lies on a bind-mounted root, and every mount in it is seen twice
@@ -189,12 +196,12 @@ fn a_mount_seen_twice_through_a_bound_directory_is_no_holder() {
     };
     let known = |path: &Path| path == Path::new(TARGET);
     for spread in ["shared:1", "master:1"] {
-        assert_eq!(held(Path::new(STAGING), &seen_twice(spread), known), Verdict::AsExpected, "{spread}");
+        assert_eq!(held(&at(STAGING), &seen_twice(spread), known), Verdict::AsExpected, "{spread}");
     }
     // In a directory that receives no mounts, somebody bound it by hand, and that holds.
     let mirrored = ["/mirror/plugins/d/1/staging", "/mirror/pods/p/mount"].map(PathBuf::from).to_vec();
     assert_eq!(
-        held(Path::new(STAGING), &seen_twice("shared:9"), known),
+        held(&at(STAGING), &seen_twice("shared:9"), known),
         Verdict::ForeignBind { mount_points: mirrored }
     );
 }
@@ -210,20 +217,135 @@ fn one_share_of_two_volumes_does_not_hold_either() {
              21 1 0:60 / {other} rw {group}- cifs //server/share rw\n"
         ))
     };
-    let staging = Path::new(STAGING);
+    let staging = &at(STAGING);
     assert_eq!(held(staging, &shares("shared:6 "), |path| path == Path::new(other)), Verdict::AsExpected);
     let elsewhere = Verdict::ShareUsedElsewhere { mount_points: vec![other.into()] };
     assert_eq!(held(staging, &shares("shared:6 "), |_| false), elsewhere);
-    assert_eq!(held(staging, &shares(""), |_| false), elsewhere);
     assert_eq!(elsewhere.safe_action(), SafeAction::GoOn);
     // In the same group it is a bind of this very mount.
     let bind = Verdict::ForeignBind { mount_points: vec![other.into()] };
     assert_eq!(held(staging, &shares("shared:5 "), |_| false), bind);
+    assert_eq!(
+        held(staging, &shares(""), |_| false),
+        bind,
+        "where mounts do not spread, nothing tells a bind apart"
+    );
     for path in [STAGING, other] {
         let table = shares("shared:6 ");
         let right = Expectation::file_system(path).device(DeviceNumber { major: 0, minor: 60 });
         assert_eq!(verdict(&right, &table, None), Verdict::AsExpected);
     }
+}
+
+/// An administrator's mount of the whole export holds none of the volumes that are parts of it; one of the same part may.
+#[test]
+fn the_whole_export_mounted_by_somebody_holds_no_part_of_it() {
+    let shares = |root: &str, group: &str| {
+        table(&format!(
+            "20 1 0:60 /volumes/1 {STAGING} rw shared:5 - nfs4 h:/volumes/1 rw\n\
+             21 1 0:60 {root} /mnt rw {group}- nfs4 h:/ rw\n"
+        ))
+    };
+    for group in ["shared:6 ", ""] {
+        assert_eq!(held(&at(STAGING), &shares("/", group), |_| false), Verdict::AsExpected, "{group:?}");
+    }
+    let elsewhere = Verdict::ShareUsedElsewhere { mount_points: vec!["/mnt".into()] };
+    assert_eq!(held(&at(STAGING), &shares("/volumes/1", "shared:6 "), |_| false), elsewhere);
+    let bind = Verdict::ForeignBind { mount_points: vec!["/mnt".into()] };
+    assert_eq!(held(&at(STAGING), &shares("/volumes/1", ""), |_| false), bind);
+}
+
+/// Anchors (f) 12: the staging was unmounted, or is covered, and a foreign bind of it lives on.
+#[test]
+fn a_foreign_bind_holds_also_where_the_staging_is_not_seen() {
+    let foreign = "22 1 8:1 /sub /foreign rw shared:5 - ext4 /dev/sdb rw\n";
+    let staging = format!("20 1 8:1 / {STAGING} rw shared:5 - ext4 /dev/sdb rw\n");
+    let covering = format!("30 20 0:70 / {STAGING} rw - tmpfs x rw\n");
+    let hiding = "31 1 0:71 / /kubelet rw - tmpfs x rw\n";
+    let identity = identity();
+    let bind = Verdict::ForeignBind { mount_points: vec!["/foreign".into()] };
+    for mounts in [
+        foreign.to_owned(),
+        format!("{staging}{foreign}"),
+        format!("{staging}{foreign}{covering}"),
+        format!("{staging}{foreign}{hiding}"),
+    ] {
+        let recorded = at(STAGING).mount(Some(&identity));
+        assert_eq!(held(&recorded, &table(&mounts), |_| false), bind, "{mounts}");
+        assert_eq!(
+            held(&recorded, &table(&mounts), |path| path == Path::new("/foreign")).safe_action(),
+            if mounts.contains("tmpfs") { SafeAction::LeaveAlone } else { SafeAction::GoOn },
+            "{mounts}"
+        );
+    }
+    // Nothing is recorded but the number of the block device.
+    let device = at(STAGING).device(Some(DeviceNumber { major: 8, minor: 1 }));
+    assert_eq!(held(&device, &table(foreign), |_| false), bind);
+    assert_eq!(held(&at(STAGING), &table(foreign), |_| false), Verdict::AsExpected, "nothing to search by");
+    // A number that another file system has got since.
+    let reused = "22 1 8:1 / /foreign rw - xfs /dev/sdb rw\n";
+    assert_eq!(held(&at(STAGING).mount(Some(&identity)), &table(reused), |_| false), Verdict::AsExpected);
+}
+
+#[test]
+fn a_device_node_that_is_bound_is_held_by_its_binds_and_not_by_the_whole_of_dev() {
+    let node = |path: &str, id: u32| format!("{id} 1 0:6 /sdb {path} rw - devtmpfs devtmpfs rw\n");
+    let dev = "10 1 0:6 / /dev rw - devtmpfs devtmpfs rw\n";
+    let staged = format!("{dev}{}", node(STAGING, 20));
+    assert_eq!(held(&at(STAGING), &table(&staged), |_| false), Verdict::AsExpected);
+    let bound = format!("{staged}{}", node("/foreign", 21));
+    let bind = Verdict::ForeignBind { mount_points: vec!["/foreign".into()] };
+    assert_eq!(held(&at(STAGING), &table(&bound), |_| false), bind);
+}
+
+/// Anchors (f) 9, 15: what somebody mounts over a live volume does not make it lost, dead, or another one.
+#[test]
+fn the_right_mount_beneath_another_is_left_alone() {
+    let staging = format!("20 1 8:1 / {STAGING} rw shared:5 - ext4 /dev/sdb rw\n");
+    let covered = table(&format!("{staging}30 20 0:70 / {STAGING} rw - tmpfs x rw\n"));
+    let by = MountId::new(30);
+    let wanted = Verdict::Covered { mount: MountId::new(20), by };
+    for inspection in [
+        None,
+        Some(Inspection::mounted(Presence::Directory, by)),
+        Some(Inspection::mounted(Presence::Dead { errno: 107 }, by)),
+    ] {
+        assert_eq!(verdict(&expected(), &covered, inspection.as_ref()), wanted);
+    }
+    assert_eq!(wanted.safe_action(), SafeAction::LeaveAlone);
+    let still = Verdict::StillMounted { mount: by };
+    assert_eq!(verdict(&Expectation::nothing(STAGING), &covered, None), still);
+
+    let hiding = "31 1 0:71 / /kubelet rw - tmpfs x rw\n";
+    let again = format!("32 31 0:72 / {STAGING} rw - tmpfs x rw\n");
+    let wanted = Verdict::Hidden { mount: MountId::new(20) };
+    for (mounts, presence) in [
+        (format!("{staging}{hiding}"), Presence::Missing),
+        (format!("{staging}{hiding}"), Presence::Directory),
+        (format!("{staging}{hiding}{again}"), Presence::Directory),
+    ] {
+        let inspection = Inspection::of(presence);
+        assert_eq!(verdict(&expected(), &table(&mounts), None), wanted, "{mounts}");
+        assert_eq!(verdict(&expected(), &table(&mounts), Some(&inspection)), wanted, "{mounts}");
+    }
+    // The directory may be gone to who looks, and the volume is mounted all the same.
+    let hidden = table(&format!("{staging}{hiding}"));
+    let gone = verdict(&Expectation::nothing(STAGING), &hidden, seen(Presence::Missing).as_ref());
+    assert_eq!((gone.safe_action(), gone), (SafeAction::LeaveAlone, wanted));
+}
+
+#[test]
+fn without_a_look_nothing_is_said_of_what_only_a_look_shows() {
+    let none = table("");
+    for expectation in [
+        Expectation::nothing(STAGING),
+        Expectation::empty_place(STAGING),
+        Expectation::file_system(STAGING),
+        Expectation::block_device(STAGING),
+    ] {
+        assert_eq!(verdict(&expectation, &none, None), Verdict::NotLookedAt, "{expectation:?}");
+    }
+    assert_eq!(Verdict::NotLookedAt.safe_action(), SafeAction::AskAgain);
 }
 
 #[test]

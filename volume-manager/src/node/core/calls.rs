@@ -218,7 +218,7 @@ impl Node {
         let call = match check {
             Check::Unused => {
                 let known = |path: &std::path::Path| self.is_known(path);
-                return findings::unused(staging, known, sight);
+                return findings::unused(staging, entry.staged.as_ref(), known, sight);
             }
             Check::After(call) => call,
         };

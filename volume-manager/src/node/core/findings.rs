@@ -2,7 +2,9 @@
 
 use super::event::Sight;
 use crate::lifecycle::Finding;
-use crate::mounts::{Expectation, Inspection, MountIdentity, MountTable, Presence, Verdict, held, verdict};
+use crate::mounts::{
+    Expectation, Inspection, MountIdentity, MountTable, Presence, Staged, Verdict, held, verdict,
+};
 
 use std::path::Path;
 
@@ -104,7 +106,10 @@ fn upward(verdict: &Verdict, mount: Option<MountIdentity>) -> Found {
         | Verdict::MissingPath
         | Verdict::RegularFileAtTarget { .. }
         | Verdict::UnfitTarget(_) => Finding::Missing,
-        Verdict::Unreachable => Finding::Unknown,
+        // What is beneath another mount is not lost, and what is above it is not ours to undo.
+        Verdict::Unreachable | Verdict::NotLookedAt | Verdict::Covered { .. } | Verdict::Hidden { .. } => {
+            Finding::Unknown
+        }
         _ => Finding::Wrong,
     };
     Found::not(finding, words(verdict))
@@ -125,22 +130,30 @@ pub(super) fn gone(path: &Path, sight: &Sight) -> Found {
             mount: None,
         },
         Verdict::Unreachable => Found::not(Finding::Unknown, "the path does not answer"),
+        Verdict::NotLookedAt => Found::not(Finding::Unknown, words(&Verdict::NotLookedAt)),
         verdict => Found::not(Finding::StillThere, words(&verdict)),
     }
 }
 
 /// Before NodeUnstageVolume.
-pub(super) fn unused(staging: &Path, known: impl Fn(&Path) -> bool, sight: &Sight) -> Found {
+pub(super) fn unused(
+    staging: &Path,
+    before: Option<&MountIdentity>,
+    known: impl Fn(&Path) -> bool,
+    sight: &Sight,
+) -> Found {
     let (table, _) = match parts(sight) {
         Ok(parts) => parts,
         Err(found) => return found,
     };
-    match held(staging, table, known) {
+    match held(&Staged::at(staging).mount(before), table, known) {
+        Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } => Found::agrees(None),
         Verdict::ForeignBind { mount_points } => {
             let places: Vec<_> = mount_points.iter().take(3).map(|at| at.display().to_string()).collect();
             Found::not(Finding::InUse, format!("it is bound at {}", places.join(", ")))
         }
-        _ => Found::agrees(None),
+        // An unmount would meet the mount above it.
+        verdict => Found::not(Finding::InUse, words(&verdict)),
     }
 }
 
@@ -149,6 +162,7 @@ pub(super) fn lost(path: &Path, before: &MountIdentity, table: &MountTable) -> O
     let expectation = Expectation::file_system(path).identity(before.clone());
     let verdict = verdict(&expectation, table, None);
     match verdict {
+        Verdict::NotLookedAt => Some("nothing is mounted there".to_owned()),
         Verdict::NothingMounted(_)
         | Verdict::MissingPath
         | Verdict::AnotherDevice { .. }
@@ -158,10 +172,21 @@ pub(super) fn lost(path: &Path, before: &MountIdentity, table: &MountTable) -> O
     }
 }
 
+/// Whether the server of a mount that was seen before is gone. That of one that lies over it says nothing.
+pub(super) fn dead(path: &Path, before: &MountIdentity, sight: &Sight) -> bool {
+    let Ok((table, inspection)) = parts(sight) else { return false };
+    let expectation = Expectation::file_system(path).identity(before.clone());
+    matches!(verdict(&expectation, table, inspection), Verdict::DeadMount { .. })
+}
+
 fn words(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NothingMounted(presence) => format!("nothing is mounted over {presence}"),
         Verdict::MissingPath => "the path is missing".to_owned(),
+        Verdict::NotLookedAt => "the path was not looked at".to_owned(),
+        Verdict::Covered { by, .. } => format!("mount {by} lies over it; take that away"),
+        Verdict::Hidden { .. } => "a mount of a directory above hides it; take that away".to_owned(),
+        Verdict::DeviceLeft(device) => format!("the block device {device} is still there"),
         Verdict::AnotherDevice { expected, found } => format!("device {found} is there, and not {expected}"),
         Verdict::AnotherRoot { expected, found } => {
             format!("{} of the file system is there, and not {}", found.display(), expected.display())

@@ -8,7 +8,7 @@ use super::event::{Action, Inspect, LookOrder, Sight};
 use super::timers::Alarm;
 use super::{Epoch, Node, Slot, findings};
 use crate::lifecycle::{Base, Event as Lifecycle, Lost, TargetState};
-use crate::mounts::{MountIdentity, MountTable, Presence};
+use crate::mounts::{MountIdentity, MountTable};
 use crate::name::ConsumerId;
 use crate::node::change::ChangeKind;
 
@@ -102,12 +102,13 @@ impl Node {
         sight: &Sight,
         now: Duration,
     ) {
-        let dead = match &sight.inspection {
-            Some(Ok(inspection)) => matches!(inspection.presence, Presence::Dead { .. }),
-            _ => false,
+        let looked_at = consumer.map_or(Lost::Staging, Lost::Target);
+        let is_dead = |entry: &Entry| {
+            let mut mounts = entry.expected_mounts().filter(|(whose, _, _)| *whose == looked_at);
+            mounts.any(|(_, path, mount)| findings::dead(path, mount, sight))
         };
-        if dead {
-            self.lose(slot, consumer.map_or(Lost::Staging, Lost::Target), now);
+        if self.volumes.get(&slot).is_some_and(is_dead) {
+            self.lose(slot, looked_at, now);
         }
     }
 }

@@ -11,17 +11,26 @@ use ::redb::backends::FileBackend;
 
 use super::rows::{self, Failure};
 use super::salvage::salvage;
-use super::{Settings, start};
+use super::{Settings, start, start_over};
 use crate::store::OpenError;
 
 /// What every redb file begins with.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
+/// The format of redb's files that is read.
+const FORMAT: u8 = 3;
+
+/// Where each of the two headers of redb says its format. Every format has kept these places.
+const FORMAT_PLACES: [usize; 2] = [64, 192];
+
 /// Opens the store, or makes it if there is no file.
 pub(super) fn open_or_create(path: &Path, settings: Settings) -> Result<Database, OpenError> {
     match open(path, settings) {
         Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            create(path, settings)
+            match start_over::last_kept(path).map_err(|error| Failure::Disk(error).on(path))? {
+                None => create(path, settings),
+                Some((_, kept)) => Err(start_over::unfinished(path, &kept)),
+            }
         }
         outcome => {
             if outcome.is_ok() {
@@ -37,15 +46,33 @@ pub(super) fn open_or_create(path: &Path, settings: Settings) -> Result<Database
 pub(super) fn open(path: &Path, settings: Settings) -> Result<Database, OpenError> {
     let disk = |error: io::Error| Failure::Disk(error).on(path);
     let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(disk)?;
-    let mut magic = Vec::new();
-    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic).map_err(disk)?;
-    if magic != MAGIC {
-        return Err(misbegun(path, &magic));
+    let mut head = Vec::new();
+    file.by_ref().take(256).read_to_end(&mut head).map_err(disk)?;
+    if !head.starts_with(&MAGIC) {
+        head.truncate(MAGIC.len());
+        return Err(misbegun(path, &head));
+    }
+    if let Some(found) = other_format(&head) {
+        return Err(OpenError::OtherFormat { path: path.into(), found, supported: FORMAT });
     }
     let database =
         backend(file).and_then(|backend| start(backend, settings)).map_err(|failure| failure.on(path))?;
     rows::check(&database, path)?;
+    // Whoever gave the file its name may have been ended before it was on the disk.
+    sync_directory(path).map_err(disk)?;
     Ok(database)
+}
+
+/// The format of a file, if it is another one and not merely damaged.
+fn other_format(head: &[u8]) -> Option<u8> {
+    let [first, second] = FORMAT_PLACES.map(|place| head.get(place).copied());
+    let (first, second) = (first?, second?);
+    if first == second {
+        // What was never written, or was erased, has nothing but zeros or ones.
+        return (!matches!(first, 0 | FORMAT | u8::MAX)).then_some(first);
+    }
+    // A newer version may have begun to change the format. One bit that turned makes none of these.
+    [first, second].into_iter().find(|format| (FORMAT + 1..FORMAT + 4).contains(format))
 }
 
 /// What a file is that does not begin as it should: a store that has lost its beginning, or something else.
@@ -57,7 +84,7 @@ fn misbegun(path: &Path, magic: &[u8]) -> OpenError {
     if MAGIC.starts_with(magic) {
         return damaged("it ends too early");
     }
-    if magic.iter().all(|byte| *byte == 0) || salvage(path).is_ok_and(|salvaged| !salvaged.is_empty()) {
+    if magic.iter().all(|byte| *byte == 0) || salvage(path).is_ok_and(|salvage| !salvage.records.is_empty()) {
         return damaged("its beginning was overwritten");
     }
     OpenError::Foreign { path: path.into(), what: format!("it begins with \"{}\"", magic.escape_ascii()) }
@@ -69,6 +96,24 @@ fn backend(file: File) -> Result<FileBackend, Failure> {
 
 /// Makes an empty store. Its name appears when it is whole and on the disk, and never replaces another file.
 fn create(path: &Path, settings: Settings) -> Result<Database, OpenError> {
+    let disk = |error: io::Error| Failure::Disk(error).on(path);
+    let (new, file) = claim(path)?;
+    let database = make(file, settings).map_err(|failure| failure.on(path))?;
+    give_name(&new, path).map_err(disk)?;
+    sync_directory(path).map_err(disk)?;
+    Ok(database)
+}
+
+/// Makes an empty store in a file that was [claimed](claim).
+pub(super) fn make(file: File, settings: Settings) -> Result<Database, Failure> {
+    let database = backend(file).and_then(|backend| start(backend, settings))?;
+    rows::make(&database)?;
+    Ok(database)
+}
+
+/// The file in which a store of this path is made, under the name that it has until it is whole. One process at a time
+/// has it.
+pub(super) fn claim(path: &Path) -> Result<(PathBuf, File), OpenError> {
     let disk = |error: io::Error| Failure::Disk(error).on(path);
     let new = sibling(path, ".new");
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
@@ -85,13 +130,7 @@ fn create(path: &Path, settings: Settings) -> Result<Database, OpenError> {
         return Err(OpenError::InUse { path: path.into() });
     }
     file.set_len(0).and_then(|()| file.set_permissions(Permissions::from_mode(0o600))).map_err(disk)?;
-    let database = backend(file)
-        .and_then(|backend| start(backend, settings))
-        .and_then(|database| rows::make(&database).map(|()| database))
-        .map_err(|failure| failure.on(path))?;
-    give_name(&new, path).map_err(disk)?;
-    sync_directory(path).map_err(disk)?;
-    Ok(database)
+    Ok((new, file))
 }
 
 /// Gives a file its name, unless that is taken.
@@ -107,9 +146,12 @@ fn give_name(new: &Path, path: &Path) -> io::Result<()> {
 
 /// Puts the names in the directory of a file on the disk.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory =
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    File::open(directory)?.sync_all()
+    File::open(directory(path))?.sync_all()
+}
+
+/// The directory of a file.
+pub(super) fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 /// The path with something after it.

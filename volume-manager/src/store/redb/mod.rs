@@ -5,8 +5,9 @@
 //! that was cut off.
 //!
 //! Opening reads the whole file and verifies the checksum of every page, so that damage is an [`OpenError`] and no
-//! surprise later, and then commits, so that whatever is found is on the disk and not merely in a cache. A file whose
-//! structure is damaged is left alone; [`open_or_start_over`] takes what can be [salvaged](salvage) of it.
+//! surprise later, and then commits, so that whatever is found is on the disk and not merely in a cache. The name of
+//! the file is put on the disk too, whoever gave it. A file whose structure is damaged, or whose format is another, is
+//! left alone; [`open_or_start_over`] puts what can be [salvaged](salvage) of a damaged one into a new store.
 //!
 //! What is assumed of the system: a sync that succeeds has put the file's bytes on the disk, a directory's sync its
 //! names. Neither the order of writes before a sync nor their atomicity is.
@@ -14,6 +15,7 @@
 mod file;
 mod rows;
 mod salvage;
+mod start_over;
 #[cfg(test)]
 mod tests;
 
@@ -25,10 +27,11 @@ use ::redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend,
 
 use self::rows::{Failure, Tables};
 use super::error::Stop;
-use super::rows::{self as contents, Plan};
+use super::rows::{self as contents, Loading, Plan, Rows as _, Totals};
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError};
 
-pub use salvage::{MAX_SALVAGED_BYTES, Salvaged, StartedOver, open_or_start_over, salvage};
+pub use salvage::{MAX_SALVAGED_BYTES, Salvage, Salvaged, salvage};
+pub use start_over::{StartedOver, open_or_start_over};
 
 /// The layout of the tables that is written.
 pub const LAYOUT: u64 = 1;
@@ -67,6 +70,8 @@ pub struct RedbStore {
     source: Source,
     /// Gone while the store is stopped.
     database: Result<Database, Stop>,
+    /// How much the database holds, once that is known.
+    totals: Option<Totals>,
 }
 
 impl RedbStore {
@@ -74,14 +79,23 @@ impl RedbStore {
     ///
     /// # Errors
     /// If the file cannot be opened, is in use, is not a store, or is damaged. An empty file is damaged: a new store
-    /// gets its name only when it is whole.
+    /// gets its name only when it is whole. So is one that is not there, while a damaged one of
+    /// [`open_or_start_over`] is kept beside it: to begin anew, take that elsewhere too.
     pub fn open(path: impl Into<PathBuf>, settings: Settings) -> Result<Self, OpenError> {
         let path = path.into();
         let database = file::open_or_create(&path, settings)?;
+        Ok(Self::of_file(path, settings, database))
+    }
+
+    fn of_file(path: PathBuf, settings: Settings, database: Database) -> Self {
         let reopened = path.clone();
         // A file that was there and is gone is not made again: its records would be forgotten without a word.
         let source = Box::new(move |settings| file::open(&reopened, settings));
-        Ok(Self { path, settings, source, database: Ok(database) })
+        Self::new(path, settings, source, database)
+    }
+
+    fn new(path: PathBuf, settings: Settings, source: Source, database: Database) -> Self {
+        Self { path, settings, source, database: Ok(database), totals: None }
     }
 
     /// The file.
@@ -112,15 +126,26 @@ impl RedbStore {
     ) -> Result<T, StoreError> {
         let outcome = self.database().and_then(|database| {
             let transaction = begin(database).map_err(failed("the commit"))?;
-            let mut tables = Tables::open(&transaction, "the commit")?;
-            let (result, changed) = write(&mut tables)?;
+            let mut tables = Tables::open(&transaction, self.totals, "the commit")?;
+            let before = tables.totals();
+            let written = write(&mut tables);
+            let after = tables.totals();
             drop(tables);
+            let (result, changed) = match written {
+                Ok(written) => written,
+                // Nothing was written, and what was counted need not be counted again.
+                Err(error) => return Ok((Err(error), before)),
+            };
             if changed {
                 transaction.commit().map_err(failed("the commit"))?;
             } else {
                 transaction.abort().map_err(failed("the commit"))?;
             }
-            Ok(result)
+            Ok((Ok(result), if changed { after } else { before }))
+        });
+        let outcome = outcome.and_then(|(result, totals)| {
+            self.totals = Some(totals);
+            result
         });
         self.noted(outcome)
     }
@@ -144,18 +169,18 @@ impl Store for RedbStore {
         const ACTION: &str = "the load";
         let outcome = self.database().and_then(|database| {
             let transaction = database.begin_read().map_err(failed(ACTION))?;
-            let mut loaded = Loaded::default();
+            let mut loading = Loading::default();
             let records = transaction.open_table(rows::RECORDS).map_err(failed(ACTION))?;
             for row in records.iter().map_err(failed(ACTION))? {
                 let (row, bytes) = row.map_err(failed(ACTION))?;
-                loaded.add_record(row.value(), bytes.value());
+                loading.add_record(row.value(), bytes.value())?;
             }
             let aside = transaction.open_table(rows::ASIDE).map_err(failed(ACTION))?;
             for row in aside.iter().map_err(failed(ACTION))? {
                 let (number, packed) = row.map_err(failed(ACTION))?;
-                loaded.add_aside(number.value(), packed.value());
+                loading.add_aside(number.value(), packed.value())?;
             }
-            Ok(loaded)
+            Ok(loading.finish())
         });
         self.noted(outcome)
     }
@@ -172,6 +197,7 @@ impl Store for RedbStore {
     }
 
     fn reopen(&mut self) -> Result<(), StoreError> {
+        self.totals = None;
         // The old one must have let go of its lock before.
         self.database = Err(StoreError::disk("reopening", io::Error::other("not done yet")).stop());
         let opened = (self.source)(self.settings).map_err(StoreError::from);

@@ -4,12 +4,12 @@ use std::io;
 use std::path::Path;
 
 use ::redb::{
-    CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    StorageError, Table, TableDefinition, TableError, TableHandle, TransactionError, WriteTransaction,
+    CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, Table,
+    TableDefinition, TableError, TableHandle, TransactionError, WriteTransaction,
 };
 
 use super::{LAYOUT, begin};
-use crate::store::rows::{Counter, Rows};
+use crate::store::rows::{Counter, Rows, Totals};
 use crate::store::{OpenError, StoreError, Trouble};
 
 /// Records in their envelopes, by the row of their key.
@@ -36,17 +36,40 @@ pub(super) struct Tables<'t> {
     records: Table<'t, &'static [u8], &'static [u8]>,
     aside: Table<'t, u64, &'static [u8]>,
     numbers: Table<'t, &'static str, u64>,
+    totals: Totals,
 }
 
 impl<'t> Tables<'t> {
-    pub(super) fn open(transaction: &'t WriteTransaction, action: &'static str) -> Result<Self, StoreError> {
+    /// Opens the tables. How much they hold is counted if it is not known.
+    pub(super) fn open(
+        transaction: &'t WriteTransaction,
+        totals: Option<Totals>,
+        action: &'static str,
+    ) -> Result<Self, StoreError> {
         let during = |error: TableError| Failure::from(error).during(action);
-        Ok(Self {
+        let mut tables = Self {
             action,
             records: transaction.open_table(RECORDS).map_err(during)?,
             aside: transaction.open_table(ASIDE).map_err(during)?,
             numbers: transaction.open_table(NUMBERS).map_err(during)?,
-        })
+            totals: Totals::default(),
+        };
+        tables.totals = match totals {
+            Some(totals) => totals,
+            None => tables.during(tables.count())?,
+        };
+        Ok(tables)
+    }
+
+    fn count(&self) -> Result<Totals, StorageError> {
+        let mut totals = Totals::default();
+        for row in self.records.iter()? {
+            totals.records.change(None, Some(row?.1.value().len()));
+        }
+        for row in self.aside.iter()? {
+            totals.aside.change(None, Some(row?.1.value().len()));
+        }
+        Ok(totals)
     }
 
     fn during<T>(&self, outcome: Result<T, StorageError>) -> Result<T, StoreError> {
@@ -60,17 +83,17 @@ impl Rows for Tables<'_> {
     }
 
     fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
-        let outcome = self.records.insert(row, bytes).map(drop);
-        self.during(outcome)
+        let old = self.records.insert(row, bytes).map(|old| old.map(|old| old.value().len()));
+        let old = self.during(old)?;
+        self.totals.records.change(old, Some(bytes.len()));
+        Ok(())
     }
 
     fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError> {
-        let outcome = self.records.remove(row).map(drop);
-        self.during(outcome)
-    }
-
-    fn records(&self) -> Result<u64, StoreError> {
-        self.during(self.records.len())
+        let old = self.records.remove(row).map(|old| old.map(|old| old.value().len()));
+        let old = self.during(old)?;
+        self.totals.records.change(old, None);
+        Ok(())
     }
 
     fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
@@ -78,17 +101,17 @@ impl Rows for Tables<'_> {
     }
 
     fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let outcome = self.aside.insert(number, bytes).map(drop);
-        self.during(outcome)
+        let old = self.aside.insert(number, bytes).map(|old| old.map(|old| old.value().len()));
+        let old = self.during(old)?;
+        self.totals.aside.change(old, Some(bytes.len()));
+        Ok(())
     }
 
     fn remove_aside(&mut self, number: u64) -> Result<(), StoreError> {
-        let outcome = self.aside.remove(number).map(drop);
-        self.during(outcome)
-    }
-
-    fn asides(&self) -> Result<u64, StoreError> {
-        self.during(self.aside.len())
+        let old = self.aside.remove(number).map(|old| old.map(|old| old.value().len()));
+        let old = self.during(old)?;
+        self.totals.aside.change(old, None);
+        Ok(())
     }
 
     fn counter(&self, counter: Counter) -> Result<u64, StoreError> {
@@ -98,6 +121,10 @@ impl Rows for Tables<'_> {
     fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError> {
         let outcome = self.numbers.insert(name(counter), number).map(drop);
         self.during(outcome)
+    }
+
+    fn totals(&self) -> Totals {
+        self.totals
     }
 }
 

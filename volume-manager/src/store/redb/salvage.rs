@@ -1,23 +1,24 @@
 //! What is left of a damaged file.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::path::Path;
 
-use super::rows::Failure;
-use super::{RedbStore, Settings, file};
 use crate::store::envelope::{self, HEADER_BYTES, MAGIC};
-use crate::store::{MAX_PAYLOAD_BYTES, OpenError, RecordKey};
+use crate::store::rows::Total;
+use crate::store::{MAX_ASIDE, MAX_ASIDE_BYTES, MAX_PAYLOAD_BYTES, RecordKey};
 
 /// The most bytes of a damaged file that are looked at.
-pub const MAX_SALVAGED_BYTES: u64 = 256 << 20;
+pub const MAX_SALVAGED_BYTES: u64 = 512 << 20;
 
 /// A record that was found in a damaged file, whole, by its [envelope](crate::store::envelope).
 ///
-/// It is the latest of its key that was found, and was right once. It may have been removed since, or the latest may
-/// be in the part that is damaged: compare it with the mount table and the driver before acting on it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// It is the latest of its key that was found. It may have been removed since, the latest may be in the part that is
+/// damaged, and it may be of a commit that failed: compare it with the mount table and the driver before acting on it.
+/// Its `Debug` has the payload's length only, since there may be secrets in it.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvaged {
     /// The key.
@@ -28,22 +29,45 @@ pub struct Salvaged {
     pub payload: Vec<u8>,
 }
 
-/// Searches the bytes of a file for records, in order of the keys. The file is only read, and not even opened as a
-/// database; its first [`MAX_SALVAGED_BYTES`] count. At most 2 MiB of it are in memory at a time, beside the records.
+impl fmt::Debug for Salvaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Salvaged({}, commit {}, {} bytes)", self.key, self.sequence, self.payload.len())
+    }
+}
+
+/// What was found in a damaged file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Salvage {
+    /// The records, in order of the keys. There are several of one key if they have the same number: a commit that
+    /// failed leaves its bytes behind, and the next one has its number, so that it is open which is the right one.
+    pub records: Vec<Salvaged>,
+    /// Whether there may be more in the file, beyond the bounds.
+    pub truncated: bool,
+}
+
+/// Searches the bytes of a file for records. The file is only read, and not even opened as a database; its first
+/// [`MAX_SALVAGED_BYTES`] count, and the first [`MAX_ASIDE`] records of [`MAX_ASIDE_BYTES`] in all. At most 2 MiB of
+/// the file are in memory at a time, beside the records.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn salvage(path: impl AsRef<Path>) -> io::Result<Vec<Salvaged>> {
-    let mut file = File::open(path)?.take(MAX_SALVAGED_BYTES);
-    let mut found = BTreeMap::new();
+pub fn salvage(path: impl AsRef<Path>) -> io::Result<Salvage> {
+    salvage_first(path.as_ref(), MAX_SALVAGED_BYTES)
+}
+
+fn salvage_first(path: &Path, most: u64) -> io::Result<Salvage> {
+    let file = File::open(path)?;
+    let mut found = Found { truncated: file.metadata()?.len() > most, ..Found::default() };
+    let mut file = file.take(most);
     let mut window = Vec::new();
     loop {
         let read = file.by_ref().take(WINDOW_BYTES as u64).read_to_end(&mut window)?;
         // An envelope that begins before this is whole in the window, unless the file ends too early for it.
         let clear = if read < WINDOW_BYTES { window.len() } else { window.len() - LONGEST_ENVELOPE };
-        search(&window, clear, &mut found);
+        found.search(&window, clear);
         if read < WINDOW_BYTES {
-            return Ok(found.into_values().collect());
+            return Ok(found.finish());
         }
         window.drain(..clear);
     }
@@ -54,59 +78,73 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 const LONGEST_ENVELOPE: usize = HEADER_BYTES + RecordKey::MAX_NAME_BYTES + 1 + MAX_PAYLOAD_BYTES;
 
-/// Adds the latest of each record that begins in the first `clear` bytes.
-fn search(bytes: &[u8], clear: usize, found: &mut BTreeMap<RecordKey, Salvaged>) {
-    let begins = |at: &usize| bytes.get(*at..).is_some_and(|rest| rest.starts_with(&MAGIC));
-    for at in (0..clear).filter(begins) {
-        let Ok(opened) = envelope::open_first(bytes.get(at..).unwrap_or_default()) else { continue };
-        if found.get(&opened.key).is_none_or(|earlier| earlier.sequence < opened.sequence) {
-            let payload = opened.payload.to_vec();
-            let salvaged = Salvaged { key: opened.key.clone(), sequence: opened.sequence, payload };
-            found.insert(opened.key, salvaged);
+/// The latest of a record.
+struct Latest {
+    sequence: u64,
+    /// More than one if it is open which is the latest.
+    payloads: Vec<Vec<u8>>,
+}
+
+/// What is found so far.
+#[derive(Default)]
+struct Found {
+    latest: BTreeMap<RecordKey, Latest>,
+    total: Total,
+    truncated: bool,
+}
+
+impl Found {
+    /// Adds the latest of each record that begins in the first `clear` bytes.
+    fn search(&mut self, bytes: &[u8], clear: usize) {
+        let mut rest = bytes.get(..clear).unwrap_or(bytes);
+        let length = rest.len();
+        // Much faster than to look at each byte in turn.
+        while let Ok(1..) = rest.skip_until(MAGIC[0]) {
+            let found = bytes.get(length - rest.len() - 1..).unwrap_or_default();
+            if let Ok(opened) = envelope::open_first(found) {
+                self.add(opened.key, opened.sequence, opened.payload);
+            }
         }
     }
-}
 
-/// What became of a damaged store.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct StartedOver {
-    /// Why.
-    pub reason: OpenError,
-    /// Where the damaged file is now. It is never deleted.
-    pub kept: PathBuf,
-    /// What was found in it. None of it is in the new store.
-    pub salvaged: Vec<Salvaged>,
-}
+    fn add(&mut self, key: RecordKey, sequence: u64, payload: &[u8]) {
+        // As it will be aside.
+        let overhead = 4 + key.as_row().len() + HEADER_BYTES + key.as_row().len();
+        let bytes = Some(overhead + payload.len());
+        if let Some(latest) = self.latest.get_mut(&key) {
+            let is_known = || latest.payloads.iter().any(|other| other == payload);
+            if sequence < latest.sequence || sequence == latest.sequence && is_known() {
+                return;
+            }
+            if sequence > latest.sequence {
+                let outdated = latest.payloads.drain(..);
+                outdated.for_each(|payload| self.total.change(Some(overhead + payload.len()), None));
+                latest.sequence = sequence;
+            }
+        }
+        let mut total = self.total;
+        total.change(None, bytes);
+        if total.rows > MAX_ASIDE || total.bytes > MAX_ASIDE_BYTES {
+            self.truncated = true;
+            return;
+        }
+        self.total = total;
+        let latest = self.latest.entry(key).or_insert_with(|| Latest { sequence, payloads: Vec::new() });
+        latest.payloads.push(payload.to_vec());
+    }
 
-/// Opens a store as [`RedbStore::open`] does; but if its file is damaged, keeps that under another name and starts
-/// over with an empty one.
-///
-/// # Errors
-/// As [`RedbStore::open`], but not for damage; and if the damaged file cannot be renamed or read.
-pub fn open_or_start_over(
-    path: impl Into<PathBuf>,
-    settings: Settings,
-) -> Result<(RedbStore, Option<StartedOver>), OpenError> {
-    let path = path.into();
-    let reason = match RedbStore::open(&path, settings) {
-        Ok(store) => return Ok((store, None)),
-        Err(error @ OpenError::Damaged { .. }) => error,
-        Err(error) => return Err(error),
-    };
-    let disk = |error| Failure::Disk(error).on(&path);
-    let salvaged = salvage(&path).map_err(disk)?;
-    let kept = (1..=u32::MAX)
-        .map(|number| file::sibling(&path, &format!(".damaged-{number}")))
-        .find(|name| fs::symlink_metadata(name).is_err())
-        .ok_or_else(|| disk(io::ErrorKind::AlreadyExists.into()))?;
-    fs::rename(&path, &kept).and_then(|()| file::sync_directory(&path)).map_err(disk)?;
-    let store = RedbStore::open(&path, settings)?;
-    Ok((store, Some(StartedOver { reason, kept, salvaged })))
+    fn finish(self) -> Salvage {
+        let records = self.latest.into_iter().flat_map(|(key, Latest { sequence, payloads })| {
+            payloads.into_iter().map(move |payload| Salvaged { key: key.clone(), sequence, payload })
+        });
+        Salvage { records: records.collect(), truncated: self.truncated }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::store::RecordKind;
 
@@ -132,10 +170,47 @@ mod tests {
             expected.push(Salvaged { key: key(number), sequence: 1, payload });
         }
         fs::write(&path, &bytes).unwrap();
-        assert!(salvage(&path).unwrap() == expected);
+        assert!(salvage(&path).unwrap().records == expected);
         bytes.truncate(bytes.len() - 1);
         expected.pop();
         fs::write(&path, &bytes).unwrap();
-        assert!(salvage(&path).unwrap() == expected);
+        assert!(salvage(&path).unwrap().records == expected);
+    }
+
+    #[test]
+    fn all_that_may_be_the_latest_of_a_record_is_found_and_nothing_that_is_older() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let key = RecordKey::new(RecordKind(1), "vol").unwrap();
+        let write = |records: &[(u64, &str)]| {
+            let bytes =
+                records.iter().map(|(number, payload)| envelope::seal(&key, *number, payload.as_bytes()));
+            fs::write(&path, bytes.collect::<Vec<_>>().concat()).unwrap();
+            let salvage = salvage(&path).unwrap();
+            let payloads = salvage.records.iter().map(|one| String::from_utf8(one.payload.clone()).unwrap());
+            payloads.collect::<Vec<_>>()
+        };
+        assert_eq!(write(&[(7, "failed"), (7, "made"), (6, "older"), (7, "made")]), ["failed", "made"]);
+        assert_eq!(write(&[(7, "failed"), (7, "made"), (8, "newer")]), ["newer"]);
+    }
+
+    #[test]
+    fn a_file_or_records_beyond_the_bounds_are_named_as_cut_short() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let seal = |number: u64| {
+            envelope::seal(&RecordKey::new(RecordKind(1), number.to_be_bytes()).unwrap(), 1, b"")
+        };
+        fs::write(&path, [seal(1), vec![0; 3 << 20], seal(2)].concat()).unwrap();
+        let length = fs::metadata(&path).unwrap().len();
+        let found = |most| {
+            let salvage = salvage_first(&path, most).unwrap();
+            (salvage.records.len(), salvage.truncated)
+        };
+        assert_eq!((found(length), found(length - 1)), ((2, false), (1, true)));
+
+        fs::write(&path, (0..=MAX_ASIDE).flat_map(seal).collect::<Vec<_>>()).unwrap();
+        let salvage = salvage(&path).unwrap();
+        assert_eq!((salvage.records.len() as u64, salvage.truncated), (MAX_ASIDE, true));
     }
 }

@@ -1,13 +1,13 @@
 //! Making directories and placeholders, step by step from descriptor to descriptor.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::super::{Created, Creation, CreationKind, Presence};
-use super::super::entry::{open_directory, open_in, presence};
+use super::super::entry::{Entry, open_directory};
 use super::super::probe::Answer;
 
 pub(super) fn create(creation: &Creation) -> Result<Answer, Errno> {
@@ -30,7 +30,7 @@ pub(super) fn create(creation: &Creation) -> Result<Answer, Errno> {
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    match (presence(open_in(parent.as_fd(), name)?.as_fd())?, creation.kind) {
+    match (Entry::open_in(parent, name)?.presence()?, creation.kind) {
         (Presence::Directory, CreationKind::Directory)
         | (Presence::RegularFile { size: 0 }, CreationKind::Placeholder) => {
             Ok(Answer::Created(Created::WasThere))

@@ -24,8 +24,9 @@ pub(super) fn unmount(wish: &Unmount) -> Result<Answer, Errno> {
     }
     match rustix::mount::unmount(wish.path.as_path(), flags) {
         Ok(()) => Ok(Answer::Unmounted(Unmounted::Unmounted)),
-        // The kernel's word for what is no root of a mount.
-        Err(Errno::INVAL | Errno::NOENT) => Ok(Answer::Unmounted(Unmounted::WasNotMounted)),
+        Err(Errno::NOENT) => Ok(Answer::Unmounted(Unmounted::WasNotMounted)),
+        // The kernel's word for what is no root of a mount, and also for a mount that this namespace may not take away.
+        Err(Errno::INVAL) if topmost(wish)?.is_none() => Ok(Answer::Unmounted(Unmounted::WasNotMounted)),
         Err(Errno::BUSY) => Ok(Answer::Busy),
         Err(errno) => Err(errno),
     }

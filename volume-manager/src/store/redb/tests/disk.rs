@@ -110,7 +110,7 @@ impl Disk {
         let disk = self.clone();
         let mut source: super::super::Source = Box::new(move |settings| disk.database(settings));
         let database = source(Settings::default())?;
-        Ok(RedbStore { path, settings: Settings::default(), source, database: Ok(database) })
+        Ok(RedbStore::new(path, Settings::default(), source, database))
     }
 
     fn database(&self, settings: Settings) -> Result<Database, OpenError> {

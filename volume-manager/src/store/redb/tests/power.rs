@@ -37,7 +37,7 @@ fn changes(chance: &mut Chance, model: &Model) -> (Vec<Change>, Model) {
                 then.remove(&key);
                 Change::Remove(key)
             } else {
-                let size = if chance.below(8) == 0 { 20_000 } else { 600 };
+                let size = if chance.below(16) == 0 { 10_000 } else { 400 };
                 let payload = vec![chance.below(256) as u8; chance.index(size)];
                 then.insert(key.clone(), payload.clone());
                 Change::Put(key, payload)
@@ -54,7 +54,7 @@ fn live_and_die(chance: &mut Chance, seen: &mut Seen) {
     let mut model = Model::new();
     let mut perhaps = None;
     for life in 0..CUTS_OF_A_DISK {
-        disk.cut_after(chance.below(70));
+        disk.cut_after(chance.below(50));
         match disk.open() {
             Err(error) => {
                 assert!(disk.is_off(), "life {life}: {error}");

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Writes go.mod and go.sum for one Kubernetes release: make-module.sh v1.36.3
+# Writes go.mod and go.sum of one of the modules here for one Kubernetes release: make-module.sh mockdriver v1.36.3
 # k8s.io/kubernetes names its staging modules at v0.0.0; each is put on the release that belongs to it.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
-release=${1:?usage: make-module.sh v1.MINOR.PATCH}
+usage="usage: make-module.sh MODULE v1.MINOR.PATCH"
+module=${1:?${usage}}
+release=${2:?${usage}}
+cd "$(dirname "${BASH_SOURCE[0]}")/${module}"
 staging=v0.${release#v1.}
 upstream=$(go mod download -json "k8s.io/kubernetes@${release}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["GoMod"])')
 rm -f go.mod go.sum
-go mod init example.invalid/edge-csi/mockdriver
+go mod init "example.invalid/edge-csi/${module}"
 go mod edit -go "$(go mod edit -json "${upstream}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["Go"])')"
 go mod edit -require "k8s.io/kubernetes@${release}"
 go mod edit -json "${upstream}" |

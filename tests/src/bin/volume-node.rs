@@ -1,0 +1,15 @@
+//! A node's volumes as a process, for tests: orders come line by line, and it kills itself at the step it is told to.
+
+#[path = "../volume_node/mod.rs"]
+mod volume_node;
+
+use std::process::ExitCode;
+
+use volume_manager::mounts::linux::probe;
+
+fn main() -> ExitCode {
+    if let Some(code) = probe::serve_if_asked() {
+        return code;
+    }
+    volume_node::run()
+}

@@ -1,0 +1,112 @@
+//! The orders, one a line, each answered by one line: `ok ...` or `error ...`.
+//!
+//! | Order | What it does |
+//! |---|---|
+//! | `create SOCKET NAME` | makes a volume at the driver, and answers its id |
+//! | `publish DRIVER ID CONSUMER TARGET rw` (or `ro`) | |
+//! | `unpublish DRIVER ID CONSUMER` | |
+//! | `release DRIVER ID CONSUMER` | hands in what is wanted as a set without this, and does not wait for its end |
+//! | `explain DRIVER ID` | the sentence, or an error if nothing is known of it |
+//! | `list` | every volume, with its state |
+//! | `quarantined` | how many records cannot be read |
+//! | `steps` | how many steps were taken |
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+use csi_proto::{DriverName, VolumeId};
+use edge_csi_tests::csi::{controller, create_volume};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use volume_manager::driver::{Access, AccessMode, ConsumerSpec, MountPath, VolumeSpec};
+use volume_manager::node::{DesiredVolume, Volumes};
+use volume_manager::{ConsumerId, VolumeKey};
+
+use super::steps::Steps;
+
+/// What was asked for and not given up, in this process.
+type Wanted = BTreeMap<(VolumeKey, ConsumerId), (Arc<VolumeSpec>, Arc<ConsumerSpec>)>;
+
+type Answer = Result<String, Box<dyn Error>>;
+
+/// Answers until the input ends.
+pub(super) async fn answer(volumes: Volumes, directory: &Path, steps: &Steps) -> Result<(), Box<dyn Error>> {
+    println!("ready");
+    let mut wanted = Wanted::new();
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(order) = orders.next_line().await? {
+        let words: Vec<&str> = order.split_whitespace().collect();
+        match carry_out(&volumes, &mut wanted, directory, steps, &words).await {
+            Ok(answer) => println!("ok {}", answer.replace('\n', " ")),
+            Err(error) => println!("error {}", error.to_string().replace('\n', " ")),
+        }
+    }
+    Ok(())
+}
+
+async fn carry_out(
+    volumes: &Volumes,
+    wanted: &mut Wanted,
+    directory: &Path,
+    steps: &Steps,
+    words: &[&str],
+) -> Answer {
+    match words {
+        ["create", socket, name] => {
+            let made = controller(Path::new(socket)).create_volume(create_volume(name)).await?;
+            Ok(made.into_inner().volume.unwrap_or_default().volume_id)
+        }
+        ["publish", driver, id, consumer, target, way] => {
+            let mode = AccessMode::SingleNodeMultiWriter;
+            let volume = VolumeSpec::builder(key(driver, id)?, Access::filesystem(), mode).build()?;
+            let target = MountPath::new(directory.join(target))?;
+            let consumer = ConsumerSpec::new(ConsumerId::new(consumer)?, target).read_only(*way == "ro");
+            let (volume, consumer) = (Arc::new(volume), Arc::new(consumer));
+            let entry = (volume.key().clone(), consumer.id().clone());
+            wanted.insert(entry, (Arc::clone(&volume), Arc::clone(&consumer)));
+            let published = volumes.publish(volume, consumer).await?;
+            Ok(published.target_path.to_string())
+        }
+        ["unpublish", driver, id, consumer] => {
+            let (key, consumer) = (key(driver, id)?, ConsumerId::new(consumer)?);
+            wanted.remove(&(key.clone(), consumer.clone()));
+            volumes.unpublish(&key, &consumer).await?;
+            Ok(String::new())
+        }
+        ["release", driver, id, consumer] => {
+            wanted.remove(&(key(driver, id)?, ConsumerId::new(consumer)?));
+            let mut desired: Vec<DesiredVolume> = Vec::new();
+            for (spec, consumer) in wanted.values() {
+                match desired.last_mut().filter(|last| last.spec.key() == spec.key()) {
+                    Some(last) => last.consumers.push(Arc::clone(consumer)),
+                    None => {
+                        let (spec, consumers) = (Arc::clone(spec), vec![Arc::clone(consumer)]);
+                        desired.push(DesiredVolume { spec, consumers });
+                    }
+                }
+            }
+            let reconciled = volumes.reconcile(desired).await?;
+            Ok(format!("{} released", reconciled.released))
+        }
+        ["explain", driver, id] => {
+            let explained = volumes.explain(&key(driver, id)?).await?;
+            Ok(explained.ok_or("nothing is known of it")?.to_string())
+        }
+        ["list"] => {
+            let mut all = Vec::new();
+            for key in volumes.list().await? {
+                let state = volumes.explain(&key).await?.and_then(|explained| explained.state);
+                all.push(state.map_or_else(|| key.to_string(), |state| format!("{key}={state}")));
+            }
+            Ok(all.join(" "))
+        }
+        ["quarantined"] => Ok(volumes.quarantined().await?.len().to_string()),
+        ["steps"] => Ok(steps.taken().to_string()),
+        _ => Err("it is no order".into()),
+    }
+}
+
+fn key(driver: &str, id: &str) -> Result<VolumeKey, Box<dyn Error>> {
+    Ok(VolumeKey { driver: DriverName::new(driver)?, id: VolumeId::new(id)? })
+}

@@ -1,0 +1,197 @@
+//! The steps of a node, counted: before and after every effect is one, and at one of them the process ends.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use csi_proto::DriverName;
+use rustix::process::{Signal, getpid, kill_process};
+use volume_manager::driver::{
+    self, CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
+};
+use volume_manager::mounts::{
+    Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountChanges, MountTable,
+    Mounts, RemoveError, Removed, SafeRemoval, TableError, Unmount, UnmountError, Unmounted,
+};
+use volume_manager::node::{Connection, Dial, Drivers};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError};
+
+/// Counts, and ends the process before the step that it was told.
+#[derive(Debug)]
+pub(super) struct Steps {
+    taken: AtomicU64,
+    kill_at: Option<u64>,
+}
+
+impl Steps {
+    pub(super) fn new(kill_at: Option<u64>) -> Self {
+        Self { taken: AtomicU64::new(0), kill_at }
+    }
+
+    /// How many were taken.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    fn step(&self, what: &str) {
+        let number = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
+        eprintln!("step {number}: {what}");
+        if self.kill_at == Some(number) {
+            eprintln!("killed");
+            // Nothing runs after it: no destructor, no flush, no other task.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+
+    fn around<T>(&self, what: &str, effect: impl FnOnce() -> T) -> T {
+        self.step(&format!("before {what}"));
+        let outcome = effect();
+        self.step(&format!("after {what}"));
+        outcome
+    }
+
+    async fn around_async<T>(&self, what: &str, effect: impl Future<Output = T>) -> T {
+        self.step(&format!("before {what}"));
+        let outcome = effect.await;
+        self.step(&format!("after {what}"));
+        outcome
+    }
+}
+
+/// A store whose commits are steps.
+pub(super) struct SteppedStore<S> {
+    store: S,
+    steps: Arc<Steps>,
+}
+
+impl<S> SteppedStore<S> {
+    pub(super) fn new(store: S, steps: Arc<Steps>) -> Self {
+        Self { store, steps }
+    }
+}
+
+impl<S: Store> Store for SteppedStore<S> {
+    fn load(&mut self) -> Result<Loaded, StoreError> {
+        self.store.load()
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.steps.around("a commit", || self.store.commit(changes))
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.store.reopen()
+    }
+
+    fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+        self.store.quarantined(id)
+    }
+
+    fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        self.store.release(id)
+    }
+
+    fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
+        self.store.discard(id)
+    }
+}
+
+/// Mounts whose changes are steps.
+pub(super) struct SteppedMounts<M> {
+    mounts: M,
+    steps: Arc<Steps>,
+}
+
+impl<M> SteppedMounts<M> {
+    pub(super) fn new(mounts: M, steps: Arc<Steps>) -> Self {
+        Self { mounts, steps }
+    }
+}
+
+#[async_trait]
+impl<M: Mounts> Mounts for SteppedMounts<M> {
+    async fn table(&self) -> Result<Arc<MountTable>, TableError> {
+        self.mounts.table().await
+    }
+
+    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
+        self.mounts.inspect(path).await
+    }
+
+    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
+        self.steps.around_async("a creation", self.mounts.create(creation)).await
+    }
+
+    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
+        self.steps.around_async("a bind", self.mounts.bind(bind)).await
+    }
+
+    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
+        self.steps.around_async("an unmount", self.mounts.unmount(unmount)).await
+    }
+
+    async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {
+        self.steps.around_async("a removal", self.mounts.remove(removal)).await
+    }
+
+    fn changes(&self) -> io::Result<Box<dyn MountChanges>> {
+        self.mounts.changes()
+    }
+}
+
+/// Drivers whose calls are steps.
+pub(super) struct SteppedDrivers(Arc<Steps>);
+
+impl SteppedDrivers {
+    pub(super) fn new(steps: Arc<Steps>) -> Self {
+        Self(steps)
+    }
+}
+
+struct SteppedDial(Driver, Arc<Steps>);
+
+struct SteppedConnection(Arc<dyn Connection>, Arc<Steps>);
+
+impl Drivers for SteppedDrivers {
+    fn driver(
+        &self,
+        name: &DriverName,
+        endpoint: &DriverEndpoint,
+        policy: &DriverPolicy,
+    ) -> Result<Arc<dyn Dial>, String> {
+        let (settings, secrets) = (driver::Settings::default(), Arc::new(NoSecrets));
+        let driver = Driver::new(name.clone(), endpoint.clone(), policy.clone(), settings, secrets);
+        let driver = driver.map_err(|error| error.to_string())?;
+        Ok(Arc::new(SteppedDial(driver, Arc::clone(&self.0))))
+    }
+}
+
+#[async_trait]
+impl Dial for SteppedDial {
+    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
+        let connection = Dial::connect(&self.0).await?;
+        Ok(Arc::new(SteppedConnection(connection, Arc::clone(&self.1))))
+    }
+}
+
+#[async_trait]
+impl Connection for SteppedConnection {
+    fn facts(&self) -> &DriverFacts {
+        self.0.facts()
+    }
+
+    fn predecessors_ended(&self) -> bool {
+        self.0.predecessors_ended()
+    }
+
+    async fn closed(&self) {
+        self.0.closed().await;
+    }
+
+    async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
+        self.1.around_async(operation.method().name(), self.0.call(volume, operation)).await
+    }
+}

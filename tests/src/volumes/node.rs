@@ -1,0 +1,173 @@
+//! A node's volumes in a process of their own, which is asked line by line and can be killed at any step.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::wait;
+
+/// How the process is started.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NodeOptions {
+    /// The program `volume-node`.
+    pub program: PathBuf,
+    /// Where its store and its staging paths are.
+    pub directory: PathBuf,
+    /// The driver's name and socket.
+    pub driver: (String, PathBuf),
+    /// Which boot it takes this for.
+    pub boot: u32,
+    /// It kills itself before its so-manyth step, from 1.
+    pub kill_at: Option<u64>,
+}
+
+/// A running `volume-node`. Killed when dropped.
+pub struct NodeProcess {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+}
+
+/// The process ended before it answered.
+#[allow(clippy::exhaustive_structs, reason = "there is no more to say")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended;
+
+impl NodeProcess {
+    /// Starts it, and answers when it has begun to look after its volumes.
+    ///
+    /// # Errors
+    /// If it ended before.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub async fn start(options: &NodeOptions) -> Result<Self, Ended> {
+        let log = options.directory.join("node.log");
+        let stderr = File::options().create(true).append(true).open(&log).expect("a log");
+        let mut command = Command::new(&options.program);
+        command.arg("--directory").arg(&options.directory).args(["--boot", &options.boot.to_string()]);
+        command.args(["--driver", &format!("{}={}", options.driver.0, options.driver.1.display())]);
+        if let Some(step) = options.kill_at {
+            command.args(["--kill-at", &step.to_string()]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+        let mut child = command.spawn().expect("volume-node is built with the tests");
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let (input, output) = (input.expect("piped"), BufReader::new(output.expect("piped")).lines());
+        let mut node = Self { child, input, output, log };
+        match node.line().await?.as_str() {
+            "ready" => Ok(node),
+            other => panic!("volume-node says {other:?}; its log:\n{}", node.log()),
+        }
+    }
+
+    /// Gives an order, and waits for the answer: what it is, or why it is not.
+    ///
+    /// # Errors
+    /// If the process ended before it answered.
+    pub async fn ask(&mut self, order: &str) -> Result<Result<String, String>, Ended> {
+        let sent = self.input.write_all(format!("{order}\n").as_bytes()).await;
+        if sent.is_err() {
+            return self.gone().await;
+        }
+        let line = self.line().await?;
+        Ok(match line.split_once(' ') {
+            Some(("error", reason)) => Err(reason.to_owned()),
+            Some(("ok", answer)) => Ok(answer.to_owned()),
+            _ if line == "ok" => Ok(String::new()),
+            _ => panic!("volume-node says {line:?}"),
+        })
+    }
+
+    /// Gives an order that has to go well.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn must(&mut self, order: &str) -> String {
+        match self.ask(order).await {
+            Ok(Ok(answer)) => answer,
+            other => panic!("{order}: {other:?}; the log:\n{}", self.log()),
+        }
+    }
+
+    /// Gives an order until it goes well.
+    ///
+    /// # Panics
+    /// If it does not in time, or the process ends.
+    pub async fn at_last(&mut self, order: &str) -> String {
+        let since = std::time::Instant::now();
+        loop {
+            match self.ask(order).await {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(reason)) => {
+                    assert!(since.elapsed() < wait::SOON, "{order}: {reason}; the log:\n{}", self.log());
+                }
+                Err(Ended) => panic!("{order}: the process ended; its log:\n{}", self.log()),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until it looks after no volume any more.
+    ///
+    /// # Errors
+    /// If the process ended before.
+    ///
+    /// # Panics
+    /// If it does not come to that in time.
+    pub async fn forgets_all(&mut self) -> Result<(), Ended> {
+        let since = std::time::Instant::now();
+        loop {
+            match self.ask("list").await? {
+                Ok(list) if list.is_empty() => return Ok(()),
+                list => assert!(since.elapsed() < wait::SOON, "left: {list:?}; the log:\n{}", self.log()),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Kills it as a power cut would, and waits until it is gone.
+    pub async fn kill(mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill().await;
+    }
+
+    /// What it has logged, its steps among it.
+    #[must_use]
+    pub fn log(&self) -> String {
+        log_of(&self.log)
+    }
+
+    async fn line(&mut self) -> Result<String, Ended> {
+        match wait::within("volume-node answers", self.output.next_line()).await {
+            Ok(Some(line)) => Ok(line),
+            _ => self.gone().await,
+        }
+    }
+
+    async fn gone<T>(&mut self) -> Result<T, Ended> {
+        let _ = wait::within("volume-node ends", self.child.wait()).await;
+        Err(Ended)
+    }
+}
+
+impl fmt::Debug for NodeProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeProcess").field("pid", &self.child.id()).finish_non_exhaustive()
+    }
+}
+
+/// The end of a node's log.
+#[must_use]
+pub fn log_of(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let lines: Vec<_> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(60)..).unwrap_or_default().join("\n")
+}

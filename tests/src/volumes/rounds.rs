@@ -1,0 +1,64 @@
+//! Seeds: which rounds of a test are run, and how to run one of them again.
+
+/// The variable that holds a seed.
+pub const SEED: &str = "EDGE_CSI_SEED";
+
+/// The variable that holds how many rounds are run, or `all`.
+pub const ROUNDS: &str = "EDGE_CSI_ROUNDS";
+
+/// Numbers that look random and follow from a seed.
+#[derive(Debug, Clone)]
+pub struct Rounds {
+    seed: u64,
+    state: u64,
+}
+
+impl Rounds {
+    /// From the seed in the environment, or from the time. It says how to have the same again.
+    ///
+    /// # Panics
+    /// If the variable is set, and no number.
+    #[must_use]
+    pub fn begin(target: &str, test: &str) -> Self {
+        let seed = match std::env::var(SEED) {
+            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED} is {text:?}, and no number")),
+            Err(_) => std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()),
+        };
+        eprintln!(
+            "{test}: seed {seed}; again with {SEED}={seed} cargo test -p edge-csi-tests --test {target} {test}"
+        );
+        Self { seed, state: seed }
+    }
+
+    /// How many of `all` rounds to run: `few`, unless the environment says otherwise.
+    #[must_use]
+    pub fn how_many(all: u64, few: u64) -> u64 {
+        match std::env::var(ROUNDS) {
+            Ok(text) if text == "all" => all,
+            Ok(text) => text.parse().unwrap_or(few).min(all),
+            Err(_) => few.min(all),
+        }
+    }
+
+    /// The seed.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The next number, below `bound`; 0 if that is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64.
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)).checked_rem(bound).unwrap_or(0)
+    }
+
+    /// `few` different numbers from `1..=all`, in no order, spread over all of it.
+    pub fn some(&mut self, few: u64, all: u64) -> Vec<u64> {
+        let offset = self.below(all);
+        (0..few).map(|turn| (offset + turn * all / few.max(1)) % all.max(1) + 1).collect()
+    }
+}

@@ -1,0 +1,181 @@
+//! Who may run a process now.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+use super::reaping::Walk;
+use super::storage::Storage;
+
+/// Shares the processes out, so that a storage that does not answer leaves the others theirs: one storage has half of them
+/// at most, and all those together that hung the last time a quarter. Unmounts have as many of their own, since they may
+/// be what ends the hanging.
+#[derive(Debug)]
+pub(super) struct Turns {
+    running: Semaphore,
+    unmounting: Semaphore,
+    suspects: Semaphore,
+    of_one: usize,
+    storages: Mutex<HashMap<Storage, State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    turns: Arc<Semaphore>,
+    /// Whether it hung the last time.
+    is_suspect: bool,
+}
+
+/// How many storages are remembered besides those that are in use.
+const MAX_STORAGES: usize = 4096;
+
+/// A turn. It is given back when this is dropped.
+#[derive(Debug, Default)]
+#[allow(dead_code, reason = "held, and not read")]
+pub(super) struct Turn<'a> {
+    of_storages: Vec<OwnedSemaphorePermit>,
+    of_suspects: Option<SemaphorePermit<'a>>,
+    of_all: Option<SemaphorePermit<'a>>,
+}
+
+impl Turns {
+    pub(super) fn new(processes: usize) -> Self {
+        Self {
+            running: Semaphore::new(processes),
+            unmounting: Semaphore::new(processes),
+            suspects: Semaphore::new((processes / 4).max(1)),
+            of_one: (processes / 2).max(1),
+            storages: Mutex::default(),
+        }
+    }
+
+    /// Waits for a turn.
+    pub(super) async fn turn(&self, walk: &Walk) -> Turn<'_> {
+        let mut turn = Turn::default();
+        // None of the semaphores is ever closed.
+        if walk.unmounts {
+            turn.of_all = self.unmounting.acquire().await.ok();
+            return turn;
+        }
+        // In the same order by all, so that no two wait for each other.
+        for storage in &walk.storages {
+            turn.of_storages.extend(self.turns_of(storage).acquire_owned().await.ok());
+        }
+        // Asked only now, since another of the storage may have hung while this one waited.
+        if self.is_suspect(walk) {
+            turn.of_suspects = self.suspects.acquire().await.ok();
+        }
+        turn.of_all = self.running.acquire().await.ok();
+        turn
+    }
+
+    /// An operation has hung.
+    pub(super) fn suspect(&self, walk: &Walk) {
+        self.mark(walk, true);
+    }
+
+    /// An operation was answered.
+    pub(super) fn clear(&self, walk: &Walk) {
+        self.mark(walk, false);
+    }
+
+    fn mark(&self, walk: &Walk, is_suspect: bool) {
+        // An unmount asks no server, or fails however healthy the storage is.
+        if walk.unmounts {
+            return;
+        }
+        let mut storages = self.storages();
+        for storage in &walk.storages {
+            if let Some(state) = storages.get_mut(storage) {
+                state.is_suspect = is_suspect;
+            }
+        }
+    }
+
+    fn is_suspect(&self, walk: &Walk) -> bool {
+        let storages = self.storages();
+        walk.storages.iter().any(|storage| storages.get(storage).is_some_and(|state| state.is_suspect))
+    }
+
+    fn turns_of(&self, storage: &Storage) -> Arc<Semaphore> {
+        let mut storages = self.storages();
+        if storages.len() >= MAX_STORAGES && !storages.contains_key(storage) {
+            storages.retain(|_, state| state.is_in_use() || state.is_suspect);
+            if storages.len() >= MAX_STORAGES {
+                storages.retain(|_, state| state.is_in_use());
+            }
+        }
+        let new = || State { turns: Arc::new(Semaphore::new(self.of_one)), is_suspect: false };
+        Arc::clone(&storages.entry(storage.clone()).or_insert_with(new).turns)
+    }
+
+    fn storages(&self) -> MutexGuard<'_, HashMap<Storage, State>> {
+        // Whole between any two statements.
+        self.storages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.turns) > 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::DeviceNumber;
+    use super::*;
+
+    fn walk(minor: u32) -> Walk {
+        let storages = vec![Storage::Device(DeviceNumber { major: 0, minor })];
+        Walk { paths: Vec::new(), storages, unmounts: false }
+    }
+
+    async fn is_given(turns: &Turns, walk: &Walk) -> bool {
+        tokio::select! {
+            biased;
+            _ = turns.turn(walk) => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    /// Five hundred volumes of one server hang for the first time, and the others do not wait for them.
+    #[tokio::test]
+    async fn one_storage_has_half_and_those_that_hung_a_quarter() {
+        let turns = Turns::new(8);
+        let mut hanging = Vec::new();
+        for _ in 0..4 {
+            hanging.push(turns.turn(&walk(1)).await);
+        }
+        assert!(!is_given(&turns, &walk(1)).await, "more than half");
+        assert!(is_given(&turns, &walk(2)).await);
+        turns.suspect(&walk(1));
+        hanging.clear();
+        hanging.push(turns.turn(&walk(1)).await);
+        hanging.push(turns.turn(&walk(1)).await);
+        assert!(!is_given(&turns, &walk(1)).await, "more than a quarter");
+        assert!(is_given(&turns, &walk(2)).await);
+        turns.clear(&walk(1));
+        assert!(is_given(&turns, &walk(1)).await);
+    }
+
+    #[tokio::test]
+    async fn an_unmount_waits_only_for_unmounts() {
+        let turns = Turns::new(2);
+        turns.suspect(&walk(1));
+        let _hanging = (turns.turn(&walk(1)).await, turns.turn(&walk(2)).await);
+        assert!(!is_given(&turns, &walk(3)).await);
+        assert!(is_given(&turns, &Walk { unmounts: true, ..walk(1) }).await);
+    }
+
+    #[tokio::test]
+    async fn no_more_storages_are_remembered_than_the_bound() {
+        let turns = Turns::new(2);
+        for minor in 0..u32::try_from(2 * MAX_STORAGES).unwrap() {
+            drop(turns.turn(&walk(minor)).await);
+            turns.suspect(&walk(minor));
+        }
+        assert!(turns.storages().len() <= MAX_STORAGES);
+    }
+}
