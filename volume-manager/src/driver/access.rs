@@ -86,7 +86,9 @@ impl fmt::Debug for Access {
 
 /// The mode to send to a driver that does or does not know the two modes which count the workloads of one node.
 ///
-/// They came late to the spec and are alpha still; Kubernetes falls back to the mode that every driver knows.
+/// They came late to the spec and are alpha still; Kubernetes falls back to the mode that every driver knows. To a driver
+/// that knows them, `SINGLE_NODE_WRITER` may mean one workload, so it is sent as the one for many, as Kubernetes does: a
+/// volume of that mode may have several consumers here.
 #[cfg(any(feature = "runtime", test))]
 pub(super) fn sent_mode(mode: AccessMode, single_node_multi_writer: bool) -> AccessMode {
     match mode {
@@ -95,6 +97,7 @@ pub(super) fn sent_mode(mode: AccessMode, single_node_multi_writer: bool) -> Acc
         {
             AccessMode::SingleNodeWriter
         }
+        AccessMode::SingleNodeWriter if single_node_multi_writer => AccessMode::SingleNodeMultiWriter,
         mode => mode,
     }
 }
@@ -104,18 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_late_modes_fall_back_where_the_driver_lacks_them_and_the_others_never_do() {
+    fn the_modes_that_count_workloads_are_sent_to_the_drivers_that_know_them_and_to_no_others() {
         use AccessMode::*;
         for mode in [SingleNodeSingleWriter, SingleNodeMultiWriter] {
             assert_eq!((sent_mode(mode, true), sent_mode(mode, false)), (mode, SingleNodeWriter));
         }
-        for mode in [
-            SingleNodeWriter,
-            SingleNodeReaderOnly,
-            MultiNodeReaderOnly,
-            MultiNodeSingleWriter,
-            MultiNodeMultiWriter,
-        ] {
+        assert_eq!(sent_mode(SingleNodeWriter, true), SingleNodeMultiWriter);
+        assert_eq!(sent_mode(SingleNodeWriter, false), SingleNodeWriter);
+        for mode in [SingleNodeReaderOnly, MultiNodeReaderOnly, MultiNodeSingleWriter, MultiNodeMultiWriter] {
             assert_eq!((sent_mode(mode, true), sent_mode(mode, false)), (mode, mode));
         }
     }

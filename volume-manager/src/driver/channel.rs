@@ -88,8 +88,7 @@ impl Channel {
         stripper: &Stripper<'_>,
     ) -> Result<A, CallError> {
         let Limits { bound, max_answer } = limits;
-        let mut sent = false;
-        let call = unary(self.requests.clone(), method, request, bound, max_answer, &mut sent);
+        let call = unary(self.requests.clone(), method, request, bound, max_answer);
         let ended = timeout(bound, call).await;
         let reason = |text: &str| stripper.strip(text, MAX_REASON);
         match ended {
@@ -105,11 +104,8 @@ impl Channel {
             Ok(Err(Failure::Status { code, message })) => {
                 Err(CallError::Status { method, code, message: stripper.strip(&message, MAX_MESSAGE) })
             }
-            Err(_) if sent => Err(CallError::Late { method, bound }),
-            Err(_) => {
-                let reason = format!("the driver took no further call within {bound:?}");
-                Err(CallError::NotSent { method, reason })
-            }
+            // It may still have been in line behind other calls. That is not to be told from one that the driver works on.
+            Err(_) => Err(CallError::Late { method, bound }),
         }
     }
 }

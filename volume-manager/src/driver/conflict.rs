@@ -36,6 +36,14 @@ pub enum ConsumerConflict {
         /// Where it wants it.
         wanted: MountPath,
     },
+    /// One consumer has the volume in one way.
+    #[error("{id} has the volume with another {field}; release it before it is published otherwise")]
+    Changed {
+        /// Who asks.
+        id: ConsumerId,
+        /// What differs.
+        field: &'static str,
+    },
 }
 
 impl VolumeSpec {
@@ -46,7 +54,7 @@ impl VolumeSpec {
     /// several pods of a node, and so may this side. A consumer that asks again for what it has is no conflict.
     ///
     /// # Errors
-    /// If the volume or the target is another's, or the consumer has the volume elsewhere.
+    /// If the volume or the target is another's, or the consumer has the volume elsewhere or otherwise.
     pub fn conflicts<'a>(
         &self,
         existing: impl IntoIterator<Item = &'a ConsumerSpec>,
@@ -60,7 +68,12 @@ impl VolumeSpec {
         for holder in existing {
             if holder.id() == wanted.id() {
                 if holder.target_path() == wanted.target_path() {
-                    continue;
+                    match holder.difference(wanted) {
+                        None => continue,
+                        Some(field) => {
+                            return Err(ConsumerConflict::Changed { id: wanted.id().clone(), field });
+                        }
+                    }
                 }
                 return Err(ConsumerConflict::Moved {
                     id: wanted.id().clone(),
@@ -82,12 +95,26 @@ impl VolumeSpec {
     }
 }
 
+impl ConsumerSpec {
+    /// What of it makes another publish, besides the target.
+    fn difference(&self, other: &Self) -> Option<&'static str> {
+        let uid = |consumer: &Self| consumer.pod_info().map(|pod| pod.uid().to_owned());
+        [
+            ("read_only", self.is_read_only() == other.is_read_only()),
+            ("fs_group", self.own_fs_group() == other.own_fs_group()),
+            ("pod uid", uid(self) == uid(other)),
+        ]
+        .into_iter()
+        .find_map(|(field, same)| (!same).then_some(field))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use csi_proto::{DriverName, VolumeId};
 
     use super::*;
-    use crate::driver::Access;
+    use crate::driver::{Access, PodInfo};
     use crate::name::VolumeKey;
 
     fn volume(mode: AccessMode) -> VolumeSpec {
@@ -114,6 +141,20 @@ mod tests {
         assert!(refused.to_string().contains("one has it"), "{refused}");
         let ephemeral = volume(AccessMode::SingleNodeWriter).to_builder().ephemeral().build().unwrap();
         assert!(matches!(ephemeral.conflicts([&one], &two), Err(ConsumerConflict::Exclusive { .. })));
+    }
+
+    #[test]
+    fn a_consumer_that_comes_again_otherwise_is_a_conflict() {
+        let volume = volume(AccessMode::MultiNodeMultiWriter);
+        let one = consumer("one", "/t/1");
+        for (other, differs) in [
+            (one.clone().read_only(true), "read_only"),
+            (one.clone().fs_group(5), "fs_group"),
+            (one.clone().pod(PodInfo::new("p", "ns", "uid", "").unwrap()), "pod uid"),
+        ] {
+            let conflict = volume.conflicts([&one], &other).unwrap_err();
+            assert!(matches!(conflict, ConsumerConflict::Changed { field, .. } if field == differs));
+        }
     }
 
     #[test]

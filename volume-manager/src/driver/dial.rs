@@ -214,7 +214,7 @@ impl Shared {
         Ok(Generation {
             number: lineage.generations,
             facts,
-            earlier_ended: lineage.predecessors.succeeded_by(process),
+            earlier: lineage.predecessors.succeeded_by(process),
             channel,
             dealings: self.dealings.clone(),
         })

@@ -21,6 +21,7 @@ use super::facts::DriverFacts;
 use super::operation::{CapacityRange, Operation};
 use super::outcome::CallOutcome;
 use super::policy::DriverPolicy;
+use super::process::Earlier;
 use super::request::Requests;
 use super::secret_error::SecretError;
 use super::secret_reference::SecretReference;
@@ -39,7 +40,7 @@ use super::volume_spec::VolumeSpec;
 pub struct Generation {
     pub(super) number: u64,
     pub(super) facts: DriverFacts,
-    pub(super) earlier_ended: bool,
+    pub(super) earlier: Earlier,
     pub(super) channel: Channel,
     pub(super) dealings: Arc<Dealings>,
 }
@@ -80,10 +81,11 @@ impl Generation {
     ///
     /// A connection can break while the driver lives on, so a new generation alone proves nothing. Processes are told by
     /// the socket's credentials and by `/proc`; where these cannot be seen, such as from another PID namespace, this is
-    /// false. A process that the driver has started and left behind is not looked for.
+    /// false. It is asked of the system each time, since a process may end some time after its successor has begun. One that
+    /// the driver has started and left behind is not looked for.
     #[must_use]
     pub fn earlier_processes_ended(&self) -> bool {
-        self.earlier_ended
+        self.earlier.have_ended()
     }
 
     /// Whether the connection is gone, or the driver takes no more calls over it. Calls that are under way may still end
@@ -114,8 +116,8 @@ impl Generation {
         let (secrets, issued) =
             resolved.unwrap_or(Err(late)).map_err(|reason| CallError::Secret { method, reason })?;
         let sensitive = secrets.values().chain(issued.iter().flatten().map(ServiceAccountToken::token));
-        let flags = volume.access().mount_flags().iter().map(String::as_str);
-        let stripper = Stripper::new(sensitive.chain(flags.filter(|flag| flag.contains('='))));
+        let flags = volume.access().mount_flags().iter().flat_map(|flags| sensitive_parts(flags));
+        let stripper = Stripper::new(sensitive.chain(flags));
         let to = Call { generation: self, method, stripper: &stripper };
         match operation {
             Operation::ControllerPublish => {
@@ -233,6 +235,14 @@ impl Call<'_> {
     }
 }
 
+/// What may be secret of mount flags that are written as one: the whole, and each option that has a value. A driver may
+/// print them as a whole, one by one, or only the value.
+fn sensitive_parts(flags: &str) -> impl Iterator<Item = &str> {
+    let options = flags.split(',').filter(|option| option.contains('='));
+    let values = options.clone().filter_map(|option| Some(option.split_once('=')?.1));
+    [flags].into_iter().filter(|flags| flags.contains('=')).chain(options).chain(values)
+}
+
 fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, String> {
     let publish_context = answer.publish_context;
     let found: usize = publish_context.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -247,8 +257,9 @@ fn controller_expanded(
     size: CapacityRange,
 ) -> Result<CallOutcome, String> {
     let found = answer.capacity_bytes;
+    // Too few bytes are an end that is known; what follows from it is for the volume to say.
     let capacity_bytes = u64::try_from(found).unwrap_or(0);
-    if capacity_bytes < size.required() {
+    if capacity_bytes == 0 {
         return Err(format!("capacity_bytes is {found}, and {} were required", size.required()));
     }
     let node_expansion_required = answer.node_expansion_required;
@@ -262,5 +273,19 @@ fn node_expanded(answer: NodeExpandVolumeResponse, size: CapacityRange) -> Resul
     match capacity_bytes {
         None if found < 0 => Err(format!("capacity_bytes is {found}, and {} were required", size.required())),
         capacity_bytes => Ok(CallOutcome::NodeExpanded { capacity_bytes }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_of_a_mount_flag_and_each_value_is_kept_out_of_texts() {
+        let stripper = Stripper::new(sensitive_parts("rw,user=somebody,password=hunter2"));
+        let printed = stripper.strip("mount failed: password=hunter2 (hunter2), user: somebody, rw", 200);
+        assert!(!printed.contains("hunter2") && !printed.contains("somebody"), "{printed}");
+        assert!(printed.ends_with("rw"));
+        assert_eq!(sensitive_parts("ro,noexec").count(), 0);
     }
 }

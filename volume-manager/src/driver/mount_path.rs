@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// A path of this host for a driver: absolute, UTF-8, 2 to 4096 bytes, without `.`, `..`, a slash too many or a control
+/// A path of this host for a driver: absolute, UTF-8, 2 to 4095 bytes, without `.`, `..`, a slash too many or a control
 /// character. Two equal paths are one place, as far as no link leads there.
 ///
 /// ```
@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub struct MountPath(Arc<str>);
 
 impl MountPath {
-    /// The most bytes of a path, as in Linux.
-    pub const MAX_BYTES: usize = 4096;
+    /// The most bytes of a path, as in Linux, whose 4096 have room for the zero byte at the end.
+    pub const MAX_BYTES: usize = 4095;
 
     /// Checks a path.
     ///
@@ -124,9 +124,9 @@ mod tests {
     #[test]
     fn a_path_is_absolute_bounded_and_plain() {
         assert_eq!(MountPath::new("/a/b c/ä").unwrap().as_str(), "/a/b c/ä");
-        assert!(MountPath::new(format!("/{}", "x".repeat(4095))).is_ok());
-        let too_long = MountPath::new(format!("/{}", "x".repeat(4096)));
-        assert_eq!(too_long, Err(InvalidMountPath::TooLong { found: 4097 }));
+        assert!(MountPath::new(format!("/{}", "x".repeat(4094))).is_ok());
+        let too_long = MountPath::new(format!("/{}", "x".repeat(4095)));
+        assert_eq!(too_long, Err(InvalidMountPath::TooLong { found: 4096 }));
         for bad in ["", "a", "./a"] {
             assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotAbsolute { found: bad.into() }));
         }

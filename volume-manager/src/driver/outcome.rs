@@ -15,7 +15,7 @@ pub enum CallOutcome {
     },
     /// ControllerExpandVolume: the storage has grown.
     ControllerExpanded {
-        /// The size now, in bytes; at least what was required.
+        /// The size now, in bytes, as the driver says it, which may be less than was required.
         capacity_bytes: u64,
         /// Whether NodeExpandVolume must follow.
         node_expansion_required: bool,

@@ -53,18 +53,33 @@ pub(super) struct Predecessors {
 impl Predecessors {
     const MAX: usize = 16;
 
-    /// Notes who serves the driver now, and says whether all who served it before are certain to have ended. Of what was
-    /// before the first one nothing is known, so that one's answer is no.
-    pub(super) fn succeeded_by(&mut self, process: Option<Process>) -> bool {
+    /// Notes who serves the driver now, and says who served it before. Of what was before the first one nothing is known.
+    pub(super) fn succeeded_by(&mut self, process: Option<Process>) -> Earlier {
         self.running.retain(|earlier| !earlier.has_ended());
-        let ended = self.some && self.running.is_empty() && !self.unseen;
+        let earlier = Earlier { known: self.some && !self.unseen, running: self.running.clone() };
         self.some = true;
         match process {
             Some(process) if self.running.contains(&process) => {}
             Some(process) if self.running.len() < Self::MAX => self.running.push(process),
             _ => self.unseen = true,
         }
-        ended
+        earlier
+    }
+}
+
+/// Those who served a driver before somebody.
+#[derive(Debug)]
+pub(super) struct Earlier {
+    /// Whether there were any, and each could be seen.
+    known: bool,
+    /// Those that ran when they were succeeded.
+    running: Vec<Process>,
+}
+
+impl Earlier {
+    /// Whether each of them is certain to have ended by now.
+    pub(super) fn have_ended(&self) -> bool {
+        self.known && self.running.iter().all(|process| process.has_ended())
     }
 }
 
@@ -89,16 +104,29 @@ mod tests {
     }
 
     #[test]
+    fn one_that_ends_after_its_successor_has_begun_has_ended_then() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::find(i32::try_from(child.id()).unwrap());
+        let mut served = Predecessors::default();
+        assert!(!served.succeeded_by(process).have_ended());
+        let earlier = served.succeeded_by(Process::find(i32::try_from(std::process::id()).unwrap()));
+        assert!(!earlier.have_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(earlier.have_ended());
+    }
+
+    #[test]
     fn predecessors_have_ended_only_if_every_one_of_them_is_known_to_have() {
         let this = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
         let ended = Process { started: this.started + 1, ..this };
         let mut served = Predecessors::default();
-        assert!(!served.succeeded_by(Some(ended)), "nothing is known of what was before");
-        assert!(served.succeeded_by(Some(this)));
-        assert!(!served.succeeded_by(Some(this)), "the same process dialled again");
-        assert!(!served.succeeded_by(Some(ended)), "one that runs beside its successor");
+        assert!(!served.succeeded_by(Some(ended)).have_ended(), "nothing is known of what was before");
+        assert!(served.succeeded_by(Some(this)).have_ended());
+        assert!(!served.succeeded_by(Some(this)).have_ended(), "the same process dialled again");
+        assert!(!served.succeeded_by(Some(ended)).have_ended(), "one that runs beside its successor");
         let mut unseen = Predecessors::default();
-        assert!(!unseen.succeeded_by(None));
-        assert!(!unseen.succeeded_by(Some(this)));
+        assert!(!unseen.succeeded_by(None).have_ended());
+        assert!(!unseen.succeeded_by(Some(this)).have_ended());
     }
 }

@@ -54,6 +54,10 @@ impl<'a> Requests<'a> {
             | Operation::NodeUnstage { .. }
             | Operation::NodeUnpublish { .. } => return Ok(()),
         };
+        // Nothing is begun that could not be brought to its end.
+        if matches!(operation, Operation::ControllerPublish | Operation::NodeStage { .. }) {
+            self.policy.admits(volume)?;
+        }
         if !present {
             return Err(RequestError::Capability { capability });
         }

@@ -33,14 +33,13 @@ pub(super) enum Failure {
     Status { code: i32, message: String },
 }
 
-/// Makes the call. `sent` becomes true when the driver may have seen it. Dropped, it resets the stream.
+/// Makes the call. More calls than the driver takes at once wait in line in the connection. Dropped, it resets the stream.
 pub(super) async fn unary<Q: Message, A: Message + Default>(
     requests: SendRequest<Bytes>,
     method: Method,
     request: Q,
     bound: Duration,
     max_answer: usize,
-    sent: &mut bool,
 ) -> Result<A, Failure> {
     let head = head(method, bound).map_err(|error| Failure::NotSent(error.to_string()))?;
     let body = frame(&request)?;
@@ -49,7 +48,6 @@ pub(super) async fn unary<Q: Message, A: Message + Default>(
     let mut requests = requests.ready().await.map_err(|error| Failure::Closed(error.to_string()))?;
     let (response, mut upload) =
         requests.send_request(head, false).map_err(|error| Failure::Closed(error.to_string()))?;
-    *sent = true;
     upload.send_data(body, true).map_err(|error| broken(&error))?;
     let (head, mut stream) = response.await.map_err(|error| broken(&error))?.into_parts();
     if head.status != StatusCode::OK {

@@ -20,7 +20,8 @@ pub enum Event {
         required_bytes: u64,
     },
     /// Make `NodePublishVolume` again for a published target, such as for a fresh token. Ignored for one that is not
-    /// published: its publish is still to come.
+    /// published: its publish is still to come. [`Reached::Published`] follows if it succeeds. If it does not, or puts a second
+    /// mount on the first, the target stays published, and nobody is told that it is not.
     Republish(ConsumerId),
     /// The attach that is awaited from elsewhere is made. To be said again after a restart, like everything that was said
     /// before a record of it was durable.
@@ -54,6 +55,9 @@ pub enum Event {
     Lost(Lost),
     /// The driver's process was replaced: no call of the old one runs any more, and back-offs end.
     NewGeneration(DriverCapabilities),
+    /// The driver is connected to anew, and its process may be the one of before: its calls may still run. What it can do
+    /// counts from now on, and what it did not do may be asked of it again.
+    Reconnected(DriverCapabilities),
     /// The node was booted since the snapshot was recorded: no call runs, and the node's mounts are gone. To be sent to a
     /// restored volume before [`Event::Proceed`]. The caller keeps the boot id beside every snapshot and writes the current
     /// one with each [`Effect::Record`]; one follows here before any call.

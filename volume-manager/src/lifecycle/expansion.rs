@@ -86,25 +86,28 @@ impl Volume {
         self.expanded = false;
     }
 
-    /// Skips the halves that the driver does not have, and gives up the node half of a volume that nobody uses any more.
+    /// Skips the halves that the driver does not have, and gives up the expansion of a volume that nobody uses any more:
+    /// nothing would be left that asks for it, and the record would never go.
     pub(super) fn sweep_expansion(&mut self, effects: &mut Vec<Effect>) {
         let Some(Expansion { required_bytes, half }) = self.record.expansion else { return };
-        if half == Half::Controller && !self.capabilities.controller_expand {
+        if half == Half::Controller && !self.capabilities.controller_expand && !self.growing {
             self.record.expansion = Some(Expansion { required_bytes, half: Half::Node });
         }
-        let Some(Expansion { half: Half::Node, .. }) = self.record.expansion else { return };
-        if !self.capabilities.node_expand {
+        let Some(Expansion { half, .. }) = self.record.expansion else { return };
+        if half == Half::Node && !self.capabilities.node_expand {
             self.record.capacity_bytes = self.record.capacity_bytes.max(required_bytes);
             self.record.expansion = None;
             self.grant(required_bytes);
         } else if self.record.targets.is_empty()
             && self.record.base == self.ladder().floor()
+            && !self.record.attached_here
+            && !self.growing
             && self.activity == Activity::Nothing
         {
             if self.expanded {
                 effects.push(Effect::Failed {
                     waiter: Waiter::Expansion,
-                    call: Call::of_volume(Rpc::NodeExpandVolume),
+                    call: Call::of_volume(half.rpc()),
                     failure: Failure::Abandoned,
                 });
             }

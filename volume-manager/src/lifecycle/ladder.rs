@@ -3,7 +3,8 @@
 use super::snapshot::Base;
 use super::state::Rpc;
 
-/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped, never called.
+/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped on
+/// the way up. On the way down what was made, or may have been, is taken down whether it still can or not.
 #[allow(clippy::exhaustive_structs, reason = "the capabilities that the spec's lifecycle depends on")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriverCapabilities {
@@ -38,6 +39,8 @@ pub(super) struct Ladder {
     pub(super) capabilities: DriverCapabilities,
     /// Whether an awaited attach stands.
     pub(super) attached: bool,
+    /// Whether an attach of our own stands, or may.
+    pub(super) attached_here: bool,
 }
 
 impl Ladder {
@@ -61,26 +64,27 @@ impl Ladder {
     /// Where targets can be published; `None` while an attach is awaited.
     pub(super) fn top(self) -> Option<Base> {
         match self.floor {
-            Floor::Awaited if !self.attached => None,
+            Floor::Awaited if !self.attached && !self.attached_here => None,
             _ if self.stages() => Some(Base::VolReady),
-            Floor::Created if !self.attaches() => Some(Base::Created),
+            Floor::Created if !self.attaches() && !self.attached_here => Some(Base::Created),
             _ => Some(Base::NodeReady),
         }
     }
 
-    /// Where an unstage leads.
-    pub(super) fn unstaged(self) -> Base {
-        if self.attaches() { Base::NodeReady } else { self.floor() }
+    /// Whether the attach that a staging needs was made before it; it was not if the driver came to attach since.
+    pub(super) fn is_founded(self) -> bool {
+        self.attached_here || !self.attaches()
     }
 
-    /// A base as this volume can have it: what the driver cannot do, or others do, is left out.
+    /// Where an unstage leads.
+    pub(super) fn unstaged(self) -> Base {
+        if self.attached_here { Base::NodeReady } else { self.floor() }
+    }
+
+    /// A base as this volume can have it: without what others do. What we did, or may have done, is never left out.
     pub(super) fn fit(self, base: Base) -> Base {
         match base {
-            Base::NodeStage | Base::NodeUnstage | Base::VolReady if !self.stages() => self.unstaged(),
-            Base::ControllerPublish | Base::ControllerUnpublish | Base::NodeReady if !self.attaches() => {
-                self.floor()
-            }
-            Base::Created => self.floor(),
+            Base::Created | Base::NodeReady => self.unstaged(),
             base => base,
         }
     }
@@ -92,7 +96,9 @@ impl Ladder {
             Base::Created | Base::NodeReady if self.top() == Some(Base::VolReady) => {
                 Some(Rpc::NodeStageVolume)
             }
-            Base::NodeStage if self.top().is_some() => Some(Rpc::NodeStageVolume),
+            Base::NodeStage if self.top() == Some(Base::VolReady) && self.is_founded() => {
+                Some(Rpc::NodeStageVolume)
+            }
             _ => None,
         }
     }
@@ -101,7 +107,7 @@ impl Ladder {
     pub(super) fn down(self, base: Base) -> Option<Rpc> {
         match base {
             Base::VolReady | Base::NodeStage | Base::NodeUnstage => Some(Rpc::NodeUnstageVolume),
-            Base::NodeReady if !self.attaches() => None,
+            Base::NodeReady if !self.attached_here => None,
             Base::NodeReady | Base::ControllerPublish | Base::ControllerUnpublish => {
                 Some(Rpc::ControllerUnpublishVolume)
             }

@@ -9,7 +9,7 @@
 //!
 //! A volume is attached and staged once ([`Base`]), and published once for each consumer ([`Target`]). The consumers are
 //! the reference count, and on disk. A driver without `PUBLISH_UNPUBLISH_VOLUME` has no NODE_READY, one without
-//! `STAGE_UNSTAGE_VOLUME` has no VOL_READY; the spec draws these as figures 5 to 8 (section "Volume Lifecycle").
+//! `STAGE_UNSTAGE_VOLUME` has no VOL_READY, unless it had when the volume was brought there; the spec draws these as figures 5 to 8 (section "Volume Lifecycle").
 //! [`Floor`] says where the way begins.
 //!
 //! While a call is under way, and as long as its end is not known to be good, what it changes is in the call's own
@@ -23,7 +23,9 @@
 //!
 //! And on whether it may still be running: a call whose end is not known is repeated until it is, wanted or not, before
 //! anything else is sent for the volume. A new generation of the driver or a reboot ends that as well, and
-//! [`Policy::quiesce_attempts`] bounds it.
+//! [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume` holds back the other calls of the controller only: a
+//! volume is published and unpublished though the controller cannot be reached. A call that was not sent at all
+//! ([`Outcome::NotSent`]) changes nothing.
 //!
 //! An OK counts when the mount table agrees ([`Check::After`]), and nothing is unstaged that somebody else uses
 //! ([`Check::Unused`]).

@@ -30,6 +30,10 @@ pub enum Outcome {
     Uncertain,
     /// The driver answered with an error, and the spec forbids to repeat the call.
     NeverRetry,
+    /// The call was not sent, and the driver knows nothing of it: a secret could not be had, something else is at the
+    /// target, the driver could not be reached. What was intended with it is taken back, unless an earlier one of the same
+    /// kind was sent. If that one may still be running this counts as [`Outcome::Uncertain`].
+    NotSent,
 }
 
 /// Why a call has to be repeated, or is given up.
@@ -55,8 +59,10 @@ pub enum Failure {
     Unchecked,
     /// The driver said OK to an expansion, and reported less than was asked for. It is repeated.
     TooSmall,
-    /// The last consumer went before the node half of an expansion could be made.
+    /// The last consumer went before an expansion was done.
     Abandoned,
+    /// [`Outcome::NotSent`]. It is repeated while it is wanted.
+    NotSent,
 }
 
 impl Failure {
@@ -75,7 +81,9 @@ impl fmt::Display for Failure {
             Self::Uncertain => "the driver did not answer, or may still be working on it",
             Self::NeverRetry => "the driver does not do this, and may not be asked again",
             Self::Contradicted(Finding::Missing) => "the driver said OK, but nothing is mounted",
-            Self::Contradicted(Finding::StillThere) => "the driver said OK, but it is still mounted",
+            Self::Contradicted(Finding::StillThere) => {
+                "the driver said that it is gone, but it is still mounted"
+            }
             Self::Contradicted(_) => {
                 "the driver said OK, but something else is mounted, or it is mounted twice"
             }
@@ -83,6 +91,7 @@ impl fmt::Display for Failure {
             Self::Unchecked => "the mount table could not be asked",
             Self::TooSmall => "the driver said OK, but the volume is smaller than was asked for",
             Self::Abandoned => "the last consumer went before it was done",
+            Self::NotSent => "it could not be sent to the driver",
         })
     }
 }

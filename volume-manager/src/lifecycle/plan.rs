@@ -4,7 +4,7 @@ use super::call::{Call, Check};
 use super::ladder::Floor;
 use super::snapshot::{Base, Half, Snapshot, TargetState};
 use super::state::Rpc;
-use super::volume::Volume;
+use super::volume::{Unsent, Volume};
 
 /// What is to be done next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,8 @@ impl Volume {
             None => self.wishes().into_iter().find(|call| !self.is_held_back(call))?,
             // An older call may still be running in the driver. Its repetition is the only call that cannot collide
             // with it, wanted or not.
-            Some((call, _)) if self.is_held_back(call) => return None,
-            Some((call, _)) => call.clone(),
+            Some(call) if self.backs_off(call) || self.never.contains(&call.rpc) => return None,
+            Some(call) => call.clone(),
         };
         if call.rpc == Rpc::NodeUnstageVolume && !self.unused {
             return Some(Next::Check(Check::Unused));
@@ -31,7 +31,8 @@ impl Volume {
 
     /// What leads to the goal, most urgent first, whether its time has come or not. Each of them is legal now.
     ///
-    /// Down before up: a target that has to go may be what stands in the way of one that comes.
+    /// Down before up: a target that has to go may be what stands in the way of one that comes. Expansions come last: none
+    /// of them shall keep a volume from its consumers.
     pub(super) fn wishes(&self) -> Vec<Call> {
         let targets = &self.record.targets;
         let mut calls = Vec::new();
@@ -42,16 +43,7 @@ impl Volume {
             }
         }
         calls.extend(self.shared_wish().map(Call::of_volume));
-        let ready = Some(self.record.base) == self.ladder().top();
-        if let Some(expansion) = self.record.expansion {
-            let possible = match expansion.half {
-                Half::Controller => !self.record.base.is_on_the_way(),
-                Half::Node => self.is_node_half_possible(),
-            };
-            if possible {
-                calls.push(Call::of_volume(expansion.half.rpc()));
-            }
-        }
+        let ready = self.is_ready();
         for (consumer, target) in targets {
             let arrives = matches!(
                 target.state,
@@ -59,6 +51,15 @@ impl Volume {
             );
             if ready && target.wanted && arrives {
                 calls.push(Call::of_target(Rpc::NodePublishVolume, consumer.clone()));
+            }
+        }
+        if let Some(expansion) = self.record.expansion {
+            let possible = match expansion.half {
+                Half::Controller => self.growing || !self.record.base.is_on_the_way(),
+                Half::Node => self.is_node_half_possible(),
+            };
+            if possible {
+                calls.push(Call::of_volume(expansion.half.rpc()));
             }
         }
         calls
@@ -70,10 +71,11 @@ impl Volume {
         let up = match base {
             // The spec's rule: a downward call is repeated until it succeeds, whatever is wanted now.
             Base::ControllerUnpublish | Base::NodeUnstage => None,
-            _ if self.is_wanted() => ladder.up(base),
+            // Nothing is built under those who live there.
+            _ if self.is_wanted() && !self.is_ready() => ladder.up(base),
             _ => None,
         };
-        let stays = self.is_wanted() && (!base.is_on_the_way() || up.is_some());
+        let stays = self.is_wanted() && (self.is_ready() || up.is_some());
         let leaves = (!stays || self.is_going_down()) && !self.is_occupied();
         up.or_else(|| leaves.then(|| ladder.down(base)).flatten())
     }
@@ -81,7 +83,7 @@ impl Volume {
     /// Whether every target has to be unpublished, wanted or not.
     pub(super) fn is_going_down(&self) -> bool {
         matches!(self.record.base, Base::ControllerUnpublish | Base::NodeUnstage)
-            || (self.floor == Floor::Awaited && !self.record.attached)
+            || (self.floor == Floor::Awaited && !self.record.attached && !self.record.attached_here)
     }
 
     fn is_published(&self) -> bool {
@@ -90,7 +92,8 @@ impl Volume {
     }
 
     pub(super) fn is_held_back(&self, call: &Call) -> bool {
-        self.backs_off(call) || self.never.contains(&call.rpc)
+        let attach = matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume);
+        self.backs_off(call) || self.never.contains(&call.rpc) || (self.growing && attach)
     }
 
     /// Whether a call that may still be running can be repeated as things are. If not, somebody took away what it needs.
@@ -100,13 +103,12 @@ impl Volume {
         let is_about = target.is_some_and(|target| target.state.rpc() == Some(call.rpc));
         let half = expansion.is_some_and(|expansion| expansion.half.rpc() == call.rpc);
         match call.rpc {
-            Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => {
-                base.state().rpc() == Some(call.rpc) && self.ladder().up(*base) == Some(call.rpc)
-            }
+            Rpc::ControllerPublishVolume => base.state().rpc() == Some(call.rpc),
+            Rpc::NodeStageVolume => base.state().rpc() == Some(call.rpc) && self.ladder().top().is_some(),
             Rpc::ControllerUnpublishVolume | Rpc::NodeUnstageVolume => {
                 base.state().rpc() == Some(call.rpc) && !self.is_occupied()
             }
-            Rpc::NodePublishVolume => is_about && Some(*base) == self.ladder().top(),
+            Rpc::NodePublishVolume => is_about && self.is_ready() && !self.is_going_down(),
             Rpc::NodeUnpublishVolume => is_about,
             Rpc::ControllerExpandVolume => half,
             Rpc::NodeExpandVolume => half && self.is_node_half_possible(),
@@ -114,14 +116,24 @@ impl Volume {
     }
 
     fn is_node_half_possible(&self) -> bool {
-        Some(self.record.base) == self.ladder().top() && (self.ladder().stages() || self.is_published())
+        self.is_ready() && (self.record.base == Base::VolReady || self.is_published())
     }
 
     /// Notes the intent of a call, before it is recorded and made.
     pub(super) fn intend(&mut self, call: &Call) {
+        let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
+        let before = Unsent {
+            call: call.clone(),
+            base: self.record.base,
+            attached_here: self.record.attached_here,
+            target: target.map(|target| target.state),
+        };
         self.record.calling = Some(call.clone());
         match call.rpc {
-            Rpc::ControllerPublishVolume => self.record.base = Base::ControllerPublish,
+            Rpc::ControllerPublishVolume => {
+                self.record.base = Base::ControllerPublish;
+                self.record.attached_here = true;
+            }
             Rpc::ControllerUnpublishVolume => self.record.base = Base::ControllerUnpublish,
             Rpc::NodeStageVolume => self.record.base = Base::NodeStage,
             Rpc::NodeUnstageVolume => self.record.base = Base::NodeUnstage,
@@ -138,6 +150,26 @@ impl Volume {
             }
             // The expansion was recorded when it was asked for.
             Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {}
+        }
+        let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
+        let moved = before.base != self.record.base || before.target != target.map(|target| target.state);
+        self.unsent = moved.then_some(before);
+    }
+
+    /// Takes back what was intended with a call that was not sent, unless something else has happened to it since.
+    pub(super) fn take_back(&mut self) {
+        let Some(Unsent { call, base, attached_here, target: before }) = self.unsent.take() else { return };
+        if self.record.calling.as_ref() == Some(&call) {
+            self.record.calling = None;
+        }
+        if let (Some(target), Some(before)) = (self.target(&call), before) {
+            if target.state.rpc() == Some(call.rpc) && target.state != TargetState::Republish {
+                target.state = before;
+            }
+        } else if self.record.base.state().rpc() == Some(call.rpc) {
+            self.record.base = base;
+            self.record.attached_here = attached_here;
+            self.fit_base();
         }
     }
 }

@@ -18,6 +18,10 @@ pub struct Snapshot {
     pub base: Base,
     /// Whether an attach that is made elsewhere stands. Only [`Floor::Awaited`](super::Floor::Awaited) looks at it.
     pub attached: bool,
+    /// Whether the volume is attached by this side, or may be: `ControllerPublishVolume` was intended, and no
+    /// `ControllerUnpublishVolume` ended well since. It is detached before the volume is forgotten, whatever the floor and
+    /// the driver's capabilities have become.
+    pub attached_here: bool,
     /// The call that was sent last, if it is not known to have ended well: it may still be running when the record is read.
     pub calling: Option<Call>,
     /// The consumers, which are the reference count, and their targets.
@@ -111,6 +115,10 @@ impl TargetState {
     /// Every one.
     pub const ALL: [Self; 5] =
         [Self::Absent, Self::NodePublish, Self::Published, Self::Republish, Self::NodeUnpublish];
+
+    pub(super) fn is_published(self) -> bool {
+        matches!(self, Self::Published | Self::Republish)
+    }
 
     /// The call that this state is about.
     pub(super) fn rpc(self) -> Option<Rpc> {

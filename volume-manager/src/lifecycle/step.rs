@@ -7,8 +7,8 @@ use super::event::{Effect, Event, Lost, Reached, Refusal, Waiter};
 use super::ladder::{DriverCapabilities, Floor};
 use super::outcome::Failure;
 use super::plan::Next;
-use super::snapshot::{Base, Target, TargetState};
-use super::state::Rpc;
+use super::snapshot::{Base, Half, Target, TargetState};
+use super::state::{Direction, Rpc};
 use super::volume::{Activity, Journal, Volume};
 
 /// The one transition: takes a volume and what happened, answers the volume as it then is and what to do.
@@ -29,6 +29,7 @@ pub fn step(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
         Event::Checked { check, finding } => then.checked(&check, finding, &mut effects),
         Event::Lost(lost) => then.lost(lost),
         Event::NewGeneration(capabilities) => then.new_generation(capabilities),
+        Event::Reconnected(capabilities) => then.reconnected(capabilities),
         Event::Rebooted => then.rebooted(),
         Event::Resume(call) => then.resume(&call),
         Event::Proceed if then.journal == Journal::Failed => then.journal = Journal::Behind,
@@ -57,20 +58,24 @@ impl Volume {
         self.waiting.remove(&consumer);
         if let Some(target) = self.record.targets.get_mut(&consumer) {
             target.wanted = false;
+            let call = Call::of_target(Rpc::NodeUnpublishVolume, consumer.clone());
+            if target.state != TargetState::Absent && self.never.contains(&call.rpc) {
+                let (waiter, failure) = (Waiter::Consumer(consumer), Failure::NeverRetry);
+                effects.push(Effect::Failed { waiter, call, failure });
+            }
         } else if !self.released.contains(&consumer) {
             effects.push(Effect::Reached(Reached::Released(consumer)));
         }
     }
 
     fn republish(&mut self, consumer: ConsumerId) {
-        let ready = Some(self.record.base) == self.ladder().top();
+        let ready = self.is_ready();
         if let Some(target) = self.record.targets.get_mut(&consumer)
             && ready
             && target.wanted
             && target.state == TargetState::Published
         {
             target.state = TargetState::Republish;
-            self.waiting.insert(consumer);
         }
     }
 
@@ -84,12 +89,18 @@ impl Volume {
     fn detached(&mut self) {
         if self.floor == Floor::Awaited {
             self.record.attached = false;
+            self.keeps_going_down();
             self.record.base = match self.record.base {
-                Base::VolReady | Base::NodeStage => Base::NodeUnstage,
+                Base::VolReady | Base::NodeStage if !self.record.attached_here => Base::NodeUnstage,
                 base => base,
             };
             self.fit_base();
         }
+    }
+
+    /// What was about to be taken down is not what it was any more, so it has to be, sent or not.
+    fn keeps_going_down(&mut self) {
+        self.unsent.take_if(|unsent| unsent.call.rpc.direction() == Direction::Down);
     }
 
     fn recorded(&mut self, durable: bool) {
@@ -105,6 +116,7 @@ impl Volume {
     /// What was mounted is taken down in the legal order, so that the driver drops what it holds, and is then built up
     /// again for those who want it.
     fn lost(&mut self, lost: Lost) {
+        self.keeps_going_down();
         match lost {
             Lost::Staging if self.record.base == Base::VolReady => {
                 self.record.base = Base::NodeUnstage;
@@ -125,12 +137,16 @@ impl Volume {
         }
     }
 
-    fn new_generation(&mut self, capabilities: DriverCapabilities) {
+    fn reconnected(&mut self, capabilities: DriverCapabilities) {
         self.capabilities = capabilities;
         self.fit_base();
-        self.suspect = None;
-        self.troubles.clear();
         self.never.clear();
+    }
+
+    fn new_generation(&mut self, capabilities: DriverCapabilities) {
+        self.reconnected(capabilities);
+        (self.suspect, self.growing) = (None, false);
+        self.troubles.clear();
         if let Activity::Call { orphaned, .. } = &mut self.activity {
             *orphaned = true;
         }
@@ -146,7 +162,7 @@ impl Volume {
             self.journal = Journal::Behind;
         }
         self.activity = Activity::Nothing;
-        self.suspect = None;
+        (self.suspect, self.growing, self.unsent) = (None, false, None);
         self.troubles.clear();
         for (consumer, target) in &mut self.record.targets {
             if target.wanted {
@@ -171,12 +187,17 @@ impl Volume {
 
     /// Decides what comes next, and sends what the disk has the intent of.
     fn settle(&mut self, before: &Self, effects: &mut Vec<Effect>) {
-        self.sweep();
-        self.sweep_expansion(effects);
-        self.suspect = self.suspect.take().filter(|(call, _)| self.is_repeatable(call));
         // While a record is being written nothing new is intended: what is decided then may be obsolete when it is done.
         let decides =
             self.activity == Activity::Nothing && matches!(self.journal, Journal::Clean | Journal::Behind);
+        if decides {
+            // What was intended and not sent is decided again, so that nothing is undone that was never done.
+            self.take_back();
+        }
+        self.sweep();
+        self.sweep_expansion(effects);
+        self.suspect = self.suspect.take().filter(|call| self.is_repeatable(call));
+        self.growing &= self.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller);
         let next = if decides { self.next() } else { None };
         match &next {
             Some(Next::Call(call)) => {
@@ -233,6 +254,7 @@ impl Volume {
     fn is_over(&self) -> bool {
         self.record.targets.is_empty()
             && self.record.base == self.ladder().floor()
+            && !self.record.attached_here
             && self.record.expansion.is_none()
     }
 
@@ -242,9 +264,7 @@ impl Volume {
         effects.extend(released.into_iter().map(|consumer| Effect::Reached(Reached::Released(consumer))));
         let targets = &self.record.targets;
         let reached = |consumer: &ConsumerId| {
-            targets
-                .get(consumer)
-                .is_some_and(|target| target.wanted && target.state == TargetState::Published)
+            targets.get(consumer).is_some_and(|target| target.wanted && target.state.is_published())
         };
         // A published target that has to go down first, such as under a lost staging, is not what was asked for.
         if !self.is_going_down() {
@@ -272,19 +292,28 @@ impl Volume {
     /// Tells those who wait for a call that it will not be made.
     pub(super) fn give_up_waiting(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
         for consumer in self.waiting_for(call) {
-            self.waiting.remove(&consumer);
+            if !self.waiting.remove(&consumer) {
+                continue;
+            }
             let waiter = Waiter::Consumer(consumer);
             effects.push(Effect::Failed { waiter, call: call.clone(), failure });
         }
     }
 
-    /// The consumers that cannot be published before this call succeeds.
+    /// The consumers that cannot be published, or released, before this call succeeds.
     pub(super) fn waiting_for(&self, call: &Call) -> Vec<ConsumerId> {
+        let targets = &self.record.targets;
         match call.rpc {
             Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => self.waiting.iter().cloned().collect(),
+            // Whoever is published stays so whether the repeated publish fails or not.
             Rpc::NodePublishVolume => {
-                call.consumer.iter().filter(|consumer| self.waiting.contains(*consumer)).cloned().collect()
+                let published = |consumer: &ConsumerId| {
+                    targets.get(consumer).is_some_and(|target| target.state.is_published())
+                };
+                let waits = |consumer: &&ConsumerId| self.waiting.contains(*consumer) && !published(consumer);
+                call.consumer.iter().filter(|consumer| waits(consumer)).cloned().collect()
             }
+            Rpc::NodeUnpublishVolume => call.consumer.iter().cloned().collect(),
             _ => Vec::new(),
         }
     }

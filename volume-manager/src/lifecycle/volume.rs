@@ -7,7 +7,7 @@ use crate::ConsumerId;
 use super::call::{Call, Check, Part};
 use super::ladder::{DriverCapabilities, Floor, Ladder};
 use super::outcome::Failure;
-use super::snapshot::{Snapshot, Target, TargetState};
+use super::snapshot::{Base, Half, Snapshot, Target, TargetState};
 use super::state::{Goal, Rpc, VolumeState};
 
 /// One volume with all its consumers. [`step`](super::step) moves it.
@@ -22,9 +22,13 @@ pub struct Volume {
     pub(super) journal: Journal,
     pub(super) activity: Activity,
     pub(super) troubles: BTreeMap<Part, Trouble>,
-    /// The call that may still be running in the driver, and how often it ended unknown. Nothing else is sent before
-    /// its end is known.
-    pub(super) suspect: Option<(Call, u8)>,
+    /// The call that may still be running in the driver. Nothing else is sent before its end is known.
+    pub(super) suspect: Option<Call>,
+    /// The same for `ControllerExpandVolume`, which holds back the calls of the controller only: nothing on the node is
+    /// about what it changes, and a controller that cannot be reached shall not keep volumes from their consumers.
+    pub(super) growing: bool,
+    /// What was intended and is not known to have been sent.
+    pub(super) unsent: Option<Unsent>,
     /// What the driver may not be asked again.
     pub(super) never: BTreeSet<Rpc>,
     /// Consumers that are to be told when they are published.
@@ -84,12 +88,24 @@ pub(super) enum Activity {
     Check(Check),
 }
 
+/// A call whose intent changed where the volume or a target is, and how it was before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Unsent {
+    pub(super) call: Call,
+    pub(super) base: Base,
+    pub(super) attached_here: bool,
+    /// That of the call's consumer.
+    pub(super) target: Option<TargetState>,
+}
+
 /// A call that failed, and is to be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Trouble {
     pub(super) call: Call,
     pub(super) failure: Failure,
     pub(super) attempts: u8,
+    /// How often in a row its end was not known, up to [`Policy::quiesce_attempts`].
+    pub(super) unknown: u8,
     pub(super) waits: bool,
 }
 
@@ -139,6 +155,8 @@ pub enum Waits {
     ForAttach,
     /// Another driver: this one may not be asked again for what is wanted.
     ForDriver(Rpc),
+    /// Somebody to ask for the size again: the driver may not be asked for it before.
+    ForRequest(Rpc),
     /// Something that is yet to be started, by [`Event::Proceed`](super::Event::Proceed).
     ForStart,
 }
@@ -147,10 +165,11 @@ impl Volume {
     /// A volume that nothing was done with yet and that nobody wants.
     #[must_use]
     pub fn new(floor: Floor, capabilities: DriverCapabilities, policy: Policy) -> Self {
-        let base = Ladder { floor, capabilities, attached: false }.floor();
+        let base = Ladder { floor, capabilities, attached: false, attached_here: false }.floor();
         let record = Snapshot {
             base,
             attached: false,
+            attached_here: false,
             calling: None,
             targets: BTreeMap::new(),
             granted_bytes: 0,
@@ -163,7 +182,8 @@ impl Volume {
     /// A volume as it was recorded, in a new process. The call that it says was sent last counts as one whose end is not
     /// known. [`Event::Proceed`](super::Event::Proceed) sets it going.
     ///
-    /// A base that the volume cannot have with these capabilities is taken as the next lower one that it can have.
+    /// What is staged or attached stays so in the record, even if the driver, or this floor, has no such thing any more: it is
+    /// taken down before anything is built anew, but not under a consumer that has the volume.
     #[must_use]
     pub fn restored(
         snapshot: Snapshot,
@@ -172,13 +192,18 @@ impl Volume {
         policy: Policy,
     ) -> Self {
         let mut volume = Self::at_rest(floor, capabilities, policy, snapshot.clone());
+        let attach = matches!(snapshot.base, Base::ControllerPublish | Base::ControllerUnpublish);
+        volume.record.attached_here |= attach;
         volume.fit_base();
         if volume.record != snapshot {
             volume.journal = Journal::Behind;
         }
         if policy.quiesce_attempts != Some(0) {
-            let calling = volume.record.calling.clone().filter(|call| volume.is_repeatable(call));
-            volume.suspect = calling.map(|call| (call, 0));
+            let calling = volume.record.calling.clone();
+            volume.suspect = calling.filter(|call| !is_growth(call) && volume.is_repeatable(call));
+            // Other calls may have been sent after it, so it need not be the last one.
+            volume.growing =
+                volume.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller);
         }
         volume.waiting = volume
             .record
@@ -201,6 +226,8 @@ impl Volume {
             activity: Activity::Nothing,
             troubles: BTreeMap::new(),
             suspect: None,
+            growing: false,
+            unsent: None,
             never: BTreeSet::new(),
             waiting: BTreeSet::new(),
             released: BTreeSet::new(),
@@ -277,9 +304,17 @@ impl Volume {
     }
 
     /// The call that may still be running in the driver, so that nothing else is sent before its end is known.
+    ///
+    /// A `ControllerExpandVolume` that may still be running is none: see [`Self::may_be_running`].
     #[must_use]
     pub fn suspect(&self) -> Option<&Call> {
-        self.suspect.as_ref().map(|(call, _)| call)
+        self.suspect.as_ref()
+    }
+
+    /// Whether an earlier one of this call may still be running in the driver.
+    #[must_use]
+    pub fn may_be_running(&self, call: &Call) -> bool {
+        self.suspect.as_ref() == Some(call) || (self.growing && is_growth(call))
     }
 
     /// What it waits for, the first of: the call or check under way, the store, a back-off, and so on.
@@ -298,7 +333,8 @@ impl Volume {
         if let Some(call) = wishes.iter().find(|call| self.backs_off(call)) {
             Waits::ForBackOff(call.clone())
         } else if let Some(call) = wishes.iter().find(|call| self.never.contains(&call.rpc)) {
-            Waits::ForDriver(call.rpc)
+            let expands = matches!(call.rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
+            if expands { Waits::ForRequest(call.rpc) } else { Waits::ForDriver(call.rpc) }
         } else if !wishes.is_empty() {
             Waits::ForStart
         } else if self.is_wanted() && self.ladder().top().is_none() {
@@ -309,7 +345,12 @@ impl Volume {
     }
 
     pub(super) fn ladder(&self) -> Ladder {
-        Ladder { floor: self.floor, capabilities: self.capabilities, attached: self.record.attached }
+        Ladder {
+            floor: self.floor,
+            capabilities: self.capabilities,
+            attached: self.record.attached,
+            attached_here: self.record.attached_here,
+        }
     }
 
     pub(super) fn fit_base(&mut self) {
@@ -325,6 +366,23 @@ impl Volume {
         self.record.targets.values().any(|target| target.state != TargetState::Absent)
     }
 
+    /// Whether anybody lives at a target: published, or about to be, and not lost.
+    pub(super) fn is_lived_in(&self) -> bool {
+        let lives = |state| {
+            matches!(state, TargetState::NodePublish | TargetState::Published | TargetState::Republish)
+        };
+        self.record.targets.values().any(|target| lives(target.state))
+    }
+
+    /// Whether targets can be published as things are. What a driver can do may change under live consumers: who lives in a
+    /// volume that is at rest is left alone, and may be joined there.
+    pub(super) fn is_ready(&self) -> bool {
+        let ladder = self.ladder();
+        let top = ladder.top();
+        let rests = top.is_some() && !self.record.base.is_on_the_way();
+        (top == Some(self.record.base) && ladder.is_founded()) || (rests && self.is_lived_in())
+    }
+
     pub(super) fn target(&mut self, call: &Call) -> Option<&mut Target> {
         self.record.targets.get_mut(call.consumer.as_ref()?)
     }
@@ -332,4 +390,9 @@ impl Volume {
     pub(super) fn backs_off(&self, call: &Call) -> bool {
         self.troubles.get(&call.part()).is_some_and(|trouble| trouble.waits && trouble.call.rpc == call.rpc)
     }
+}
+
+/// Whether a call is the controller half of an expansion.
+pub(super) fn is_growth(call: &Call) -> bool {
+    call.rpc == Rpc::ControllerExpandVolume
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::core::{CallOrder, Event, Inspect, LookOrder, Sight};
 use super::link::Connection;
 use crate::driver::{CallError, Operation, VolumeSpec};
-use crate::mounts::{Creation, Mounts, Presence, SafeRemoval};
+use crate::mounts::{Creation, MountId, Mounts, Presence, SafeRemoval};
 
 /// Makes a call, after the directories that the spec wants of the caller.
 pub(super) async fn call(
@@ -14,7 +14,7 @@ pub(super) async fn call(
     connection: Option<Arc<dyn Connection>>,
     mounts: Arc<dyn Mounts>,
 ) -> Event {
-    let CallOrder { ticket, spec, operation, .. } = order;
+    let CallOrder { ticket, spec, operation, fresh, .. } = order;
     let Some(connection) = connection else {
         let reason = "the driver is not there".to_owned();
         return Event::CallEnded {
@@ -22,19 +22,25 @@ pub(super) async fn call(
             result: Err(CallError::NotSent { method: operation.method(), reason }),
         };
     };
-    if let Err(reason) = prepare(&*mounts, &spec, &operation).await {
+    if let Err(reason) = prepare(&*mounts, &spec, &operation, fresh).await {
         return Event::CallPrevented { ticket, reason };
     }
     let result = connection.call(&spec, &operation).await;
     Event::CallEnded { ticket, result }
 }
 
-async fn prepare(mounts: &dyn Mounts, spec: &VolumeSpec, operation: &Operation) -> Result<(), String> {
+async fn prepare(
+    mounts: &dyn Mounts,
+    spec: &VolumeSpec,
+    operation: &Operation,
+    fresh: bool,
+) -> Result<(), String> {
     let creation = match operation {
         Operation::NodeStage { staging_path } => Creation::directory(staging_path.as_path()),
-        Operation::NodePublish { consumer, .. } => {
-            may_be_target(mounts, consumer.target_path().as_path(), spec.access().is_block()).await?;
-            match consumer.target_path().as_path().parent() {
+        Operation::NodePublish { consumer, staging_path } => {
+            let target = consumer.target_path().as_path();
+            may_be_target(mounts, target, staging_path.as_path(), spec.access().is_block(), fresh).await?;
+            match target.parent() {
                 // The root directory is there, and is nobody's to make.
                 Some(parent) if parent != Path::new("/") => Creation::directory(parent),
                 _ => return Ok(()),
@@ -47,9 +53,36 @@ async fn prepare(mounts: &dyn Mounts, spec: &VolumeSpec, operation: &Operation) 
     Ok(())
 }
 
-/// Refuses what a driver may mount over and hide, or take for what it is not.
-async fn may_be_target(mounts: &dyn Mounts, target: &Path, block: bool) -> Result<(), String> {
+/// Refuses what a driver may mount over and hide, take for what it is not, or delete when it unpublishes.
+///
+/// No record tells that anything of the volume may be at a fresh target, so it has to be empty, or not there, or a bind of
+/// what is staged: then only the record was lost. An empty directory is taken away: that it can be shows that it is empty
+/// and no mount, and the driver is to make it (spec, NodePublishVolume).
+async fn may_be_target(
+    mounts: &dyn Mounts,
+    target: &Path,
+    staging: &Path,
+    block: bool,
+    fresh: bool,
+) -> Result<(), String> {
     let inspection = mounts.inspect(target).await.map_err(|error| error.to_string())?;
+    if fresh {
+        if let Some(mount) = inspection.mount
+            && is_bind_of_staged(mounts, staging, mount).await
+        {
+            return Ok(());
+        }
+        let is_foreign = inspection.mount.is_some()
+            || matches!(inspection.presence, Presence::Dead { .. } | Presence::BlockDevice(_));
+        if is_foreign {
+            let at = target.display();
+            return Err(format!("{at} is in use, and not by this volume; take away what is mounted there"));
+        }
+        if inspection.presence == Presence::Directory && !block {
+            let removal = SafeRemoval::empty_directory(target).map_err(|error| error.to_string())?;
+            return mounts.remove(&removal).await.map(drop).map_err(|error| error.to_string());
+        }
+    }
     let fits = match inspection.presence {
         Presence::Missing => true,
         Presence::Directory => !block,
@@ -68,6 +101,13 @@ async fn may_be_target(mounts: &dyn Mounts, target: &Path, block: bool) -> Resul
         inspection.presence,
         target.display()
     ))
+}
+
+/// Whether a mount shows what is staged at a path, which is below the root and so nobody else's.
+async fn is_bind_of_staged(mounts: &dyn Mounts, staging: &Path, mount: MountId) -> bool {
+    let Ok(table) = mounts.table().await else { return false };
+    let (Some(staged), Some(found)) = (table.at(staging), table.by_id(mount)) else { return false };
+    found.device == staged.device && found.root.starts_with(&staged.root)
 }
 
 /// Looks at the mount table, and at a path.

@@ -118,9 +118,12 @@ pub enum PublishError {
         /// Who does not want it any more.
         consumer: ConsumerId,
     },
-    /// The intent is not on disk, so no call was made for it.
+    /// The store takes no records, so nothing was taken in: ask again.
     #[error(transparent)]
     Store(#[from] StoreTrouble),
+    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    #[error(transparent)]
+    NotYetRecorded(#[from] NotYetRecorded),
     /// Nobody runs the volumes.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -156,9 +159,12 @@ pub enum UnpublishError {
         /// Why.
         reason: String,
     },
-    /// The intent is not on disk, so no call was made for it.
+    /// The store takes no records, so nothing was taken in: ask again.
     #[error(transparent)]
     Store(#[from] StoreTrouble),
+    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    #[error(transparent)]
+    NotYetRecorded(#[from] NotYetRecorded),
     /// Nobody runs the volumes.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -210,9 +216,12 @@ pub enum ExpandError {
         /// What the driver said.
         error: LastError,
     },
-    /// The intent is not on disk, so no call was made for it.
+    /// The store takes no records, so nothing was taken in: ask again.
     #[error(transparent)]
     Store(#[from] StoreTrouble),
+    /// It is taken in, and goes on when it is on disk: ask again to hear of its end.
+    #[error(transparent)]
+    NotYetRecorded(#[from] NotYetRecorded),
     /// Nobody runs the volumes.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -285,6 +294,38 @@ pub enum ReconcileError {
     /// Nobody runs the volumes.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+/// Why it is not noted that a volume was attached or detached by others.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// A publish context that no driver could be given.
+    #[error("{key}: {reason}")]
+    Invalid {
+        /// The volume.
+        key: VolumeKey,
+        /// What is wrong, and what is expected.
+        reason: String,
+    },
+    /// It is not on disk: say it again.
+    #[error(transparent)]
+    Store(#[from] StoreTrouble),
+    /// Nobody runs the volumes.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// The store failed while it took the record. Unlike after a [`StoreTrouble`], what was asked for is kept in memory, and
+/// goes on when the record is on disk; a crash before that loses it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the record is not on disk yet ({reason}), so nothing is begun; it goes on when it is, and a crash may lose it"
+)]
+#[non_exhaustive]
+pub struct NotYetRecorded {
+    /// What the store said.
+    pub reason: String,
 }
 
 /// The store takes no intents, so no call is made.

@@ -151,6 +151,11 @@ pub enum Waiting {
         /// The call that it does not have.
         rpc: Rpc,
     },
+    /// The driver may not be asked again for a larger size, before somebody asks for one again.
+    Request {
+        /// The call that it refused.
+        rpc: Rpc,
+    },
     /// The driver does not take this kind of volume.
     Refused {
         /// Why.
@@ -236,6 +241,9 @@ impl fmt::Display for Explanation {
                     f,
                     " and waits for a driver that has {rpc}, which this one may not be asked for again"
                 )?;
+            }
+            Waiting::Request { rpc } => {
+                write!(f, " and waits for its size to be asked for again, since the driver refused {rpc}")?;
             }
             Waiting::Refused { reason } => write!(f, " and cannot go on: {reason}")?,
         }

@@ -1,6 +1,7 @@
 //! The seam to the drivers.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use csi_proto::DriverName;
@@ -56,8 +57,17 @@ pub trait Connection: Send + Sync {
 
 /// Drivers behind sockets.
 pub(super) struct SocketDrivers {
-    pub(super) settings: Settings,
-    pub(super) secrets: Arc<dyn Secrets>,
+    settings: Settings,
+    secrets: Arc<dyn Secrets>,
+    /// Each driver that was registered, as it was first announced. These never connect: they stand for what is known of the
+    /// processes that served the driver, which has to outlive a registration.
+    known: Mutex<BTreeMap<DriverName, Driver>>,
+}
+
+impl SocketDrivers {
+    pub(super) fn new(settings: Settings, secrets: Arc<dyn Secrets>) -> Self {
+        Self { settings, secrets, known: Mutex::default() }
+    }
 }
 
 impl Drivers for SocketDrivers {
@@ -67,9 +77,19 @@ impl Drivers for SocketDrivers {
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
     ) -> Result<Arc<dyn Dial>, String> {
-        let (settings, secrets) = (self.settings.clone(), Arc::clone(&self.secrets));
-        let driver = Driver::new(name.clone(), endpoint.clone(), policy.clone(), settings, secrets);
-        driver.map(|driver| Arc::new(driver) as Arc<dyn Dial>).map_err(|error| error.to_string())
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let driver = match known.get(name) {
+            Some(first) => first.announced_anew(endpoint.clone(), policy.clone()),
+            None => {
+                let (settings, secrets) = (self.settings.clone(), Arc::clone(&self.secrets));
+                let first = Driver::new(name.clone(), endpoint.clone(), policy.clone(), settings, secrets)
+                    .map_err(|error| error.to_string())?;
+                let driver = first.announced_anew(endpoint.clone(), policy.clone());
+                known.insert(name.clone(), first);
+                driver
+            }
+        };
+        Ok(Arc::new(driver))
     }
 }
 

@@ -26,6 +26,7 @@ page has it in full.
 //! A call that ended with OK counts when the mount table agrees: the right thing, at the right path, once, read-only if
 //! it was asked for; or nothing, after an unpublish or unstage. Before an unstage, that nobody else binds what is
 //! staged. While volumes are published, that their mounts stay; a lost one is taken down in order and made again.
+//! A target where others have something mounted or kept is refused before the first call for it.
 //! Directories go by [`SafeRemoval`](crate::mounts::SafeRemoval) only.
 //!
 //! # What is not done
@@ -83,7 +84,8 @@ mod watch;
 pub use change::{Change, ChangeKind};
 pub use desired::{DesiredVolume, GroupChange, Published, Reconciled};
 pub use error::{
-    ExpandError, InspectError, OpenError, PublishError, ReconcileError, Stopped, StoreTrouble, UnpublishError,
+    AttachError, ExpandError, InspectError, NotYetRecorded, OpenError, PublishError, ReconcileError, Stopped,
+    StoreTrouble, UnpublishError,
 };
 pub use explanation::{ErrorClass, Explanation, Holder, LastError, Waiting};
 pub use record::{Record, RecordError, RecordedConsumer, SCHEMA};

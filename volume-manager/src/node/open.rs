@@ -1,6 +1,7 @@
 //! From parts to volumes that run.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::{broadcast, mpsc};
@@ -36,7 +37,7 @@ impl Parts {
         mounts: impl Mounts + 'static,
         secrets: impl Secrets + 'static,
     ) -> Self {
-        let drivers = SocketDrivers { settings: driver::Settings::default(), secrets: Arc::new(secrets) };
+        let drivers = SocketDrivers::new(driver::Settings::default(), Arc::new(secrets));
         Self { store: Box::new(store), mounts: Arc::new(mounts), drivers: Arc::new(drivers), boot: None }
     }
 
@@ -50,7 +51,7 @@ impl Parts {
     /// Dials drivers with these times and secrets.
     #[must_use]
     pub fn driver_settings(mut self, settings: driver::Settings, secrets: impl Secrets + 'static) -> Self {
-        self.drivers = Arc::new(SocketDrivers { settings, secrets: Arc::new(secrets) });
+        self.drivers = Arc::new(SocketDrivers::new(settings, Arc::new(secrets)));
         self
     }
 
@@ -68,6 +69,16 @@ impl fmt::Debug for Parts {
     }
 }
 
+/// The path without symbolic links, as the mount table has it. What is not there yet stays as it is.
+fn without_links(path: &Path) -> PathBuf {
+    for there in path.ancestors() {
+        if let (Ok(plain), Ok(rest)) = (there.canonicalize(), path.strip_prefix(there)) {
+            return plain.components().chain(rest.components()).collect();
+        }
+    }
+    path.to_owned()
+}
+
 impl Volumes {
     /// Opens the volumes that are recorded, and answers a handle to them with the future that runs them.
     ///
@@ -83,9 +94,13 @@ impl Volumes {
         settings: Settings,
     ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenError> {
         let Parts { mut store, mounts, drivers, boot } = parts;
+        let mut settings = settings;
         if !settings.root.is_absolute() {
             return Err(OpenError::Root { root: settings.root });
         }
+        let root = settings.root.clone();
+        let found = tokio::task::spawn_blocking(move || without_links(&root)).await;
+        settings.root = found.map_err(|error| OpenError::Mounts { reason: error.to_string() })?;
         let boot = match boot {
             Some(boot) => boot,
             None => {
@@ -102,5 +117,19 @@ impl Volumes {
         let volumes = Self { commands: sender, changes: changes.downgrade() };
         let run = Run::new(node, Journal::new(store), mounts, drivers, settings, changes);
         Ok((volumes, run.run(commands, opening)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_behind_a_link_is_what_the_mount_table_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = directory.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&plain, plain.join("link")).unwrap();
+        assert_eq!(without_links(&plain.join("link/not/there")), plain.join("not/there"));
+        assert_eq!(without_links(Path::new("/")), Path::new("/"));
     }
 }

@@ -21,9 +21,9 @@ use crate::driver::{
 use crate::lifecycle::{Base, Call, Expansion, Half, Rpc, Snapshot, Target, TargetState};
 use crate::mounts::{DeviceNumber, MountIdentity};
 use crate::name::{ConsumerId, VolumeKey};
-use crate::store::{BootId, RecordKey, RecordKind};
+use crate::store::{BootId, MAX_PAYLOAD_BYTES, RecordKey, RecordKind};
 
-/// The version of the schema that is written. A record of a later one is set aside, not guessed at.
+/// The version of the schema that is written. A record of a later one is left as it is, not guessed at.
 pub const SCHEMA: u32 = 1;
 
 /// The kind of the records of volumes.
@@ -61,6 +61,8 @@ pub struct RecordedConsumer {
     pub spec: Arc<ConsumerSpec>,
     /// What was mounted at its target.
     pub mounted: Option<MountIdentity>,
+    /// Which block device was seen at its target.
+    pub device: Option<DeviceNumber>,
     /// Whether a driver was called that may have made the target, and it was not seen to be gone since.
     pub touched: bool,
 }
@@ -105,6 +107,22 @@ impl Record {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         Stored::from(self).encode_to_vec()
+    }
+
+    /// The bytes of a record, without what is merely told to people if they would be too many otherwise.
+    ///
+    /// # Errors
+    /// How many bytes there are, if they are more than a record may have all the same.
+    pub(super) fn payload(mut self) -> Result<Vec<u8>, usize> {
+        let bytes = self.encode();
+        if bytes.len() <= MAX_PAYLOAD_BYTES {
+            return Ok(bytes);
+        }
+        self.last_error = None;
+        let mounted = self.consumers.values_mut().filter_map(|consumer| consumer.mounted.as_mut());
+        mounted.chain(self.staged.as_mut()).for_each(|mount| mount.source.clear());
+        let bytes = self.encode();
+        if bytes.len() <= MAX_PAYLOAD_BYTES { Ok(bytes) } else { Err(bytes.len()) }
     }
 
     /// Reads a record.
@@ -153,6 +171,8 @@ struct Stored {
     calling: Option<StoredCall>,
     #[prost(bool, tag = "15")]
     touched: bool,
+    #[prost(bool, tag = "16")]
+    attached_here: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -229,6 +249,16 @@ struct StoredConsumer {
     mounted: Option<StoredMount>,
     #[prost(bool, tag = "9")]
     touched: bool,
+    #[prost(message, optional, tag = "10")]
+    device: Option<StoredDevice>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct StoredDevice {
+    #[prost(uint32, tag = "1")]
+    major: u32,
+    #[prost(uint32, tag = "2")]
+    minor: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -348,6 +378,7 @@ impl From<&Record> for Stored {
             consumers: consumers.collect(),
             base: number(&Base::ALL, &snapshot.base),
             attached: snapshot.attached,
+            attached_here: snapshot.attached_here,
             granted_bytes: snapshot.granted_bytes,
             capacity_bytes: snapshot.capacity_bytes,
             expansion: snapshot.expansion.map(|expansion| StoredExpansion {
@@ -422,6 +453,7 @@ impl StoredConsumer {
             state: number(&TargetState::ALL, &target.state),
             mounted: consumer.mounted.as_ref().map(StoredMount::from),
             touched: consumer.touched,
+            device: consumer.device.map(|device| StoredDevice { major: device.major, minor: device.minor }),
         }
     }
 
@@ -439,7 +471,8 @@ impl StoredConsumer {
         }
         let state = value("consumer.state", &TargetState::ALL, self.state)?;
         let mounted = self.mounted.map(MountIdentity::from);
-        let consumer = RecordedConsumer { spec: Arc::new(spec), mounted, touched: self.touched };
+        let device = self.device.map(|device| DeviceNumber { major: device.major, minor: device.minor });
+        let consumer = RecordedConsumer { spec: Arc::new(spec), mounted, device, touched: self.touched };
         Ok((id, consumer, Target { wanted: self.wanted, state }))
     }
 }
@@ -498,10 +531,11 @@ impl Stored {
                 return Err(wrong("consumer.id", "it is there twice"));
             }
         }
-        let last_error = self.last_error.map(|error| {
-            Ok::<_, RecordError>(LastError {
-                rpc: value("last_error.rpc", &Rpc::ALL, error.rpc)?,
-                class: value("last_error.class", &CLASSES, error.class)?,
+        // It is told to people and decides nothing, so one that is not understood is no reason to refuse the rest.
+        let last_error = self.last_error.and_then(|error| {
+            Some(LastError {
+                rpc: value("last_error.rpc", &Rpc::ALL, error.rpc).ok()?,
+                class: value("last_error.class", &CLASSES, error.class).ok()?,
                 code: error.code,
                 message: super::error::bounded(&error.message),
             })
@@ -515,6 +549,7 @@ impl Stored {
             calling: calling.transpose()?,
             base: value("base", &Base::ALL, self.base)?,
             attached: self.attached,
+            attached_here: self.attached_here,
             targets,
             granted_bytes: self.granted_bytes,
             capacity_bytes: self.capacity_bytes,
@@ -532,7 +567,7 @@ impl Stored {
             staged: self.staged.map(MountIdentity::from),
             touched: self.touched,
             node_id: self.node_id,
-            last_error: last_error.transpose()?,
+            last_error,
         })
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::Instrument;
 
 use super::change::{Change, ChangeKind};
-use super::core::{Action, Answer, Event, Node, RequestId};
+use super::core::{Action, Answer, CommitFailure, Event, Node, RequestId};
 use super::journal::{Done, Journal, Kind};
 use super::link::{Connection, Dial, Drivers};
 use super::settings::Settings;
@@ -112,10 +112,11 @@ impl Run {
         let mut figures = self.started;
         self.perform(opening);
         match self.mounts.changes() {
-            Ok(changes) => self.await_change(Some(changes)),
+            // What changed between the opening and the subscription is in no change that is still to come.
+            Ok(changes) => self.read_table(Some(changes)),
             Err(error) => {
                 tracing::warn!("changes of the mount table cannot be waited for, so it is polled: {error}");
-                self.await_change(None);
+                self.read_table(None);
             }
         }
         loop {
@@ -166,6 +167,19 @@ impl Run {
                         Outcome::Cleared
                     });
                 }
+                Action::ReadTable => {
+                    let (since, mounts) = (self.node.epoch(), Arc::clone(&self.mounts));
+                    let wait = POLL.max(self.settings.mount_check_interval);
+                    self.begin(async move {
+                        loop {
+                            match mounts.table().await {
+                                Ok(table) => return seen(table, since),
+                                Err(error) => tracing::warn!("the mount table cannot be read: {error}"),
+                            }
+                            sleep(wait).await;
+                        }
+                    });
+                }
                 Action::Answer { request, answer } => self.answer(request, answer),
                 Action::Tell(change) => {
                     match &change.kind {
@@ -212,18 +226,20 @@ impl Run {
     }
 
     fn committed(&mut self, done: Done) {
-        let outcome = done.outcome.map_err(|error| error.to_string());
+        let outcome = done.outcome.map_err(|error| CommitFailure::of(&error));
         match (done.work, &outcome) {
             (_, Ok(())) => {}
-            (Kind::Commit, Err(reason)) => tracing::error!("the store failed: {reason}"),
-            (Kind::Reopen, Err(reason)) => tracing::warn!("the store cannot be opened again: {reason}"),
+            (Kind::Commit, Err(failure)) => tracing::error!("the store failed: {}", failure.reason),
+            (Kind::Reopen, Err(failure)) => {
+                tracing::warn!("the store cannot be opened again: {}", failure.reason);
+            }
         }
         match done.work {
             Kind::Commit => {
                 metrics::committed(outcome.is_ok(), done.took);
                 self.step(Event::Committed(outcome));
             }
-            Kind::Reopen => self.step(Event::Reopened(outcome)),
+            Kind::Reopen => self.step(Event::Reopened(outcome.map_err(|failure| failure.reason))),
         }
     }
 
@@ -342,13 +358,20 @@ impl Run {
                 if let Some(driver) = self.drivers.get_mut(&name) {
                     driver.task = task;
                 }
-                self.step(Event::DriverGone(name));
+                self.step(Event::DriverDisconnected(name));
             }
             Outcome::TableIsDue(changes) => self.read_table(changes),
             Outcome::TableRead { event, changes } => {
-                if let Some(event) = event {
-                    self.step(*event);
-                }
+                let Some(event) = event else {
+                    // The change that it was read for will not come again.
+                    let wait = POLL.max(self.settings.mount_check_interval);
+                    self.tasks.spawn(async move {
+                        sleep(wait).await;
+                        Outcome::TableIsDue(changes)
+                    });
+                    return;
+                };
+                self.step(*event);
                 self.await_change(changes);
             }
         }

@@ -9,7 +9,9 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::change::Change;
 use super::core::{Ask, Counts};
 use super::desired::{DesiredVolume, Published, Reconciled};
-use super::error::{ExpandError, InspectError, PublishError, ReconcileError, Stopped, UnpublishError};
+use super::error::{
+    AttachError, ExpandError, InspectError, PublishError, ReconcileError, Stopped, UnpublishError,
+};
 use super::explanation::Explanation;
 use super::watch::Changes;
 use crate::driver::{CallOutcome, ConsumerSpec, DriverPolicy, HealthIssue, VolumeSpec, VolumeStats};
@@ -32,7 +34,7 @@ pub(super) enum Reply {
     Published(oneshot::Sender<Result<Published, PublishError>>),
     Unpublished(oneshot::Sender<Result<(), UnpublishError>>),
     Expanded(oneshot::Sender<Result<u64, ExpandError>>),
-    Noted(oneshot::Sender<bool>),
+    Noted(oneshot::Sender<Result<bool, AttachError>>),
     Reconciled(oneshot::Sender<Result<Reconciled, ReconcileError>>),
     Inspected(oneshot::Sender<Result<CallOutcome, InspectError>>),
 }
@@ -100,24 +102,28 @@ impl Volumes {
     }
 
     /// A volume of [`Attach::Awaited`](crate::driver::Attach::Awaited) was attached by others, with this publish
-    /// context (which may be empty). Answers whether the volume is known.
+    /// context (which may be empty). Answers whether the volume is known, when what was said is on disk.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
+    /// If the context cannot be given to a driver, or it is not on disk.
     pub async fn attached(
         &self,
         key: &VolumeKey,
         publish_context: BTreeMap<String, String>,
-    ) -> Result<bool, Stopped> {
-        self.ask(Ask::Attached { key: key.clone(), publish_context }, Reply::Noted).await
+    ) -> Result<bool, AttachError> {
+        self.ask(Ask::Attached { key: key.clone(), publish_context }, Reply::Noted).await?
     }
 
-    /// Others are going to detach the volume, or have: what is above is taken down. Answers whether it is known.
+    /// Others are going to detach the volume, or have: what is above is taken down. Answers whether it is known, when
+    /// that is on disk.
+    ///
+    /// It may be mounted still when this answers. Before it is detached, wait until [`watch`](Self::watch) or
+    /// [`explain`](Self::explain) tells that it is CREATED, or is not known any more.
     ///
     /// # Errors
-    /// If nobody runs the volumes.
-    pub async fn detached(&self, key: &VolumeKey) -> Result<bool, Stopped> {
-        self.ask(Ask::Detached { key: key.clone() }, Reply::Noted).await
+    /// If it is not on disk.
+    pub async fn detached(&self, key: &VolumeKey) -> Result<bool, AttachError> {
+        self.ask(Ask::Detached { key: key.clone() }, Reply::Noted).await?
     }
 
     /// Makes these volumes, and no others, wanted; answers when that is on disk. [`watch`](Self::watch) and
@@ -202,6 +208,9 @@ impl Volumes {
     }
 
     /// A driver is there. It is connected to, again and again until it answers, and its volumes go on.
+    ///
+    /// Registered anew, its calls go by the new policy. Whether an attach is made for a volume that was begun stays as it was
+    /// until this is opened again.
     ///
     /// # Errors
     /// If nobody runs the volumes.

@@ -17,6 +17,8 @@ pub(crate) struct Scope {
     pub(crate) lies: bool,
     /// Calls end unknown.
     pub(crate) unknown_ends: bool,
+    /// Calls are prevented before they are sent.
+    pub(crate) not_sent: bool,
     /// Calls that ended unknown may do their work late.
     pub(crate) late_ends: bool,
     /// The process dies, the node is booted, the driver's process is replaced.
@@ -27,6 +29,10 @@ pub(crate) struct Scope {
     pub(crate) meddling: bool,
     /// The volume is made larger, and targets are published again.
     pub(crate) extras: bool,
+    /// What the driver may be able to do after it was replaced; empty if that never changes.
+    pub(crate) changes: Vec<DriverCapabilities>,
+    /// `ControllerExpandVolume` is never answered when all else goes well.
+    pub(crate) unreachable_controller: bool,
     pub(crate) mutant: Option<Mutant>,
 }
 
@@ -42,11 +48,14 @@ impl Scope {
             consumers: names[..consumers].iter().map(|name| ConsumerId::new(name).unwrap()).collect(),
             lies: true,
             unknown_ends: true,
+            not_sent: false,
             late_ends: true,
             crashes: true,
             store_fails: true,
             meddling: false,
             extras: false,
+            changes: Vec::new(),
+            unreachable_controller: false,
             mutant: None,
         }
     }
@@ -59,6 +68,8 @@ pub(crate) enum Mount {
     Right,
     /// Another device, or a bind of the bare directory under the staging mount.
     Wrong,
+    /// The right thing twice, after a repeated publish that was stacked on the first one.
+    Twice,
 }
 
 /// One thing that may happen next.
@@ -95,7 +106,10 @@ pub(crate) enum Action {
     /// The driver's process is replaced, after it did the work of the call under way or not.
     NewGeneration {
         works: bool,
+        capabilities: DriverCapabilities,
     },
+    /// The driver is connected to anew, and its process lives on.
+    Reconnect(DriverCapabilities),
     Unmount(Lost),
     Foreign(bool),
     Attach,
@@ -115,6 +129,8 @@ pub(crate) enum Answer {
     Ok,
     OkOfNothing,
     OkOfSomethingElse,
+    /// It was not even asked.
+    NotSent,
     ErrorOfNothing,
     ErrorAfterSuccess,
     NotFoundOfNothing,
@@ -183,9 +199,16 @@ impl World {
             }
             actions.push(Action::Reboot { written });
         }
-        actions.push(Action::NewGeneration { works: false });
-        if self.running.is_some() {
-            actions.push(Action::NewGeneration { works: true });
+        let same = [self.capabilities];
+        let changes = if scope.changes.is_empty() { &same[..] } else { &scope.changes };
+        for capabilities in changes.iter().copied() {
+            if !scope.changes.is_empty() {
+                actions.push(Action::Reconnect(capabilities));
+            }
+            actions.push(Action::NewGeneration { works: false, capabilities });
+            if self.running.is_some() {
+                actions.push(Action::NewGeneration { works: true, capabilities });
+            }
         }
     }
 
@@ -206,6 +229,7 @@ impl World {
 
 fn answers(call: &Call, scope: &Scope) -> Vec<Answer> {
     let mut answers = vec![Answer::Ok, Answer::ErrorOfNothing];
+    answers.extend(scope.not_sent.then_some(Answer::NotSent));
     let (visible, up) = (call.rpc.shows_in_mount_table(), call.rpc.direction() == Direction::Up);
     if scope.lies {
         answers.push(Answer::ErrorAfterSuccess);

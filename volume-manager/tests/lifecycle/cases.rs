@@ -1,14 +1,13 @@
 //! The hard cases, each as it was met in the field.
 
 use volume_manager::lifecycle::{
-    Base, Call, DriverCapabilities, Effect, Event, Expansion, Failure, Finding, Floor, Goal, Half, Lost,
-    Outcome, Policy, Reached, Refusal, Rpc, Target, TargetState, Trouble, Volume, VolumeState, Waiter, Waits,
-    outcome_of, step,
+    Base, Call, DriverCapabilities, Effect, Event, Failure, Finding, Floor, Goal, Lost, Outcome, Policy,
+    Reached, Refusal, Rpc, TargetState, Trouble, Volume, VolumeState, Waiter, Waits, outcome_of, step,
 };
 
 use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer};
 
-fn of(name: &str) -> Option<String> {
+pub(crate) fn of(name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
@@ -365,101 +364,6 @@ fn a_republish_that_fails_leaves_the_target_published() {
     }
 }
 
-fn growing() -> Script {
-    let capabilities = DriverCapabilities { controller_expand: true, node_expand: true, ..STAGES };
-    let mut script = Script::new(Floor::NodeReady, capabilities);
-    script.want("a").all_goes_well();
-    script.calls.clear();
-    script
-}
-
-const GROWN: Outcome = Outcome::Expanded { capacity_bytes: 20, node_expansion_required: true };
-
-/// Anchors (f) 22: a crash between the two halves goes on with the second.
-#[test]
-fn an_expansion_goes_on_from_its_half_after_a_crash_or_a_boot() {
-    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
-    for boot in [false, true] {
-        let mut script = growing();
-        script.send(Event::Expand { required_bytes: 20 }).ends(GROWN);
-        assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
-        let owed = Expansion { required_bytes: 20, half: Half::Node };
-        assert_eq!(script.volume.snapshot().expansion, Some(owed));
-        script.restarts(boot).all_goes_well();
-        let expected = if boot { &[STAGE, NodeExpandVolume, PUBLISH][..] } else { &[NodeExpandVolume] };
-        assert_eq!(script.methods(), expected);
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
-        assert_eq!(script.volume.snapshot().expansion, None);
-    }
-}
-
-/// Anchors (f) 22: a volume never shrinks, and asking for what it has is no call.
-#[test]
-fn a_smaller_size_is_refused_and_an_equal_one_is_there() {
-    let mut script = growing();
-    script.send(Event::Expand { required_bytes: 15 }).ends(GROWN).all_goes_well();
-    script.calls.clear();
-    for required_bytes in [15, 20] {
-        script.open.clear();
-        script.send(Event::Expand { required_bytes });
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }), "{required_bytes}");
-    }
-    script.send(Event::Expand { required_bytes: 19 });
-    let refusal = Refusal::Shrink { required_bytes: 19, granted_bytes: 20 };
-    assert_eq!(script.open.last(), Some(&Effect::Refused(refusal)));
-    assert_eq!(script.methods(), []);
-}
-
-/// Anchors (f) 22: in use, infeasible and uncertain.
-#[test]
-fn an_expansion_that_fails_is_given_up_or_repeated_as_its_code_says() {
-    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
-    let failed =
-        |rpc, failure| Effect::Failed { waiter: Waiter::Expansion, call: Call::of_volume(rpc), failure };
-    // Infeasible: told, given up, and the volume is what it was.
-    let mut script = growing();
-    let before = script.volume.snapshot().clone();
-    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(11)));
-    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Infeasible)));
-    assert_eq!(script.all_goes_well().methods(), [ControllerExpandVolume]);
-    assert_eq!(script.volume.snapshot(), &before);
-    // In use at the controller: told, and tried again, since it may be out of use later.
-    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(9)));
-    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Final)));
-    script.resumes().ends(outcome_of(ControllerExpandVolume, None)).resumes().ends(GROWN);
-    // In use at the node: never retried, until it is asked for again.
-    script.ends(outcome_of(NodeExpandVolume, Some(9)));
-    assert!(script.open.contains(&failed(NodeExpandVolume, Failure::NeverRetry)));
-    script.resumes().send(Event::Proceed);
-    assert_eq!(script.methods(), [vec![ControllerExpandVolume; 3], vec![NodeExpandVolume]].concat());
-    script.send(Event::Expand { required_bytes: 20 }).all_goes_well();
-    assert_eq!(script.methods(), [NodeExpandVolume]);
-    assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
-}
-
-/// Anchors (f) 22: a size that grows while a call for a smaller one is under way is reached as well.
-#[test]
-fn a_larger_size_that_is_asked_for_during_a_call_is_reached_after_it() {
-    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
-    for known in [0, 20] {
-        let mut script = growing();
-        let first = Outcome::Expanded { capacity_bytes: known, node_expansion_required: true };
-        let then = Outcome::Expanded { capacity_bytes: 30, node_expansion_required: true };
-        script.send(Event::Expand { required_bytes: 20 }).send(Event::Expand { required_bytes: 30 });
-        script.ends(first).ends(then).all_goes_well();
-        assert_eq!(script.methods(), [ControllerExpandVolume, ControllerExpandVolume, NodeExpandVolume]);
-        assert_eq!(script.volume.snapshot().granted_bytes, 30);
-        script
-            .send(Event::Expand { required_bytes: 40 })
-            .ends(Outcome::Ok)
-            .send(Event::Expand { required_bytes: 50 });
-        script.all_goes_well();
-        let twice = [ControllerExpandVolume, NodeExpandVolume, ControllerExpandVolume, NodeExpandVolume];
-        assert_eq!(script.methods(), twice);
-        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 50 }));
-    }
-}
-
 #[test]
 fn an_awaited_attach_is_waited_for_and_never_called_for() {
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
@@ -520,15 +424,102 @@ fn consumers_are_bounded_and_the_one_too_many_is_refused() {
     assert_eq!((then, effects), (volume, vec![Effect::Refused(refusal)]));
 }
 
+/// Something of the user's is at the target, so the publish is prevented each time. No driver is asked to take it away.
 #[test]
-fn what_a_driver_cannot_do_any_more_is_not_called() {
+fn what_was_never_sent_is_not_undone() {
+    let mut script = Script::staging();
+    script.want("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::NotSent);
+    let call = Call::of_target(PUBLISH, consumer("a"));
+    let waiter = Waiter::Consumer(consumer("a"));
+    assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::NotSent }));
+    assert_eq!(script.volume.snapshot().targets[&consumer("a")].state, TargetState::Absent);
+    assert_eq!((script.volume.snapshot().calling.as_ref(), script.volume.suspect()), (None, None));
+    assert_eq!(script.volume.waits(), Waits::ForBackOff(call));
+    script.resumes().ends(Outcome::NotSent).release("a");
+    assert!(script.was_told(&Reached::Released(consumer("a"))));
+    script.all_goes_well();
+    assert_eq!(script.methods(), [STAGE, PUBLISH, PUBLISH, UNSTAGE]);
+    // An earlier one was sent, so that something may be there.
     let mut script = Script::published(&["a"]);
-    script.send(Event::NewGeneration(DriverCapabilities::default())).release("a").all_goes_well();
-    assert_eq!(script.methods(), [UNPUBLISH]);
+    script.want("b").ends(Outcome::Final).resumes().ends(Outcome::NotSent).release("b").all_goes_well();
+    assert_eq!(script.called(), [(PUBLISH, of("b")), (PUBLISH, of("b")), (UNPUBLISH, of("b"))]);
+    // Or it may still be running.
+    let mut script = Script::published(&["a"]);
+    script.want("b").ends(Outcome::Uncertain).resumes().ends(Outcome::NotSent).release("b");
+    assert_eq!(script.volume.suspect(), Some(&Call::of_target(PUBLISH, consumer("b"))));
+    // An attach and an unstage as well.
+    let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
+    let mut script = Script::new(Floor::Created, capabilities);
+    script.want("a").ends(Outcome::NotSent).release("a");
     assert!(script.is_forgotten());
+    assert_eq!(script.methods(), [Rpc::ControllerPublishVolume]);
     let mut script = Script::published(&["a"]);
-    let target = Target { wanted: true, state: TargetState::Published };
-    assert_eq!(script.volume.snapshot().targets.get(&consumer("a")), Some(&target));
-    script.restarts(false);
-    assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForNothing));
+    script
+        .release("a")
+        .ends(Outcome::Ok)
+        .shows(Finding::Agrees)
+        .shows(Finding::Agrees)
+        .ends(Outcome::NotSent);
+    assert_eq!(script.volume.snapshot().base, Base::VolReady);
+    script.want("a").all_goes_well();
+    assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, PUBLISH], "it is still staged");
+}
+
+/// A consumer that goes while its publish is being recorded was never published.
+#[test]
+fn an_intent_that_is_obsolete_before_it_is_on_disk_is_taken_back() {
+    let mut script = Script::published(&["a"]);
+    let (volume, effects) = step(&script.volume, Event::Want(consumer("b")));
+    assert_eq!(effects, [Effect::Record]);
+    let (volume, effects) = step(&volume, Event::Release(consumer("b")));
+    assert_eq!(effects, []);
+    script.volume = volume;
+    script.send(Event::Recorded(true));
+    assert!(script.was_told(&Reached::Released(consumer("b"))));
+    assert_eq!(script.methods(), []);
+}
+
+/// Whoever asks again to be rid of a volume is told again that this driver does not do it.
+#[test]
+fn every_release_is_answered_though_the_driver_never_unpublishes() {
+    let mut script = Script::published(&["a"]);
+    let call = Call::of_target(UNPUBLISH, consumer("a"));
+    let waiter = Waiter::Consumer(consumer("a"));
+    let told = Effect::Failed { waiter, call, failure: Failure::NeverRetry };
+    script.release("a").ends(outcome_of(UNPUBLISH, Some(12)));
+    assert_eq!(script.open.iter().filter(|effect| **effect == told).count(), 1);
+    script.open.clear();
+    script.release("a");
+    assert_eq!(script.open, [told]);
+    script.open.clear();
+    script.send(Event::Proceed);
+    assert_eq!(script.open, []);
+}
+
+/// Anchors (f) 21: the driver stacks a second mount with each republish. The live consumer keeps its volume.
+#[test]
+fn a_republish_that_stacks_a_mount_leaves_the_target_published() {
+    let mut script = Script::published(&["a"]);
+    let before = script.volume.snapshot().clone();
+    for _ in 0..3 {
+        script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::Wrong).all_goes_well();
+    }
+    assert_eq!(script.methods(), [PUBLISH; 3]);
+    assert_eq!(script.volume.snapshot(), &before);
+    // One that shows nothing is lost, and who has it is told when it is back.
+    script.open.clear();
+    script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::Missing).all_goes_well();
+    assert_eq!(script.methods(), [PUBLISH, UNPUBLISH, PUBLISH]);
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+}
+
+/// Anchors (f) 21: whoever asks for what is published has it, whether its publish can be repeated or not.
+#[test]
+fn asking_for_a_volume_during_a_republish_that_fails_is_told_that_it_is_published() {
+    let mut script = Script::published(&["a"]);
+    script.open.clear();
+    script.send(Event::Republish(consumer("a"))).want("a");
+    assert!(script.was_told(&Reached::Published(consumer("a"))));
+    script.ends(Outcome::Final);
+    assert!(!script.open.iter().any(|effect| matches!(effect, Effect::Failed { .. })), "{:?}", script.open);
 }

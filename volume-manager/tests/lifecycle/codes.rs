@@ -54,6 +54,7 @@ fn letter(outcome: Outcome) -> &'static str {
         Outcome::Infeasible => "I",
         Outcome::Uncertain => "U",
         Outcome::NeverRetry => "N",
+        Outcome::NotSent => unreachable!("no code says so"),
     }
 }
 

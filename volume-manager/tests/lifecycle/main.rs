@@ -8,8 +8,10 @@
 
 mod actions;
 mod backoff;
+mod capabilities;
 mod cases;
 mod codes;
+mod expansions;
 mod mesos;
 mod model;
 mod mutants;

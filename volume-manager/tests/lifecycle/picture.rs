@@ -24,6 +24,7 @@ fn volume_in(state: VolumeState, wanted: bool) -> Volume {
     let snapshot = Snapshot {
         base,
         attached: false,
+        attached_here: !matches!(base, Base::Created),
         calling: None,
         targets: BTreeMap::from([(consumer("a"), Target { wanted, state: target })]),
         granted_bytes: 0,

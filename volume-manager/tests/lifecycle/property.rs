@@ -85,6 +85,8 @@ struct Reference {
     wants: [bool; 3],
     /// The last call, as long as its end is unknown.
     unknown: Option<Call>,
+    /// The end of a `ControllerExpandVolume` is unknown. It holds back the calls of the controller only.
+    growing: bool,
     /// The last call before a restart: its end may have been known, but not recorded, so it may be repeated.
     unrecorded: Option<Call>,
 }
@@ -110,6 +112,8 @@ impl Reference {
         let repeated = self.unknown.as_ref() == Some(call);
         let may_repeat = repeated || self.unrecorded.as_ref() == Some(call);
         assert!(self.unknown.is_none() || repeated, "{call} while the end of {:?} is unknown", self.unknown);
+        let attach = matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume);
+        assert!(!(attach && self.growing), "{call} while the controller may be making the volume larger");
         let nothing_published = self.targets.values().all(|known| *known == Known::No);
         let staged = self.staging == Known::Yes || !self.capabilities.stage_unstage;
         let attached = self.attach == Known::Yes || !self.capabilities.publish_unpublish;
@@ -151,6 +155,10 @@ impl Reference {
     }
 
     fn sees_end(&mut self, call: &Call, outcome: Outcome) {
+        if call.rpc == Rpc::ControllerExpandVolume {
+            self.growing = outcome == Outcome::Uncertain;
+            return;
+        }
         self.unknown = (outcome == Outcome::Uncertain && self.is_repeatable(call)).then(|| call.clone());
         let good = matches!(outcome, Outcome::Ok | Outcome::Expanded { .. });
         if good && !call.rpc.shows_in_mount_table() {
@@ -183,9 +191,10 @@ impl Reference {
             Finding::Agrees => self.sees_good_end(call),
             Finding::Unknown => {}
             found => {
+                // What is wrong with a repeated publish is left to who has the first one.
                 let published = call.rpc == Rpc::NodePublishVolume;
                 if let Some(known) = self.known(call).filter(|_| up)
-                    && (found != Finding::Missing || (published && *known == Known::Yes))
+                    && (found == Finding::Missing) == (published && *known == Known::Yes)
                 {
                     *known = Known::MaybeDown;
                 }
@@ -262,18 +271,21 @@ impl Pair {
             Happening::Restart { boot } => {
                 if *boot {
                     reference.sees_boot();
-                    reference.unknown = None;
+                    (reference.unknown, reference.growing) = (None, false);
                 } else {
                     reference.unrecorded = script.volume.snapshot().calling.clone();
                     if let Some(call) = script.volume.in_flight().cloned() {
-                        reference.unknown = Some(call.clone()).filter(|call| reference.is_repeatable(call));
+                        let growing = call.rpc == Rpc::ControllerExpandVolume;
+                        reference.growing |= growing;
+                        let repeatable = |call: &Call| !growing && reference.is_repeatable(call);
+                        reference.unknown = Some(call).filter(repeatable);
                     }
                 }
                 script.restarts(*boot);
             }
             Happening::Replace => {
                 let call = script.volume.in_flight().cloned();
-                reference.unknown = None;
+                (reference.unknown, reference.growing) = (None, false);
                 script.send(Event::NewGeneration(reference.capabilities));
                 if let Some(call) = call {
                     script.send(Event::Finished { call, outcome: Outcome::Uncertain });
@@ -350,6 +362,7 @@ proptest! {
             targets: BTreeMap::new(),
             wants: [false; 3],
             unknown: None,
+            growing: false,
             unrecorded: None,
         };
         let mut script = Script::new(Floor::Created, capabilities);

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Base, Call, Check, Direction, Effect, Event, Finding, Floor, Half, Lost, Outcome, Reached, Rpc, Snapshot,
-    TargetState, Volume,
+    Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Floor, Half, Lost, Outcome,
+    Reached, Rpc, Snapshot, TargetState, Volume,
 };
 
 use crate::actions::{Action, Answer, Interrupted, Mount, Scope};
@@ -26,6 +26,7 @@ pub(crate) struct Violation {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) volume: Volume,
+    pub(crate) capabilities: DriverCapabilities,
     pub(crate) disk: Option<Snapshot>,
     /// Whether the record on disk has the boot id of this boot.
     of_this_boot: bool,
@@ -45,6 +46,10 @@ pub(crate) struct World {
     staged_well: bool,
     /// Downward calls without a good end, by what they are about.
     owed: BTreeMap<(Rpc, Option<ConsumerId>), Rpc>,
+    /// How it was before the call under way: what is owed for the same thing, and `staged_well`.
+    before: (Option<Rpc>, bool),
+    /// The targets at which the driver may know of a publish.
+    asked: BTreeSet<ConsumerId>,
     pub(crate) forgotten: bool,
 }
 
@@ -52,6 +57,7 @@ impl World {
     pub(crate) fn new(scope: &Scope) -> Self {
         Self {
             volume: Volume::new(scope.floor, scope.capabilities, scope.policy),
+            capabilities: scope.capabilities,
             disk: None,
             of_this_boot: true,
             writing: None,
@@ -67,17 +73,23 @@ impl World {
             wants: vec![false; scope.consumers.len()],
             staged_well: false,
             owed: BTreeMap::new(),
+            before: (None, false),
+            asked: BTreeSet::new(),
             forgotten: false,
         }
     }
 
     /// What happens if nothing goes wrong any more and nobody changes their mind; `None` when all is done.
     pub(crate) fn healing(&self, scope: &Scope) -> Option<Action> {
-        let answer = self.running.is_some().then_some(Action::Answer(Answer::Ok));
+        let answer = self.running.as_ref().map(|call| {
+            let never = scope.unreachable_controller && call.rpc == Rpc::ControllerExpandVolume;
+            Action::Answer(if never { Answer::NoneOfNothing } else { Answer::Ok })
+        });
         let look = self.checking.is_some().then_some(Action::Look { truthful: true });
         let write = self.writing.is_some().then_some(Action::Write { ok: true, written: true });
         let proceed = self.store_failed.then_some(Action::Proceed);
-        let timer = self.timers.first().cloned().map(Action::Resume);
+        let useful = |call: &&Call| !scope.unreachable_controller || call.rpc != Rpc::ControllerExpandVolume;
+        let timer = self.timers.iter().find(useful).cloned().map(Action::Resume);
         let foreign = self.foreign.then_some(Action::Foreign(false));
         let attach = (scope.floor == Floor::Awaited && !self.attached).then_some(Action::Attach);
         write.or(answer).or(look).or(foreign).or(attach).or(proceed).or(timer)
@@ -89,11 +101,18 @@ impl World {
         let stages = scope.capabilities.stage_unstage;
         let right = |yes: bool| if yes { Mount::Right } else { Mount::Nothing };
         for (wanted, mount) in self.wants.iter().zip(&self.targets) {
-            ensure("I7", *mount == right(*wanted), || format!("wanted: {wanted}, mounted: {mount:?}"))?;
+            // A second mount is left to its consumer.
+            let found = if *mount == Mount::Twice { Mount::Right } else { *mount };
+            ensure("I7", found == right(*wanted), || format!("wanted: {wanted}, mounted: {mount:?}"))?;
         }
-        ensure("I7", self.staging == right(wanted && stages), || {
+        // Who lives in a volume keeps the staging, or the lack of one, that the driver of then made.
+        let kept = wanted && !scope.changes.is_empty() && self.staging != Mount::Wrong;
+        ensure("I7", kept || self.staging == right(wanted && stages), || {
             format!("wanted: {wanted}, staged: {:?}", self.staging)
         })?;
+        if scope.unreachable_controller {
+            return Ok(());
+        }
         ensure("I7", self.disk.as_ref() == Some(self.volume.snapshot()) || self.forgotten, || {
             "the record is not what the volume is".to_owned()
         })?;
@@ -178,17 +197,23 @@ impl World {
                 self.owed.retain(|(rpc, _), _| *rpc == Rpc::ControllerUnpublishVolume);
                 self.start(true, scope)
             }
-            Action::NewGeneration { works } => {
+            Action::NewGeneration { works, capabilities } => {
                 let running = self.running.take();
+                running.iter().for_each(|call| self.note_asked(call, scope));
                 if let Some(call) = running.as_ref().filter(|_| *works) {
                     self.work(call, scope, true);
                 }
                 self.late.clear();
-                self.send(Event::NewGeneration(scope.capabilities), scope)?;
+                self.capabilities = *capabilities;
+                self.send(Event::NewGeneration(*capabilities), scope)?;
                 match running {
                     Some(call) => self.send(Event::Finished { call, outcome: Outcome::Uncertain }, scope),
                     None => Ok(()),
                 }
+            }
+            Action::Reconnect(capabilities) => {
+                self.capabilities = *capabilities;
+                self.send(Event::Reconnected(*capabilities), scope)
             }
             Action::Unmount(lost) => {
                 match lost {
@@ -246,16 +271,21 @@ impl World {
             (self.disk, self.of_this_boot) = (Some(snapshot), true);
         }
         (self.running, self.checking, self.store_failed) = (None, None, false);
+        self.before = (None, false);
         self.timers.clear();
         self.volume = match (&self.disk, scope.mutant) {
-            (None, _) => Volume::new(scope.floor, scope.capabilities, scope.policy),
+            (None, _) => Volume::new(scope.floor, self.capabilities, scope.policy),
             (Some(snapshot), mutant) => {
                 let snapshot =
                     mutant.map_or_else(|| snapshot.clone(), |mutant| mutant.read(snapshot.clone()));
-                Volume::restored(snapshot, scope.floor, scope.capabilities, scope.policy)
+                Volume::restored(snapshot, scope.floor, self.capabilities, scope.policy)
             }
         };
         let disk = self.disk.as_ref();
+        // The next process does not know what of it was not sent.
+        let targets = disk.iter().flat_map(|disk| &disk.targets);
+        let intended = targets.filter(|(_, target)| scope.not_sent && target.state != TargetState::Absent);
+        self.asked.extend(intended.map(|(consumer, _)| consumer.clone()));
         self.wants = scope
             .consumers
             .iter()
@@ -268,8 +298,19 @@ impl World {
     fn answer(&mut self, answer: Answer, scope: &Scope) -> Result<(), Violation> {
         let Some(call) = self.running.take() else { return Ok(()) };
         // The driver joins a repetition to what it is at: with the end of the one the other has ended.
-        self.late.remove(&call);
+        if answer != Answer::NotSent {
+            self.late.remove(&call);
+        }
         let outcome = match answer {
+            Answer::NotSent => {
+                let (owed, staged_well) = std::mem::take(&mut self.before);
+                self.staged_well = staged_well;
+                match owed {
+                    Some(owed) => self.owed.insert(subject(&call), owed),
+                    None => self.owed.remove(&subject(&call)),
+                };
+                return self.send(Event::Finished { call, outcome: Outcome::NotSent }, scope);
+            }
             Answer::Ok => {
                 self.work(&call, scope, true);
                 if call.rpc == Rpc::ControllerUnpublishVolume {
@@ -298,13 +339,25 @@ impl World {
                 Outcome::Uncertain
             }
         };
+        self.before = (None, false);
+        self.note_asked(&call, scope);
         self.send(Event::Finished { call, outcome }, scope)
+    }
+
+    /// The call was sent, or may have been.
+    fn note_asked(&mut self, call: &Call, scope: &Scope) {
+        if scope.not_sent && call.rpc == Rpc::NodePublishVolume {
+            self.asked.extend(call.consumer.clone());
+        }
     }
 
     /// A downward call has come to its good end.
     fn pay(&mut self, call: &Call) {
         if call.rpc.direction() == Direction::Down {
             self.owed.remove(&subject(call));
+            self.asked.retain(|consumer| {
+                call.rpc != Rpc::NodeUnpublishVolume || call.consumer.as_ref() != Some(consumer)
+            });
         }
     }
 
@@ -318,7 +371,12 @@ impl World {
             (Rpc::NodeUnstageVolume, _) => self.staging = Mount::Nothing,
             (Rpc::NodePublishVolume, Some(target)) => {
                 let staged = !scope.capabilities.stage_unstage || self.staging == Mount::Right;
-                self.targets[target] = mount(right && staged);
+                let staged = staged || !scope.changes.is_empty();
+                // Whoever publishes again what is published can only put more on top of it.
+                self.targets[target] = match self.targets[target] {
+                    Mount::Right | Mount::Twice if !right => Mount::Twice,
+                    _ => mount(right && staged),
+                };
             }
             (Rpc::NodeUnpublishVolume, Some(target)) => self.targets[target] = Mount::Nothing,
             _ => {}
@@ -336,7 +394,7 @@ impl World {
         match (call.rpc.direction(), mount) {
             (Direction::Up, Mount::Right) | (Direction::Down, Mount::Nothing) => Finding::Agrees,
             (Direction::Up, Mount::Nothing) => Finding::Missing,
-            (Direction::Up, Mount::Wrong) => Finding::Wrong,
+            (Direction::Up, Mount::Wrong | Mount::Twice) => Finding::Wrong,
             (Direction::Down, _) => Finding::StillThere,
         }
     }
@@ -377,7 +435,8 @@ impl World {
             {
                 let target = position(scope, &consumer);
                 let found = self.targets[target];
-                ensure("I2", found == Mount::Right && self.wants[target], || {
+                let right = matches!(found, Mount::Right | Mount::Twice);
+                ensure("I2", right && self.wants[target], || {
                     format!("{consumer} was told that it is published, and there is {found:?}")
                 })?;
             }
@@ -403,26 +462,48 @@ impl World {
         ensure("I1", self.running.is_none() && self.checking.is_none(), || {
             format!("{call} while {:?} or {:?}", self.running, self.checking)
         })?;
-        ensure("I1", self.late.iter().all(|late| *late == call), || {
+        // What the controller does to the size is about nothing on the node.
+        let apart = |late: &Call| {
+            late.rpc == Rpc::ControllerExpandVolume
+                && !matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume)
+                && call.rpc != Rpc::NodeExpandVolume
+        };
+        ensure("I1", self.late.iter().all(|late| *late == call || apart(late)), || {
             format!("{call} while the driver may be at {:?}", self.late)
         })?;
-        let stages = scope.capabilities.stage_unstage;
+        if scope.not_sent {
+            self.before = (self.owed.get(&subject(&call)).copied(), self.staged_well);
+        }
+        let stages = scope.capabilities.stage_unstage && scope.changes.is_empty();
         match call.rpc {
             Rpc::NodePublishVolume => {
                 ensure("I2", !stages || self.staged_well, told)?;
                 ensure("I2", !stages || scope.meddling || self.staging == Mount::Right, told)?;
                 ensure(
                     "I2",
-                    self.attached || scope.floor != Floor::Created || !scope.capabilities.publish_unpublish,
+                    self.attached
+                        || scope.floor != Floor::Created
+                        || !scope.capabilities.publish_unpublish
+                        || !scope.changes.is_empty(),
                     told,
                 )?;
             }
             Rpc::NodeStageVolume => {
                 ensure(
                     "I2",
-                    self.attached || !scope.capabilities.publish_unpublish || scope.floor == Floor::NodeReady,
+                    self.attached
+                        || !self.capabilities.publish_unpublish
+                        || scope.floor == Floor::NodeReady
+                        // Only to find out how the one before ended, which a driver with other capabilities was asked for.
+                        || (!scope.changes.is_empty() && self.volume.may_be_running(&call)),
                     told,
                 )?;
+            }
+            Rpc::NodeUnpublishVolume => {
+                let asked = call.consumer.as_ref().is_some_and(|consumer| self.asked.contains(consumer));
+                ensure("never sent", asked || !scope.not_sent, || {
+                    format!("{call}, which the driver knows nothing of")
+                })?;
             }
             Rpc::NodeUnstageVolume => {
                 let used = self.targets.iter().any(|mount| *mount != Mount::Nothing);

@@ -28,6 +28,11 @@ async fn one_drivers_calls_are_capped_and_served_in_order() {
         publish.await.unwrap().unwrap();
     }
     assert_eq!(world.driver.most_in_flight(), 4);
+    let first = |method| {
+        let calls = world.driver.calls().into_iter().filter(move |seen| seen.method == method);
+        calls.map(|seen| seen.volume).collect::<Vec<_>>()
+    };
+    assert_eq!(first(Method::NodeStageVolume), names, "in the order in which they came");
     world.driver.assert_lawful("fairness");
 }
 

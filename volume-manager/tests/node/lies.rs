@@ -74,6 +74,41 @@ async fn what_holds_data_at_a_target_stays_and_the_volume_is_not_published_over_
     assert_eq!(world.mounts.read(std::path::Path::new("/pods/a/mount")).unwrap(), b"precious");
 }
 
+/// What is not the volume's is neither mounted over nor handed to a driver, which deletes what it unpublishes.
+#[tokio::test(start_paused = true)]
+async fn what_others_have_at_a_target_is_neither_published_over_nor_unpublished() {
+    use std::path::Path;
+    let target = Path::new("/pods/a/mount");
+    for stages in [true, false] {
+        for foreign in ["a mount", "a directory with a file"] {
+            let mut world = World::new();
+            world.driver.facts.lock().unwrap().capabilities.node.stage_unstage = stages;
+            let volumes = world.start().await;
+            world.mounts.make_directory(Path::new("/pods/a")).unwrap();
+            world.mounts.make_directory(target).unwrap();
+            if foreign == "a mount" {
+                let file_system = world.mounts.file_system("ext4", "/dev/other", false);
+                world.mounts.mount(file_system, target, false).unwrap();
+            } else {
+                world.mounts.write(&target.join("file"), b"precious").unwrap();
+            }
+            let refused = publish(&volumes, &volume("v"), "a").await;
+            assert!(refused.is_err(), "{foreign}: {refused:?}");
+            unpublish_at_last(&volumes, "v", "a").await;
+            gone(&volumes).await;
+            for method in [Method::NodePublishVolume, Method::NodeUnpublishVolume] {
+                assert_eq!(world.driver.count(method), 0, "{foreign}, {method:?}");
+            }
+            if foreign == "a mount" {
+                assert_eq!(world.mounted("/pods"), ["/pods/a/mount"]);
+            } else {
+                assert_eq!(world.mounts.read(&target.join("file")).unwrap(), b"precious");
+            }
+            world.driver.assert_lawful(foreign);
+        }
+    }
+}
+
 /// A mount that goes behind the back of everybody is made again, and those who watch are told.
 #[tokio::test(start_paused = true)]
 async fn a_lost_mount_is_noticed_and_healed() {

@@ -18,7 +18,7 @@ async fn a_store_that_fails_takes_no_intents_and_no_call_is_made() {
         let calls = world.driver.calls().len();
         faults.fail_commits(trouble);
         let failed = publish(&volumes, &volume("v"), "b").await;
-        assert!(matches!(failed, Err(PublishError::Store(_))), "{trouble:?}: {failed:?}");
+        assert!(matches!(failed, Err(PublishError::NotYetRecorded(_))), "{trouble:?}: {failed:?}");
         let refused = publish(&volumes, &volume("w"), "c").await;
         assert!(matches!(refused, Err(PublishError::Store(_))), "{trouble:?}: {refused:?}");
         tokio::time::sleep(Duration::from_secs(3600)).await;

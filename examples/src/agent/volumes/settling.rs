@@ -8,7 +8,7 @@ use tokio::sync::MutexGuard;
 use volume_manager::driver::Attach;
 use volume_manager::message::refusal::Reason;
 use volume_manager::message::{DesiredSet, Reconciled, Refusal};
-use volume_manager::node::{ReconcileError, Stopped};
+use volume_manager::node::{AttachError, ReconcileError, Stopped};
 
 use super::{NodeVolumes, State, below_any};
 
@@ -104,16 +104,17 @@ impl NodeVolumes {
         };
         state.unsettled = true;
         let reconciled = self.0.volumes.reconcile(set.volumes.iter().cloned()).await?;
-        self.tell_attached(state, &set).await?;
-        state.unsettled = !reconciled.refused.is_empty();
+        let told = self.tell_attached(state, &set).await?;
+        state.unsettled = !reconciled.refused.is_empty() || !told;
         let reconciled = Reconciled::new(set.revision, &reconciled);
         self.shown_mut().refused = Arc::new(reconciled.refused.clone());
         Ok(reconciled)
     }
 
-    /// Tells of the volumes that others attach, if there is anything new to tell.
-    async fn tell_attached(&self, state: &mut State, set: &DesiredSet) -> Result<(), Stopped> {
+    /// Tells of the volumes that others attach, if there is anything new to tell. Answers whether all of it was taken.
+    async fn tell_attached(&self, state: &mut State, set: &DesiredSet) -> Result<bool, Stopped> {
         let mut before = std::mem::take(&mut state.attached);
+        let mut all = true;
         for volume in &set.volumes {
             let spec = &volume.spec;
             if spec.attach() != Attach::Awaited || volume.consumers.is_empty() {
@@ -123,15 +124,21 @@ impl NodeVolumes {
             let now = set.is_attached(spec).then(|| spec.publish_context().clone());
             let told = before.remove(&key);
             let known = match &now {
-                now if told.as_ref() == Some(now) => true,
-                Some(context) => self.0.volumes.attached(&key, context.clone()).await?,
-                None => self.0.volumes.detached(&key).await?,
+                now if told.as_ref() == Some(now) => Ok(true),
+                Some(context) => self.0.volumes.attached(&key, context.clone()).await,
+                None => self.0.volumes.detached(&key).await,
             };
-            if known {
-                state.attached.insert(key, now);
+            match known {
+                Ok(true) => drop(state.attached.insert(key, now)),
+                Ok(false) => {}
+                Err(AttachError::Stopped(stopped)) => return Err(stopped),
+                Err(error) => {
+                    tracing::warn!(volume = %key, "whether it is attached is not noted, trying again: {error}");
+                    all = false;
+                }
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Settles what is on the disk, and tries again what could not be settled, for ever. Keeps the figures too.

@@ -1,10 +1,11 @@
 //! Calls and looks: when they begin, and what their ends mean.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Entry, Query, Running, What};
-use super::event::{Action, Answer, CallOrder, Sight};
+use super::event::{Action, Answer, CallOrder, Inspect, LookOrder, Sight};
 use super::findings::{self, Found, Wanted};
 use super::{Node, Slot, Ticket};
 use crate::driver::{CallError, CallOutcome, Operation, VolumeSpec};
@@ -12,10 +13,14 @@ use crate::lifecycle::{Call, Check, Event as Lifecycle, Finding, Outcome, Rpc, o
 use crate::node::change::ChangeKind;
 use crate::node::error::{InspectError, bounded};
 use crate::node::explanation::{ErrorClass, LastError};
+use crate::store::{BootId, MAX_PAYLOAD_BYTES};
 
 impl Node {
     /// Puts a volume in its driver's line, if it has something to ask and nothing of it runs.
-    pub(super) fn wait_for_turn(&mut self, slot: Slot) {
+    ///
+    /// A look that waits is begun before all else: it ends a call that was made, and takes no turn.
+    pub(super) fn wait_for_turn(&mut self, slot: Slot, now: Duration) {
+        self.start_look(slot, now);
         let Some(entry) = self.volumes.get(&slot) else { return };
         let asks = entry.wanted_call.is_some() || !entry.queries.is_empty();
         if asks
@@ -52,6 +57,17 @@ impl Node {
             return false;
         }
         let (what, operation) = if let Some(call) = entry.wanted_call.take() {
+            let consumer = call.consumer.as_ref();
+            // No publish call was sent, so there is nothing to undo, and what stands there is somebody else's.
+            if call.rpc == Rpc::NodeUnpublishVolume && consumer.is_some_and(|id| entry.fresh.contains(id)) {
+                self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Ok }, now);
+                return false;
+            }
+            // It may have stood in line for long since somebody looked.
+            if call.rpc == Rpc::NodeUnstageVolume && entry.unused_at != Some(now) {
+                self.recheck(slot, call, now);
+                return true;
+            }
             let Some(operation) = self.operation(slot, &call) else {
                 self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Final }, now);
                 return false;
@@ -61,7 +77,7 @@ impl Node {
             let Some(volume_path) = entry.volume_path() else {
                 let (key, state) = (entry.key.clone(), entry.state.to_string());
                 self.answer(request, Answer::Inspected(Err(InspectError::NotMounted { key, state })));
-                self.wait_for_turn(slot);
+                self.wait_for_turn(slot, now);
                 return false;
             };
             let staging_path = entry.staging.clone();
@@ -81,10 +97,41 @@ impl Node {
         };
         let ticket = self.ticket(slot, Some(driver));
         let Some(entry) = self.volumes.get_mut(&slot) else { return false };
+        let fresh = match &operation {
+            Operation::NodePublish { consumer, .. } => entry.fresh.contains(consumer.id()),
+            _ => false,
+        };
         entry.running = Some(Running { ticket, what, since: now });
         let spec = Arc::clone(&entry.spec);
-        self.actions.push(Action::Call(CallOrder { ticket, spec, operation, policy }));
+        self.actions.push(Action::Call(CallOrder { ticket, spec, operation, policy, fresh }));
         true
+    }
+
+    /// Looks once more whether somebody else uses what is staged. It holds the turn of the call meanwhile.
+    fn recheck(&mut self, slot: Slot, call: Call, now: Duration) {
+        let Some(driver) = self.volumes.get(&slot).map(|entry| entry.key.driver.clone()) else { return };
+        let ticket = self.ticket(slot, Some(driver));
+        if let Some(entry) = self.volumes.get_mut(&slot) {
+            entry.running = Some(Running { ticket, what: What::Recheck(call), since: now });
+            let path = entry.staging.as_path().to_owned();
+            let order = LookOrder { ticket, path, inspect: Inspect::Never, remove: Vec::new() };
+            self.actions.push(Action::Look(order));
+        }
+    }
+
+    fn rechecked(&mut self, slot: Slot, call: Call, sight: &Sight, now: Duration) {
+        let found = self.find(slot, &Check::Unused, sight);
+        self.note(slot, &Check::Unused, &found);
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        if found.finding == Finding::Agrees {
+            entry.unused_at = Some(now);
+            entry.wanted_call = Some(call);
+            if let Some(driver) = self.drivers.get_mut(&entry.key.driver) {
+                driver.turns.go_first(slot);
+            }
+        } else {
+            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::NotSent }, now);
+        }
     }
 
     pub(super) fn call_ended(
@@ -100,15 +147,21 @@ impl Node {
                 self.answer(request, Answer::Inspected(answer));
             }
             What::Call(call) => {
+                let sent = result.as_ref().map_or_else(CallError::was_sent, |_| true);
+                if let Some(entry) = self.volumes.get_mut(&slot)
+                    && let Some(id) = call.consumer.as_ref().filter(|_| sent)
+                {
+                    entry.fresh.remove(id);
+                }
                 let outcome = match result {
                     Ok(outcome) => self.succeeded(slot, &call, outcome),
                     Err(error) => self.call_failed(slot, &call, &error),
                 };
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
-            What::Look(_) | What::Inspection(_) => {}
+            What::Look(_) | What::Recheck(_) | What::Inspection(_) => {}
         }
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
     fn inspect_error(&self, slot: Slot, error: &CallError) -> InspectError {
@@ -126,13 +179,10 @@ impl Node {
         match outcome {
             CallOutcome::Attached { publish_context } => {
                 entry.node_id = driver.and_then(|driver| driver.facts.as_ref()?.node_id.clone());
-                match entry.spec.to_builder().publish_context(publish_context).build() {
-                    Ok(spec) => {
-                        entry.spec = Arc::new(spec);
-                        Outcome::Ok
-                    }
-                    Err(error) => {
-                        entry.fail(call, ErrorClass::Final, None, &error.to_string());
+                match entry.take_publish_context(publish_context, self.boot) {
+                    Ok(()) => Outcome::Ok,
+                    Err(reason) => {
+                        entry.fail(call, ErrorClass::Final, None, &reason);
                         Outcome::Final
                     }
                 }
@@ -150,13 +200,12 @@ impl Node {
 
     fn call_failed(&mut self, slot: Slot, call: &Call, error: &CallError) -> Outcome {
         let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Uncertain };
-        // What cannot be asked was not asked. But an earlier one of its kind may still be running.
         let outcome = match error {
-            CallError::Request { .. } if !entry.suspects(call) => Outcome::Final,
-            error if is_secret_error(error) && !entry.suspects(call) => Outcome::Final,
+            error if !error.was_sent() => Outcome::NotSent,
             error => outcome_of(call.rpc, error.code()),
         };
         let class = match outcome {
+            Outcome::NotSent => ErrorClass::Prevented,
             Outcome::Final | Outcome::Infeasible | Outcome::Gone => ErrorClass::Final,
             Outcome::NeverRetry => ErrorClass::NeverRetry,
             _ => ErrorClass::Uncertain,
@@ -173,17 +222,13 @@ impl Node {
     pub(super) fn call_prevented(&mut self, ticket: Ticket, reason: &str, now: Duration) {
         let Some((slot, running)) = self.take_running(ticket) else { return };
         if let What::Call(call) = running.what {
-            let mut outcome = Outcome::Final;
             if let Some(entry) = self.volumes.get_mut(&slot) {
-                if entry.suspects(&call) {
-                    outcome = Outcome::Uncertain;
-                }
                 entry.fail(&call, ErrorClass::Prevented, None, reason);
                 self.tell_error(slot);
             }
-            self.feed(slot, Lifecycle::Finished { call, outcome }, now);
+            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::NotSent }, now);
         }
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
     fn tell_error(&mut self, slot: Slot) {
@@ -201,18 +246,22 @@ impl Node {
         match running.what {
             What::Look(check) => {
                 let found = self.find(slot, &check, sight);
+                if let Some(entry) = self.volumes.get_mut(&slot).filter(|_| check == Check::Unused) {
+                    entry.unused_at = Some(now);
+                }
                 self.note(slot, &check, &found);
                 self.feed(slot, Lifecycle::Checked { check, finding: found.finding }, now);
             }
+            What::Recheck(call) => self.rechecked(slot, call, sight, now),
             What::Inspection(consumer) => self.inspected(slot, consumer, sight, now),
             What::Call(_) | What::Query(_) => {}
         }
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
     /// Compares what was seen with what should be.
     fn find(&self, slot: Slot, check: &Check, sight: &Sight) -> Found {
-        let nothing = Found { finding: Finding::Agrees, words: None, mount: None };
+        let nothing = Found { finding: Finding::Agrees, words: None, mount: None, device: None };
         let Some(entry) = self.volumes.get(&slot) else { return nothing };
         let staging = entry.staging.as_path();
         let call = match check {
@@ -233,6 +282,7 @@ impl Node {
                     block,
                     read_only: entry.spec.is_read_only() || consumer.spec.is_read_only(),
                     before: consumer.mounted.as_ref(),
+                    device: consumer.device,
                     staged,
                     mount: self.settings.targets_are_mounts,
                 };
@@ -254,7 +304,13 @@ impl Node {
         };
         if found.finding != Finding::Agrees {
             let words = found.words.as_deref().unwrap_or("the mount table says otherwise");
-            entry.fail(&call, class, None, words);
+            // An error that counts as success, such as that there is no such volume, was noted when the call ended.
+            let said = entry
+                .last_error
+                .as_ref()
+                .filter(|error| error.rpc == call.rpc && class == ErrorClass::Contradicted);
+            let code = said.and_then(|error| error.code);
+            entry.fail(&call, class, code, words);
             return self.tell_error(slot);
         }
         if let Some(words) = &found.words {
@@ -272,6 +328,7 @@ impl Node {
                 let consumer = call.consumer.as_ref();
                 if let Some(consumer) = consumer.and_then(|consumer| entry.consumers.get_mut(consumer)) {
                     consumer.mounted = mount;
+                    consumer.device = found.device;
                     consumer.touched = call.rpc == Rpc::NodePublishVolume;
                 }
             }
@@ -300,12 +357,20 @@ impl Entry {
         self.last_error = Some(LastError { rpc: call.rpc, class, code, message });
     }
 
-    /// Whether an earlier call of this kind may still be running.
-    fn suspects(&self, call: &Call) -> bool {
-        match &self.life {
-            super::entry::Life::Awake(volume) => volume.suspect() == Some(call),
-            super::entry::Life::Dormant { .. } => false,
-        }
+    /// Keeps what the attach answered, if it can be kept.
+    pub(super) fn take_publish_context(
+        &mut self,
+        publish_context: BTreeMap<String, String>,
+        boot: BootId,
+    ) -> Result<(), String> {
+        let spec = self.spec.to_builder().publish_context(publish_context).build();
+        let before = std::mem::replace(&mut self.spec, Arc::new(spec.map_err(|error| error.to_string())?));
+        self.record(boot).payload().map(drop).map_err(|found| {
+            self.spec = before;
+            format!(
+                "with its publish_context the record has {found} bytes; at most {MAX_PAYLOAD_BYTES} are kept"
+            )
+        })
     }
 
     /// The volume as it was asked for, with the context that its attach gave.
@@ -316,14 +381,4 @@ impl Entry {
         let spec = spec.to_builder().publish_context(self.spec.publish_context().clone()).build();
         spec.map_or_else(|_| Arc::clone(&self.spec), Arc::new)
     }
-}
-
-#[cfg(feature = "runtime")]
-fn is_secret_error(error: &CallError) -> bool {
-    matches!(error, CallError::Secret { .. })
-}
-
-#[cfg(not(feature = "runtime"))]
-fn is_secret_error(_error: &CallError) -> bool {
-    false
 }

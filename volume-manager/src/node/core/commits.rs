@@ -1,17 +1,18 @@
 //! One commit for all records that wait: whatever comes while a commit runs goes together in the next.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::entry::Wish;
-use super::event::{Action, Answer};
+use super::event::{Action, Answer, CommitFailure};
+use super::timers::Alarm;
 use super::{Node, RequestId, Slot};
 use crate::lifecycle::{BackOff, Event as Lifecycle};
 use crate::node::change::ChangeKind;
 use crate::node::desired::Reconciled;
-use crate::node::error::{StoreTrouble, bounded};
+use crate::node::error::{NotYetRecorded, StoreTrouble, bounded};
 use crate::node::settings::Settings;
-use crate::store;
+use crate::store::{self, MAX_PAYLOAD_BYTES, RecordKey};
 
 /// The records that wait, and how the store is.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub(super) struct Commits {
     changes: Vec<store::Change>,
     /// What the commit that runs has.
     running: Vec<Part>,
+    running_changes: Vec<store::Change>,
     state: State,
     /// What the store said when it failed, until it has taken a commit again.
     trouble: Option<String>,
@@ -52,7 +54,30 @@ struct Part {
 struct Barrier {
     request: RequestId,
     waits_for: HashMap<Slot, u64>,
-    reconciled: Reconciled,
+    promise: Promise,
+}
+
+/// What is answered then.
+#[derive(Debug)]
+pub(super) enum Promise {
+    Reconciled(Reconciled),
+    Noted,
+}
+
+impl Promise {
+    fn kept(self) -> Answer {
+        match self {
+            Self::Reconciled(reconciled) => Answer::Reconciled(Ok(reconciled)),
+            Self::Noted => Answer::Noted(Ok(true)),
+        }
+    }
+
+    fn broken(&self, trouble: StoreTrouble) -> Answer {
+        match self {
+            Self::Reconciled(_) => Answer::Reconciled(Err(trouble.into())),
+            Self::Noted => Answer::Noted(Err(trouble.into())),
+        }
+    }
 }
 
 impl Commits {
@@ -61,11 +86,17 @@ impl Commits {
             waiting: BTreeSet::new(),
             changes: Vec::new(),
             running: Vec::new(),
+            running_changes: Vec::new(),
             state: State::Ready,
             trouble: None,
             failures: 0,
             barriers: Vec::new(),
         }
+    }
+
+    /// Nobody waits for these answers any more.
+    pub(super) fn abandon(&mut self, requests: &HashSet<RequestId>) {
+        self.barriers.retain(|barrier| !requests.contains(&barrier.request));
     }
 
     pub(super) fn add(&mut self, slot: Slot) {
@@ -113,12 +144,20 @@ impl Commits {
 }
 
 impl Node {
+    /// Something was asked of a volume that has to be on disk. What waits for it hears of the commit that is added here.
+    pub(super) fn note_asked(&mut self, slot: Slot) {
+        if let Some(entry) = self.volumes.get_mut(&slot) {
+            entry.version += 1;
+            self.commits.add(slot);
+        }
+    }
+
     /// Answers once everything that these volumes were asked is on disk.
     pub(super) fn answer_when_durable(
         &mut self,
         request: RequestId,
         touched: impl IntoIterator<Item = Slot>,
-        reconciled: Reconciled,
+        promise: Promise,
     ) {
         let behind = |slot: Slot| {
             let entry = self.volumes.get(&slot)?;
@@ -126,17 +165,19 @@ impl Node {
         };
         let waits_for: HashMap<_, _> = touched.into_iter().filter_map(behind).collect();
         if waits_for.is_empty() {
-            return self.answer(request, Answer::Reconciled(Ok(reconciled)));
+            return self.answer(request, promise.kept());
         }
-        self.commits.barriers.push(Barrier { request, waits_for, reconciled });
+        self.commits.barriers.push(Barrier { request, waits_for, promise });
     }
 
-    pub(super) fn start_commit(&mut self) {
+    pub(super) fn start_commit(&mut self, now: Duration) {
         let idle = self.commits.waiting.is_empty() && self.commits.changes.is_empty();
         if !matches!(self.commits.state, State::Ready) || idle {
             return;
         }
         let mut changes = std::mem::take(&mut self.commits.changes);
+        self.commits.running_changes.clone_from(&changes);
+        let mut too_large = Vec::new();
         for slot in std::mem::take(&mut self.commits.waiting) {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
             let key = entry.record_key.clone();
@@ -144,7 +185,13 @@ impl Node {
             changes.push(if entry.forgotten {
                 store::Change::Remove(key)
             } else {
-                store::Change::Put(key, entry.record(self.boot).encode())
+                match entry.record(self.boot).payload() {
+                    Ok(payload) => store::Change::Put(key, payload),
+                    Err(found) => {
+                        too_large.push((slot, found));
+                        continue;
+                    }
+                }
             });
             self.commits.running.push(Part {
                 slot,
@@ -157,10 +204,66 @@ impl Node {
             self.commits.state = State::Committing;
             self.actions.push(Action::Commit(changes));
         }
+        for (slot, found) in too_large {
+            let reason =
+                format!("its record has {found} bytes, and at most {MAX_PAYLOAD_BYTES} can be stored");
+            self.leave_out(slot, &reason, now);
+        }
     }
 
-    pub(super) fn committed(&mut self, outcome: Result<(), String>, now: Duration) {
+    /// One record cannot be stored. Its volume alone waits, so that all others go on.
+    fn leave_out(&mut self, slot: Slot, reason: &str, now: Duration) {
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        entry.left_out = true;
+        if std::mem::take(&mut entry.recording) {
+            self.feed(slot, Lifecycle::Recorded(false), now);
+        }
+        self.give_up_for_store(slot, reason);
+        let waits = |barrier: &mut Barrier| barrier.waits_for.contains_key(&slot);
+        for barrier in self.commits.barriers.extract_if(.., waits).collect::<Vec<_>>() {
+            let trouble = StoreTrouble { reason: reason.to_owned() };
+            self.answer(barrier.request, barrier.promise.broken(trouble));
+        }
+        self.timers.set(slot, Alarm::Record, now.saturating_add(self.settings.longest_reopen_interval));
+    }
+
+    pub(super) fn record_again(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        entry.left_out = false;
+        self.commits.add(slot);
+        self.feed(slot, Lifecycle::Proceed, now);
+    }
+
+    /// The store refused one record and takes the others, which wait for the next commit.
+    fn refused_one(&mut self, key: &RecordKey, reason: &str, parts: Vec<Part>, now: Duration) {
+        self.commits.state = State::Ready;
+        let aside = std::mem::take(&mut self.commits.running_changes);
+        self.commits.changes.extend(aside.into_iter().filter(|change| change.key() != key));
+        let mut refused = None;
+        for part in parts {
+            let Some(entry) = self.volumes.get_mut(&part.slot) else { continue };
+            entry.recording |= part.awaited;
+            if entry.record_key == *key {
+                refused = Some(part.slot);
+            } else {
+                self.commits.waiting.insert(part.slot);
+            }
+        }
+        if let Some(slot) = refused {
+            // What came meanwhile is no reason to try at once.
+            self.commits.waiting.remove(&slot);
+            self.leave_out(slot, reason, now);
+        }
+    }
+
+    pub(super) fn committed(&mut self, outcome: Result<(), CommitFailure>, now: Duration) {
         let parts = std::mem::take(&mut self.commits.running);
+        let outcome = match outcome {
+            Err(CommitFailure { reason, refused: Some(key) }) if self.is_in_commit(&key, &parts) => {
+                return self.refused_one(&key, &bounded(&reason), parts, now);
+            }
+            outcome => outcome.map_err(|failure| failure.reason),
+        };
         match outcome {
             Ok(()) => {
                 self.commits.state = State::Ready;
@@ -173,6 +276,10 @@ impl Node {
             Err(reason) => {
                 let reason = bounded(&reason);
                 self.commits.fail(&reason, &self.settings, now);
+                // Those whose records wait for the next commit would wait for as long as the store fails.
+                for slot in self.commits.waiting.clone() {
+                    self.give_up_for_store(slot, &reason);
+                }
                 for part in parts {
                     self.commits.waiting.insert(part.slot);
                     if part.awaited {
@@ -182,15 +289,28 @@ impl Node {
                 }
                 for barrier in std::mem::take(&mut self.commits.barriers) {
                     let trouble = StoreTrouble { reason: reason.clone() };
-                    self.answer(barrier.request, Answer::Reconciled(Err(trouble.into())));
+                    self.answer(barrier.request, barrier.promise.broken(trouble));
                 }
             }
         }
     }
 
+    fn is_in_commit(&self, key: &RecordKey, parts: &[Part]) -> bool {
+        let is_of = |part: &Part| self.volumes.get(&part.slot).is_some_and(|entry| entry.record_key == *key);
+        self.commits.running_changes.iter().any(|change| change.key() == key) || parts.iter().any(is_of)
+    }
+
     fn is_durable(&mut self, part: &Part, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&part.slot) else { return };
         entry.durable = entry.durable.max(part.version);
+        if part.version == entry.version {
+            let leaving = std::mem::take(&mut entry.leaving);
+            for id in leaving.into_iter().filter(|id| entry.target(id).is_none()).collect::<Vec<_>>() {
+                self.drop_consumer(part.slot, &id);
+                self.answer_wish(part.slot, &Wish::Unpublish(id), || Answer::Unpublished(Ok(())));
+            }
+        }
+        let Some(entry) = self.volumes.get(&part.slot) else { return };
         if part.removed && entry.forgotten && !self.commits.waiting.contains(&part.slot) {
             return self.forget(part.slot);
         }
@@ -210,20 +330,20 @@ impl Node {
         let lifted: Vec<_> =
             self.commits.barriers.extract_if(.., |barrier| barrier.waits_for.is_empty()).collect();
         for barrier in lifted {
-            self.answer(barrier.request, Answer::Reconciled(Ok(barrier.reconciled)));
+            self.answer(barrier.request, barrier.promise.kept());
         }
     }
 
     /// Whoever waits for something that is not on disk is told. What was asked for goes on when the store does.
     fn give_up_for_store(&mut self, slot: Slot, reason: &str) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let trouble = StoreTrouble { reason: reason.to_owned() };
+        let late = NotYetRecorded { reason: reason.to_owned() };
         for (request, wish) in std::mem::take(&mut entry.waiters) {
-            let trouble = trouble.clone();
+            let trouble = late.clone();
             let answer = match wish {
                 Wish::Publish(_) => Answer::Published(Err(trouble.into())),
                 Wish::Unpublish(_) => Answer::Unpublished(Err(trouble.into())),
-                Wish::Expand => Answer::Expanded(Err(trouble.into())),
+                Wish::Expand(_) => Answer::Expanded(Err(trouble.into())),
             };
             self.actions.push(Action::Answer { request, answer });
         }
@@ -261,9 +381,7 @@ impl Node {
         self.by_key.remove(&entry.key);
         self.directories.remove(entry.record_key.name());
         self.timers.clear(slot, |_| true);
-        for consumer in entry.consumers.values() {
-            self.targets.remove(consumer.spec.target_path());
-        }
+        self.targets.retain(|_, (of, _)| *of != slot);
         self.leave_driver(&entry.key.driver, slot);
         for (request, _) in entry.queries {
             let unknown = crate::node::InspectError::Unknown { key: entry.key.clone() };

@@ -56,8 +56,14 @@ impl Node {
             match entry.life {
                 Life::Dormant { .. } => self.wake(slot, now),
                 Life::Awake(_) if predecessors_ended => self.replace_driver(slot, now),
-                Life::Awake(_) => self.wait_for_turn(slot),
+                Life::Awake(_) => {
+                    if let Some(capabilities) = self.capabilities(slot) {
+                        self.feed(slot, Lifecycle::Reconnected(capabilities), now);
+                    }
+                    self.wait_for_turn(slot, now);
+                }
             }
+            self.keep_watch(slot, now);
         }
     }
 
@@ -75,13 +81,13 @@ impl Node {
         let Some(capabilities) = self.capabilities(slot) else { return };
         self.timers.clear(slot, |alarm| matches!(alarm, Alarm::Resume(_)));
         self.feed(slot, Lifecycle::NewGeneration(capabilities), now);
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
-    pub(super) fn gone(&mut self, name: &DriverName) {
+    /// The connection is gone, and the driver is registered still.
+    pub(super) fn disconnected(&mut self, name: &DriverName) {
         let Some(driver) = self.drivers.get_mut(name) else { return };
         driver.connected = false;
-        driver.registered = false;
         let slots: Vec<_> = driver.volumes.iter().copied().collect();
         for slot in slots {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
@@ -89,6 +95,14 @@ impl Node {
                 let error = InspectError::NoDriver { driver: name.clone() };
                 self.answer(request, Answer::Inspected(Err(error)));
             }
+        }
+    }
+
+    /// The driver is not registered any more.
+    pub(super) fn gone(&mut self, name: &DriverName) {
+        self.disconnected(name);
+        if let Some(driver) = self.drivers.get_mut(name) {
+            driver.registered = false;
         }
         if let Some(driver) = self.drivers.get(name)
             && driver.volumes.is_empty()
@@ -116,8 +130,14 @@ impl Node {
             return;
         };
         if policy.admits(&entry.spec).is_err() {
-            return self.refuse(slot);
+            let begun = entry.is_begun();
+            self.refuse(slot);
+            // What was done before has to be undone all the same.
+            if !begun {
+                return;
+            }
         }
+        let Some(entry) = self.volumes.get(&slot) else { return };
         let floor = match policy.attach(&entry.spec) {
             Attach::Here => Floor::Created,
             Attach::Awaited => Floor::Awaited,
@@ -129,7 +149,10 @@ impl Node {
         entry.refused = None;
         if recorded != boot {
             entry.staged = None;
-            entry.consumers.values_mut().for_each(|consumer| consumer.mounted = None);
+            for consumer in entry.consumers.values_mut() {
+                (consumer.mounted, consumer.device) = (None, None);
+            }
+            entry.fresh = entry.consumers.keys().cloned().collect();
             self.feed(slot, Lifecycle::Rebooted, now);
         }
         self.note_state(slot, now);
@@ -144,7 +167,7 @@ impl Node {
             .iter()
             .filter_map(|(_, wish)| match wish {
                 Wish::Publish(consumer) => Some(consumer.clone()),
-                Wish::Unpublish(_) | Wish::Expand => None,
+                Wish::Unpublish(_) | Wish::Expand(_) => None,
             })
             .collect();
         for consumer in asked {
@@ -152,7 +175,7 @@ impl Node {
         }
         self.feed(slot, Lifecycle::Proceed, now);
         self.keep_watch(slot, now);
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
     /// An attach that is made elsewhere stands if its context was handed in with the volume.

@@ -1,6 +1,6 @@
 //! One volume among others.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(super) struct Entry {
     pub(super) running: Option<Running>,
     /// The call that it waits to make.
     pub(super) wanted_call: Option<Call>,
+    /// The look that it waits for until nothing of it runs.
+    pub(super) wanted_look: Option<Check>,
     /// What it is to be asked besides.
     pub(super) queries: VecDeque<(RequestId, Query)>,
     pub(super) waiters: Vec<(RequestId, Wish)>,
@@ -47,6 +49,19 @@ pub(super) struct Entry {
     pub(super) durable: u64,
     /// Whether the machine waits for its record to be on disk.
     pub(super) recording: bool,
+    /// Consumers for which nothing was ever done, and whose release is not on disk yet.
+    pub(super) leaving: BTreeSet<ConsumerId>,
+    /// Consumers for which no call of this boot was sent that may have mounted anything.
+    pub(super) fresh: BTreeSet<ConsumerId>,
+    /// When nobody else was last seen to use what is staged.
+    pub(super) unused_at: Option<Duration>,
+    /// Whether its record is too large for the store, or refused by it alone.
+    pub(super) left_out: bool,
+    /// How often in a row its mounts were lost, and from when on they are made again if they are lost once more.
+    pub(super) losses: u8,
+    /// How often one of its mounts was looked at.
+    pub(super) inspections: usize,
+    pub(super) heal_at: Duration,
     /// Whether nothing is left of it, so that its record may go.
     pub(super) forgotten: bool,
     /// When something of it was last seen to end, in steps.
@@ -78,6 +93,8 @@ pub(super) enum What {
     Call(Call),
     Query(RequestId),
     Look(Check),
+    /// Whether somebody else uses what is staged, asked again when the turn of an unstage has come.
+    Recheck(Call),
     /// Whether the mount at the staging path, or at a target, is alive.
     Inspection(Option<ConsumerId>),
 }
@@ -94,7 +111,8 @@ pub(super) enum Query {
 pub(super) enum Wish {
     Publish(ConsumerId),
     Unpublish(ConsumerId),
-    Expand,
+    /// To this size, in bytes.
+    Expand(u64),
 }
 
 /// The most queries that one volume keeps waiting.
@@ -136,7 +154,8 @@ impl Entry {
     }
 
     pub(super) fn holders(&self) -> impl Iterator<Item = &ConsumerSpec> {
-        self.consumers.values().map(|consumer| &*consumer.spec)
+        let stays = |(id, _): &(&ConsumerId, _)| !self.leaving.contains(*id);
+        self.consumers.iter().filter(stays).map(|(_, consumer)| &*consumer.spec)
     }
 
     /// Notes what is going to be made by a call of which the record has the intent.
@@ -147,8 +166,12 @@ impl Entry {
         };
         self.touched |= matches!(snapshot.base, Base::NodeStage | Base::NodeUnstage | Base::VolReady);
         for (id, target) in &snapshot.targets {
-            if let Some(consumer) = self.consumers.get_mut(id) {
-                consumer.touched |= target.state != TargetState::Absent;
+            if let Some(consumer) = self.consumers.get_mut(id)
+                && target.state != TargetState::Absent
+                && !consumer.touched
+            {
+                consumer.touched = true;
+                self.fresh.insert(id.clone());
             }
         }
     }
@@ -189,6 +212,24 @@ impl Entry {
         }
     }
 
+    /// Whether nothing is done, under way or left of it that its description was used for.
+    pub(super) fn is_idle(&self) -> bool {
+        let untouched = match &self.life {
+            Life::Dormant { snapshot, .. } => *snapshot == untouched(),
+            Life::Awake(_) => false,
+        };
+        self.holders().next().is_none() && !self.recording && (self.forgotten || untouched)
+    }
+
+    /// Whether anything was done to it, so that it has to be taken down.
+    pub(super) fn is_begun(&self) -> bool {
+        let Snapshot { base, calling, targets, attached_here, .. } = self.snapshot();
+        *attached_here
+            || *base != Base::Created
+            || calling.is_some()
+            || targets.values().any(|target| target.state != TargetState::Absent)
+    }
+
     /// Whether a path is one of this volume's own.
     pub(super) fn has_path(&self, path: &Path) -> bool {
         self.staging.as_path() == path
@@ -200,6 +241,7 @@ pub(super) fn untouched() -> Snapshot {
     Snapshot {
         base: Base::Created,
         attached: false,
+        attached_here: false,
         calling: None,
         targets: BTreeMap::new(),
         granted_bytes: 0,

@@ -8,12 +8,14 @@ use csi_proto::DriverName;
 
 use super::super::change::Change;
 use super::super::desired::{DesiredVolume, Published, Reconciled};
-use super::super::error::{ExpandError, InspectError, PublishError, ReconcileError, UnpublishError};
+use super::super::error::{
+    AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
+};
 use super::{Epoch, RequestId, Ticket};
 use crate::driver::{CallError, CallOutcome, ConsumerSpec, DriverFacts, DriverPolicy, Operation, VolumeSpec};
 use crate::mounts::{Inspection, MountTable};
 use crate::name::{ConsumerId, VolumeKey};
-use crate::store;
+use crate::store::{self, RecordKey, StoreError};
 
 /// What happened.
 #[derive(Debug)]
@@ -28,7 +30,9 @@ pub enum Event {
     },
     /// Nobody waits for these answers any more. What was asked for stays asked for.
     Abandoned(HashSet<RequestId>),
-    /// A driver is registered. Nothing is called before it is [connected](Self::DriverConnected).
+    /// A driver is registered, perhaps again. Nothing is called before it is [connected](Self::DriverConnected).
+    ///
+    /// Calls go by the newest policy. Whether an attach is made for a volume that has a machine stays as it was.
     DriverRegistered {
         /// Its name.
         driver: DriverName,
@@ -42,7 +46,9 @@ pub enum Event {
         /// Whether every process that served it before is certain to have ended, so that no call of it runs any more.
         predecessors_ended: bool,
     },
-    /// There is no connection to a driver any more, or it is not registered any more. Its calls end by themselves.
+    /// There is no connection to a driver any more. It is registered still, with its policy. Its calls end by themselves.
+    DriverDisconnected(DriverName),
+    /// A driver is not registered any more. Its calls end by themselves.
     DriverGone(DriverName),
     /// A call ended that an [`Action::Call`] asked for.
     CallEnded {
@@ -65,8 +71,8 @@ pub enum Event {
         /// What was seen.
         sight: Sight,
     },
-    /// The commit ended that an [`Action::Commit`] asked for. An error says what the store said.
-    Committed(Result<(), String>),
+    /// The commit ended that an [`Action::Commit`] asked for.
+    Committed(Result<(), CommitFailure>),
     /// The reopening ended that an [`Action::Reopen`] asked for. An error says what the store said.
     Reopened(Result<(), String>),
     /// The mount table changed.
@@ -78,6 +84,24 @@ pub enum Event {
     },
     /// The time has come that [`Node::next_deadline`](super::Node::next_deadline) gave.
     Tick,
+}
+
+/// Why nothing of a commit is on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommitFailure {
+    /// What the store said.
+    pub reason: String,
+    /// The record that was refused, if the store takes others still. They are committed without it.
+    pub refused: Option<RecordKey>,
+}
+
+impl CommitFailure {
+    /// What an error of the store means.
+    #[must_use]
+    pub fn of(error: &StoreError) -> Self {
+        Self { reason: error.to_string(), refused: error.refused().cloned() }
+    }
 }
 
 /// What can be asked for.
@@ -135,8 +159,8 @@ pub enum Answer {
     Unpublished(Result<(), UnpublishError>),
     /// To [`Ask::Expand`]: the size, in bytes.
     Expanded(Result<u64, ExpandError>),
-    /// To [`Ask::Attached`] and [`Ask::Detached`]: whether the volume is known.
-    Noted(bool),
+    /// To [`Ask::Attached`] and [`Ask::Detached`]: whether the volume is known. What was said is on disk then.
+    Noted(Result<bool, AttachError>),
     /// To [`Ask::Reconcile`].
     Reconciled(Result<Reconciled, ReconcileError>),
     /// To [`Ask::Stats`] and [`Ask::Health`].
@@ -164,6 +188,8 @@ pub enum Action {
         /// The answer.
         answer: Answer,
     },
+    /// Read the mount table again; then send [`Event::MountsSeen`]. If it cannot be read, try again after a while.
+    ReadTable,
     /// Tell those who watch.
     Tell(Change),
 }
@@ -181,6 +207,9 @@ pub struct CallOrder {
     pub operation: Operation,
     /// What its driver's CSIDriver object says.
     pub policy: Arc<DriverPolicy>,
+    /// Whether nothing of the volume can be at the target of a publish call yet. Then whatever is mounted or kept there is
+    /// not the volume's, and the call is to be prevented.
+    pub fresh: bool,
 }
 
 /// Something to look at.

@@ -124,8 +124,8 @@ impl Node {
             Waits::ForCheck(Check::After(call)) => Waiting::Check { rpc: call.rpc },
             Waits::ForBackOff(call) => {
                 let trouble = volume.troubles().find(|trouble| *trouble.call() == call);
-                let next_try =
-                    self.timers.next_resume(slot).map_or(Duration::ZERO, |at| at.saturating_sub(now));
+                let at = self.timers.resumes_at(slot, &call);
+                let next_try = at.map_or(Duration::ZERO, |at| at.saturating_sub(now));
                 match trouble {
                     Some(trouble) if trouble.failure() == Failure::InUse => Waiting::Foreign { next_try },
                     trouble => Waiting::Retry {
@@ -136,6 +136,7 @@ impl Node {
             }
             Waits::ForAttach => Waiting::Attach,
             Waits::ForDriver(rpc) => Waiting::OtherDriver { rpc },
+            Waits::ForRequest(rpc) => Waiting::Request { rpc },
         }
     }
 

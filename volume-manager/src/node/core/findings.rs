@@ -3,7 +3,8 @@
 use super::event::Sight;
 use crate::lifecycle::Finding;
 use crate::mounts::{
-    Expectation, Inspection, MountIdentity, MountTable, Presence, Staged, Verdict, held, verdict,
+    DeviceNumber, Expectation, Inspection, MountIdentity, MountTable, Presence, Staged, Verdict, held,
+    verdict,
 };
 
 use std::path::Path;
@@ -15,15 +16,17 @@ pub(super) struct Found {
     pub(super) words: Option<String>,
     /// Only one that the table has under the very path, so that the table alone can tell when it is lost.
     pub(super) mount: Option<MountIdentity>,
+    /// The block device that was seen as it should be.
+    pub(super) device: Option<DeviceNumber>,
 }
 
 impl Found {
     fn agrees(mount: Option<MountIdentity>) -> Self {
-        Self { finding: Finding::Agrees, words: None, mount }
+        Self { finding: Finding::Agrees, words: None, mount, device: None }
     }
 
     fn not(finding: Finding, words: impl Into<String>) -> Self {
-        Self { finding, words: Some(words.into()), mount: None }
+        Self { finding, words: Some(words.into()), mount: None, device: None }
     }
 }
 
@@ -34,6 +37,8 @@ pub(super) struct Wanted<'a> {
     pub(super) read_only: bool,
     /// What was there before, if it was published before.
     pub(super) before: Option<&'a MountIdentity>,
+    /// The same of a block volume.
+    pub(super) device: Option<DeviceNumber>,
     /// What is staged, if it has to be on the same device.
     pub(super) staged: Option<&'a MountIdentity>,
     /// Whether a directory without a mount will not do.
@@ -79,7 +84,16 @@ pub(super) fn published(path: &Path, wanted: Wanted<'_>, sight: &Sight) -> Found
         Err(found) => return found,
     };
     if wanted.block {
-        return upward(&verdict(&Expectation::block_device(path), table, inspection), None);
+        let mut expectation = Expectation::block_device(path);
+        if let Some(device) = wanted.device {
+            expectation = expectation.device(device);
+        }
+        let mut found = upward(&verdict(&expectation, table, inspection), None);
+        found.device = match inspection.map(|inspection| inspection.presence) {
+            Some(Presence::BlockDevice(device)) if found.finding == Finding::Agrees => Some(device),
+            _ => None,
+        };
+        return found;
     }
     let mut expectation = Expectation::file_system(path);
     if wanted.read_only {
@@ -99,9 +113,7 @@ pub(super) fn published(path: &Path, wanted: Wanted<'_>, sight: &Sight) -> Found
 
 fn upward(verdict: &Verdict, mount: Option<MountIdentity>) -> Found {
     let finding = match verdict {
-        Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } | Verdict::ForeignBind { .. } => {
-            return Found::agrees(mount);
-        }
+        Verdict::AsExpected => return Found::agrees(mount),
         Verdict::NothingMounted(_)
         | Verdict::MissingPath
         | Verdict::RegularFileAtTarget { .. }
@@ -128,6 +140,7 @@ pub(super) fn gone(path: &Path, sight: &Sight) -> Found {
             finding: Finding::Agrees,
             words: Some(format!("{left} was left at the path")),
             mount: None,
+            device: None,
         },
         Verdict::Unreachable => Found::not(Finding::Unknown, "the path does not answer"),
         Verdict::NotLookedAt => Found::not(Finding::Unknown, words(&Verdict::NotLookedAt)),

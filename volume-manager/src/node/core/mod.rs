@@ -51,7 +51,7 @@ mod turns;
 
 use commits::Commits;
 use entry::{Entry, Running};
-pub use event::{Action, Answer, Ask, CallOrder, Event, Inspect, LookOrder, Sight};
+pub use event::{Action, Answer, Ask, CallOrder, CommitFailure, Event, Inspect, LookOrder, Sight};
 pub use explain::Counts;
 use timers::{Alarm, Timers};
 use turns::Turns;
@@ -97,6 +97,8 @@ pub struct Node {
     epoch: u64,
     /// The mount table as it was seen last.
     table: Arc<MountTable>,
+    /// Volumes that lack a mount in a table that says nothing certain of them, since something of them ran.
+    missed: BTreeSet<Slot>,
     actions: Vec<Action>,
 }
 
@@ -132,6 +134,7 @@ impl Node {
             Event::DriverConnected { facts, predecessors_ended } => {
                 self.connected(facts, predecessors_ended, now);
             }
+            Event::DriverDisconnected(driver) => self.disconnected(&driver),
             Event::DriverGone(driver) => self.gone(&driver),
             Event::CallEnded { ticket, result } => self.call_ended(ticket, result, now),
             Event::CallPrevented { ticket, reason } => self.call_prevented(ticket, &reason, now),
@@ -142,7 +145,8 @@ impl Node {
             Event::Tick => self.tick(now),
         }
         self.start_calls(now);
-        self.start_commit();
+        self.start_commit(now);
+        self.seek_missed();
         std::mem::take(&mut self.actions)
     }
 
@@ -165,6 +169,10 @@ impl Node {
                 Alarm::Resume(call) => self.feed(slot, crate::lifecycle::Event::Resume(call), now),
                 Alarm::Republish => self.republish(slot, now),
                 Alarm::Inspect => self.inspect(slot, now),
+                Alarm::Heal => {
+                    self.missed.insert(slot);
+                }
+                Alarm::Record => self.record_again(slot, now),
             }
         }
         if self.commits.reopen_is_due(now) {

@@ -20,24 +20,56 @@ impl Node {
             entry.checked < since.0
                 && entry.running.is_none()
                 && entry.wanted_call.is_none()
+                && entry.wanted_look.is_none()
                 && matches!(entry.life, Life::Awake(_))
         };
         let table = &self.table;
+        let is_awake = |entry: &Entry| matches!(entry.life, Life::Awake(_));
         let lost: Vec<_> = self
             .volumes
             .iter()
-            .filter(|(_, entry)| settled(entry) && entry.has_lost(table))
-            .map(|(slot, _)| *slot)
+            .filter(|(_, entry)| is_awake(entry) && entry.has_lost(table))
+            .map(|(slot, entry)| (*slot, settled(entry), entry.heal_at))
             .collect();
-        for slot in lost {
-            self.find_losses(slot, now);
+        for (slot, settled, heal_at) in lost {
+            if !settled {
+                self.missed.insert(slot);
+            } else if now < heal_at {
+                self.timers.set(slot, Alarm::Heal, heal_at);
+            } else {
+                self.find_losses(slot, now);
+            }
+        }
+    }
+
+    /// Has the table read again for volumes that it said nothing certain of, as soon as nothing of them runs.
+    pub(super) fn seek_missed(&mut self) {
+        let volumes = &self.volumes;
+        let waits = |slot: &Slot| {
+            volumes.get(slot).is_some_and(|entry| entry.running.is_some() || entry.wanted_call.is_some())
+        };
+        let before = self.missed.len();
+        self.missed.retain(waits);
+        if self.missed.len() < before {
+            self.actions.push(Action::ReadTable);
         }
     }
 
     /// Tells a volume's machine of every mount that should be in the table and is not.
     pub(super) fn find_losses(&mut self, slot: Slot, now: Duration) {
-        let Some(entry) = self.volumes.get(&slot) else { return };
-        for lost in entry.losses(&self.table) {
+        let (back_off, seed) = (self.settings.back_off, self.settings.jitter_seed ^ slot.0);
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        let losses = entry.losses(&self.table);
+        if !losses.is_empty() {
+            // Something that takes every mount away at once is not to be fought without a pause.
+            let wait = back_off.wait(entry.losses.max(1), seed);
+            if now > entry.heal_at.saturating_add(wait.saturating_mul(2)) {
+                entry.losses = 0;
+            }
+            entry.losses = entry.losses.saturating_add(1);
+            entry.heal_at = now.saturating_add(back_off.wait(entry.losses, seed));
+        }
+        for lost in losses {
             self.lose(slot, lost, now);
         }
     }
@@ -57,7 +89,8 @@ impl Node {
         let republishes =
             self.drivers.get(&entry.key.driver).is_some_and(|driver| driver.policy.requires_republish);
         let published = entry.published().next().is_some();
-        let inspects = entry.mount_to_inspect().is_some();
+        // Which mounts there are to look at is known when they were seen, which may be later.
+        let inspects = published || entry.mount_to_inspect().is_some();
         if published && republishes && !self.timers.is_set(slot, Alarm::Republish) {
             let at = now.saturating_add(self.settings.republish_interval);
             self.timers.set(slot, Alarm::Republish, at);
@@ -80,11 +113,12 @@ impl Node {
     }
 
     pub(super) fn inspect(&mut self, slot: Slot, now: Duration) {
-        let Some(entry) = self.volumes.get(&slot) else { return };
-        if let Some((consumer, path)) = entry.mount_to_inspect()
-            && entry.running.is_none()
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        if entry.running.is_none()
             && entry.wanted_call.is_none()
+            && let Some((consumer, path)) = entry.mount_to_inspect()
         {
+            entry.inspections = entry.inspections.wrapping_add(1);
             let ticket = self.ticket(slot, None);
             if let Some(entry) = self.volumes.get_mut(&slot) {
                 entry.running = Some(Running { ticket, what: What::Inspection(consumer), since: now });
@@ -135,11 +169,13 @@ impl Entry {
         self.expected_mounts().filter_map(lost).collect()
     }
 
-    /// A mount whose server can die without the mount table showing it.
+    /// A mount whose server can die without the mount table showing it, each in turn.
     fn mount_to_inspect(&self) -> Option<(Option<ConsumerId>, std::path::PathBuf)> {
         let is_served =
             |mount: &MountIdentity| mount.fs_type.to_str().is_some_and(|kind| kind.starts_with("fuse"));
-        self.expected_mounts().find(|(_, _, mount)| is_served(mount)).map(|(lost, path, _)| match lost {
+        let served: Vec<_> = self.expected_mounts().filter(|(_, _, mount)| is_served(mount)).collect();
+        let turn = self.inspections.checked_rem(served.len())?;
+        served.into_iter().nth(turn).map(|(lost, path, _)| match lost {
             Lost::Staging => (None, path.to_owned()),
             Lost::Target(consumer) => (Some(consumer), path.to_owned()),
         })

@@ -1,7 +1,8 @@
 //! From what is on disk to volumes: without a call to anybody.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::commits::Commits;
 use super::entry::{Entry, Life};
@@ -43,6 +44,7 @@ impl Node {
             last_slot: 0,
             epoch: 0,
             table,
+            missed: BTreeSet::new(),
             actions: Vec::new(),
         };
         for quarantined in loaded.quarantined {
@@ -59,12 +61,15 @@ impl Node {
             }
             if let Err(error) = node.restore(&key, &payload) {
                 node.quarantine(&key, error.to_string());
-                set_aside.push(Change::SetAside(key));
+                // It is good where a later version runs again. Until then its name is not given to another.
+                if !matches!(error, RecordError::Schema { .. }) {
+                    set_aside.push(Change::SetAside(key));
+                }
             }
         }
         if !set_aside.is_empty() {
             node.commits.set_aside(set_aside);
-            node.start_commit();
+            node.start_commit(Duration::ZERO);
         }
         let actions = std::mem::take(&mut node.actions);
         (node, actions)

@@ -1,10 +1,11 @@
 //! What is asked for: whether it can be, and what it changes.
 
 use std::collections::btree_map::Entry as MapEntry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::commits::Promise;
 use super::entry::{Entry, Life, MAX_QUERIES, Query, Wish, untouched};
 use super::event::{Action, Answer, Ask};
 use super::{Node, RequestId, Slot};
@@ -13,7 +14,9 @@ use crate::lifecycle::{Event as Lifecycle, Target, TargetState, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
 use crate::node::desired::{DesiredVolume, Reconciled};
-use crate::node::error::{ExpandError, InspectError, PublishError, ReconcileError, UnpublishError};
+use crate::node::error::{
+    AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
+};
 use crate::node::record::{RecordedConsumer, record_key};
 use crate::node::staging::directory_name;
 use crate::store::MAX_PAYLOAD_BYTES;
@@ -29,19 +32,14 @@ impl Node {
             Ask::Unpublish { key, consumer } => self.unpublish(request, &key, &consumer, now),
             Ask::Expand { key, required_bytes } => self.expand(request, &key, required_bytes, now),
             Ask::Attached { key, publish_context } => {
-                let known = self.attached(&key, publish_context, now);
-                self.answer(request, Answer::Noted(known));
+                self.attached(request, &key, publish_context, now);
             }
             Ask::Detached { key } => {
-                let slot = self.by_key.get(&key).copied();
-                if let Some(slot) = slot {
-                    self.detached(slot, now);
-                }
-                self.answer(request, Answer::Noted(slot.is_some()));
+                self.detached(request, &key, now);
             }
             Ask::Reconcile(desired) => self.reconcile(request, &desired, now),
-            Ask::Stats(key) => self.query(request, key, Query::Stats),
-            Ask::Health(key) => self.query(request, key, Query::Health),
+            Ask::Stats(key) => self.query(request, key, Query::Stats, now),
+            Ask::Health(key) => self.query(request, key, Query::Health, now),
         }
     }
 
@@ -51,6 +49,7 @@ impl Node {
             entry.waiters.retain(|(waits, _)| !requests.contains(waits));
             entry.queries.retain(|(waits, _)| !requests.contains(waits));
         }
+        self.commits.abandon(requests);
     }
 
     /// Notes that a consumer wants a volume, and who is to be told when it has it. Answers whether it is wanted anew.
@@ -85,26 +84,51 @@ impl Node {
         };
         let id = consumer.id().clone();
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, false)) };
+        if entry.is_idle() && difference(&entry.spec, spec).is_some() {
+            // Nothing was done with the old description, and it is the new one's life that begins.
+            entry.life = Life::Dormant { snapshot: untouched(), boot: self.boot };
+            entry.spec = Arc::clone(spec);
+        }
         let new = !entry.is_wanted_by(&id);
-        entry.spec = entry.with_publish_context(spec);
+        let described = entry.with_publish_context(spec);
+        let changed = entry.spec != described;
+        let before = std::mem::replace(&mut entry.spec, described);
+        // One that leaves and for which nothing was done comes anew.
+        if entry.leaving.remove(&id) {
+            entry.consumers.remove(&id);
+        }
         if let MapEntry::Vacant(vacant) = entry.consumers.entry(id.clone()) {
-            vacant.insert(RecordedConsumer { spec: Arc::clone(consumer), mounted: None, touched: false });
+            vacant.insert(RecordedConsumer {
+                spec: Arc::clone(consumer),
+                mounted: None,
+                device: None,
+                touched: false,
+            });
             self.targets.insert(consumer.target_path().clone(), (slot, id.clone()));
         }
-        if new {
-            entry.version += 1;
+        if new || changed {
             if let Life::Dormant { snapshot, .. } = &mut entry.life {
                 let absent = Target { wanted: true, state: TargetState::Absent };
                 snapshot.targets.entry(id.clone()).or_insert(absent).wanted = true;
                 entry.forgotten = false;
             }
-            if entry.record(self.boot).encode().len() > MAX_PAYLOAD_BYTES {
-                self.take_back(slot, &id);
+            let found = entry.record(self.boot).encode().len();
+            if found > MAX_ASKED_BYTES {
+                entry.spec = before;
+                if new {
+                    self.take_back(slot, &id);
+                }
                 let reason =
-                    format!("its record has more than the {MAX_PAYLOAD_BYTES} bytes that a record may have");
+                    format!("its record would have {found} bytes, and at most {MAX_ASKED_BYTES} are taken");
                 return Err(PublishError::Invalid { key: spec.key().clone(), reason });
             }
-            self.commits.add(slot);
+            self.note_asked(slot);
+        }
+        if new {
+            self.answer_wish(slot, &Wish::Unpublish(id.clone()), || {
+                let (key, consumer) = (spec.key().clone(), id.clone());
+                Answer::Unpublished(Err(UnpublishError::Wanted { key, consumer }))
+            });
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, new)) };
         entry.waiters.extend(request.map(|request| (request, Wish::Publish(id.clone()))));
@@ -121,6 +145,15 @@ impl Node {
 
     fn take_back(&mut self, slot: Slot, id: &ConsumerId) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        // It had it before, and it is the machine's to let it go.
+        if entry.target(id).is_some_and(|target| target.state != TargetState::Absent) {
+            if let Life::Dormant { snapshot, .. } = &mut entry.life
+                && let Some(target) = snapshot.targets.get_mut(id)
+            {
+                target.wanted = false;
+            }
+            return;
+        }
         if let Some(consumer) = entry.consumers.remove(id) {
             self.targets.remove(consumer.spec.target_path());
         }
@@ -135,7 +168,7 @@ impl Node {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
         let key = entry.key.clone();
         if let Some(field) = difference(&entry.spec, spec)
-            && !entry.consumers.is_empty()
+            && !entry.is_idle()
         {
             return Err(PublishError::SpecDiffers { key, field });
         }
@@ -147,20 +180,21 @@ impl Node {
                 let target = target_path.as_path().to_owned();
                 PublishError::TargetTaken { target, key: key.clone(), holder }
             }
-            _ => {
+            ConsumerConflict::Changed { field, .. } => {
+                let consumer = consumer.id().clone();
+                PublishError::ConsumerDiffers { key: key.clone(), consumer, field }
+            }
+            ConsumerConflict::Moved { .. } => {
                 let consumer = consumer.id().clone();
                 PublishError::ConsumerDiffers { key: key.clone(), consumer, field: "target_path" }
             }
         })?;
-        if let Some(known) = entry.consumers.get(consumer.id()) {
-            if known.spec.is_read_only() != consumer.is_read_only() {
-                let consumer = consumer.id().clone();
-                return Err(PublishError::ConsumerDiffers { key, consumer, field: "read_only" });
-            }
+        let known = |id| entry.consumers.contains_key(id) && !entry.leaving.contains(id);
+        if known(consumer.id()) {
             return Ok(());
         }
         let limit = usize::from(self.settings.policy.max_consumers);
-        if entry.consumers.len() >= limit {
+        if entry.holders().count() >= limit {
             return Err(PublishError::TooManyConsumers { key, limit });
         }
         Ok(())
@@ -232,11 +266,9 @@ impl Node {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let key = entry.key.clone();
         if entry.is_wanted_by(id) {
-            entry.version += 1;
-            self.commits.add(slot);
+            self.note_asked(slot);
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let mut done = false;
         if let Life::Dormant { snapshot, .. } = &mut entry.life
             && let Some(target) = snapshot.targets.get_mut(id)
         {
@@ -244,13 +276,14 @@ impl Node {
             // Nothing was ever done for it, so there is nothing to undo.
             if target.state == TargetState::Absent {
                 snapshot.targets.remove(id);
-                done = true;
+                entry.leaving.insert(id.clone());
+                // Its target is free for another at once.
+                if let Some(consumer) = entry.consumers.get(id) {
+                    self.targets.remove(consumer.spec.target_path());
+                }
+                self.note_asked(slot);
+                self.forget_if_untouched(slot);
             }
-        }
-        if done {
-            self.drop_consumer(slot, id);
-            self.forget_if_untouched(slot);
-            self.answer_wish(slot, &Wish::Unpublish(id.clone()), || Answer::Unpublished(Ok(())));
         }
         self.answer_wish(slot, &Wish::Publish(id.clone()), || {
             Answer::Published(Err(PublishError::Released { key: key.clone(), consumer: id.clone() }))
@@ -262,7 +295,11 @@ impl Node {
     pub(super) fn drop_consumer(&mut self, slot: Slot, id: &ConsumerId) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let Some(gone) = entry.consumers.remove(id) else { return };
-        self.targets.remove(gone.spec.target_path());
+        entry.fresh.remove(id);
+        let target = gone.spec.target_path();
+        if self.targets.get(target).is_some_and(|(of, holder)| *of == slot && holder == id) {
+            self.targets.remove(target);
+        }
         if gone.touched {
             let place = gone.spec.target_path().as_path().to_owned();
             self.actions.push(Action::Clear(vec![place]));
@@ -296,43 +333,55 @@ impl Node {
         if required_bytes == 0 || i64::try_from(required_bytes).is_err() {
             return self.answer(request, refuse(ExpandError::Size { found: required_bytes }));
         }
-        entry.version += 1;
-        entry.waiters.push((request, Wish::Expand));
+        entry.waiters.push((request, Wish::Expand(required_bytes)));
+        self.note_asked(slot);
         self.feed(slot, Lifecycle::Expand { required_bytes }, now);
     }
 
     fn attached(
         &mut self,
+        request: RequestId,
         key: &VolumeKey,
         publish_context: BTreeMap<String, String>,
         now: Duration,
-    ) -> bool {
-        let Some(slot) = self.by_key.get(key).copied() else { return false };
-        let Some(entry) = self.volumes.get_mut(&slot) else { return false };
-        match entry.spec.to_builder().publish_context(publish_context).build() {
-            Ok(spec) => entry.spec = Arc::new(spec),
-            Err(_) => return false,
+    ) {
+        let Some(slot) = self.by_key.get(key).copied() else {
+            return self.answer(request, Answer::Noted(Ok(false)));
+        };
+        if let Some(trouble) = self.commits.trouble() {
+            return self.answer(request, Answer::Noted(Err(trouble.into())));
         }
-        entry.version += 1;
+        let boot = self.boot;
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        if let Err(reason) = entry.take_publish_context(publish_context, boot) {
+            let key = key.clone();
+            return self.answer(request, Answer::Noted(Err(AttachError::Invalid { key, reason })));
+        }
         if let Life::Dormant { snapshot, .. } = &mut entry.life {
             snapshot.attached = true;
         }
-        self.commits.add(slot);
+        self.note_asked(slot);
+        self.answer_when_durable(request, [slot], Promise::Noted);
         self.feed(slot, Lifecycle::Attached, now);
-        true
     }
 
-    fn detached(&mut self, slot: Slot, now: Duration) {
+    fn detached(&mut self, request: RequestId, key: &VolumeKey, now: Duration) {
+        let Some(slot) = self.by_key.get(key).copied() else {
+            return self.answer(request, Answer::Noted(Ok(false)));
+        };
+        if let Some(trouble) = self.commits.trouble() {
+            return self.answer(request, Answer::Noted(Err(trouble.into())));
+        }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let none: [(String, String); 0] = [];
         if let Ok(spec) = entry.spec.to_builder().publish_context(none).build() {
             entry.spec = Arc::new(spec);
         }
-        entry.version += 1;
         if let Life::Dormant { snapshot, .. } = &mut entry.life {
             snapshot.attached = false;
         }
-        self.commits.add(slot);
+        self.note_asked(slot);
+        self.answer_when_durable(request, [slot], Promise::Noted);
         self.feed(slot, Lifecycle::Detached, now);
     }
 
@@ -382,10 +431,10 @@ impl Node {
                 }
             }
         }
-        self.answer_when_durable(request, touched, reconciled);
+        self.answer_when_durable(request, touched, Promise::Reconciled(reconciled));
     }
 
-    fn query(&mut self, request: RequestId, key: VolumeKey, query: Query) {
+    fn query(&mut self, request: RequestId, key: VolumeKey, query: Query, now: Duration) {
         let refuse = |error| Answer::Inspected(Err(error));
         let Some(slot) = self.by_key.get(&key).copied() else {
             return self.answer(request, refuse(InspectError::Unknown { key }));
@@ -412,7 +461,7 @@ impl Node {
             return self.answer(request, refuse(InspectError::Busy { key }));
         }
         entry.queries.push_back((request, query));
-        self.wait_for_turn(slot);
+        self.wait_for_turn(slot, now);
     }
 
     /// Why the record of a volume cannot be used.
@@ -446,6 +495,7 @@ impl Entry {
             refused: None,
             running: None,
             wanted_call: None,
+            wanted_look: None,
             queries: std::collections::VecDeque::new(),
             waiters: Vec::new(),
             state: VolumeState::Created,
@@ -453,11 +503,21 @@ impl Entry {
             version: 0,
             durable: 0,
             recording: false,
+            leaving: BTreeSet::new(),
+            fresh: BTreeSet::new(),
+            unused_at: None,
+            left_out: false,
+            losses: 0,
+            inspections: 0,
+            heal_at: Duration::ZERO,
             forgotten: false,
             checked: 0,
         }
     }
 }
+
+/// The most bytes of a record when something is asked for: what a driver answers and what is seen mounted comes on top.
+const MAX_ASKED_BYTES: usize = MAX_PAYLOAD_BYTES - 96 * 1024;
 
 /// The first field in which two descriptions of a volume would make a driver do different things.
 fn difference(known: &VolumeSpec, asked: &VolumeSpec) -> Option<&'static str> {

@@ -53,10 +53,15 @@ impl Node {
             Effect::Call(call) => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
                     entry.wanted_call = Some(call);
-                    self.wait_for_turn(slot);
+                    self.wait_for_turn(slot, now);
                 }
             }
-            Effect::Check(check) => self.look(slot, check, now),
+            Effect::Check(check) => {
+                if let Some(entry) = self.volumes.get_mut(&slot) {
+                    entry.wanted_look = Some(check);
+                    self.start_look(slot, now);
+                }
+            }
             Effect::BackOff { call, attempt, .. } => {
                 // Volumes that fail together are not tried again together.
                 let seed = self.settings.jitter_seed ^ slot.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -75,8 +80,10 @@ impl Node {
         }
     }
 
-    fn look(&mut self, slot: Slot, check: Check, now: Duration) {
-        let Some(entry) = self.volumes.get(&slot) else { return };
+    /// Begins the look that a volume waits for, if nothing of it runs.
+    pub(super) fn start_look(&mut self, slot: Slot, now: Duration) {
+        let Some(entry) = self.volumes.get_mut(&slot).filter(|entry| entry.running.is_none()) else { return };
+        let Some(check) = entry.wanted_look.take() else { return };
         let staging = entry.staging.as_path();
         let target = |call: &Call| {
             let consumer = entry.consumers.get(call.consumer.as_ref()?)?;
@@ -129,7 +136,7 @@ impl Node {
             }
             Reached::Expanded { capacity_bytes } => {
                 self.tell(slot, ChangeKind::Expanded(capacity_bytes));
-                self.answer_wish(slot, &Wish::Expand, || Answer::Expanded(Ok(capacity_bytes)));
+                self.answer_if(slot, is_expansion, || Answer::Expanded(Ok(capacity_bytes)));
             }
         }
     }
@@ -177,7 +184,7 @@ impl Node {
                 });
             }
             Waiter::Expansion => {
-                self.answer_wish(slot, &Wish::Expand, || {
+                self.answer_if(slot, is_expansion, || {
                     let (key, error) = (key.clone(), error.clone());
                     Answer::Expanded(Err(ExpandError::Failed { key, error }))
                 });
@@ -197,11 +204,12 @@ impl Node {
             }
             Refusal::Shrink { required_bytes, granted_bytes } => {
                 let (asked, found) = (*required_bytes, *granted_bytes);
-                self.answer_wish(slot, &Wish::Expand, || {
+                // Others may wait for a larger size, which is still to come.
+                self.answer_wish(slot, &Wish::Expand(asked), || {
                     Answer::Expanded(Err(ExpandError::Shrink { key: key.clone(), found, asked }))
                 });
             }
-            _ => self.answer_wish(slot, &Wish::Expand, || {
+            _ => self.answer_if(slot, is_expansion, || {
                 Answer::Expanded(Err(ExpandError::Unsupported { driver: key.driver.clone() }))
             }),
         }
@@ -209,8 +217,12 @@ impl Node {
 
     /// Answers everybody who waits for this.
     pub(super) fn answer_wish(&mut self, slot: Slot, wish: &Wish, answer: impl Fn() -> Answer) {
+        self.answer_if(slot, |waits| waits == wish, answer);
+    }
+
+    fn answer_if(&mut self, slot: Slot, fits: impl Fn(&Wish) -> bool, answer: impl Fn() -> Answer) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        for (request, _) in entry.waiters.extract_if(.., |(_, waits)| waits == wish) {
+        for (request, _) in entry.waiters.extract_if(.., |(_, waits)| fits(waits)) {
             self.actions.push(Action::Answer { request, answer: answer() });
         }
     }
@@ -242,6 +254,10 @@ impl Node {
             }
         })
     }
+}
+
+fn is_expansion(wish: &Wish) -> bool {
+    matches!(wish, Wish::Expand(_))
 }
 
 /// The class of a failure as people are told it.

@@ -13,6 +13,9 @@ use crate::driver::{
 use crate::mounts::{Inspection, Presence};
 use crate::store::{Loaded, Store as _, memory::MemoryStore};
 
+mod losses;
+mod records;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A core whose looks see what is wanted, and whose commits succeed at once unless they are held.
@@ -25,6 +28,8 @@ struct Bench {
     answers: BTreeMap<u64, Answer>,
     requests: u64,
     commits: usize,
+    looks: usize,
+    reads: usize,
 }
 
 fn name(driver: &str) -> DriverName {
@@ -58,6 +63,8 @@ impl Bench {
             answers: BTreeMap::new(),
             requests: 0,
             commits: 0,
+            looks: 0,
+            reads: 0,
         }
     }
 
@@ -71,9 +78,10 @@ impl Bench {
                 }
                 Action::Commit(changes) => {
                     self.commits += 1;
-                    Event::Committed(self.store.commit(&changes).map_err(|error| error.to_string()))
+                    Event::Committed(self.store.commit(&changes).map_err(|error| CommitFailure::of(&error)))
                 }
                 Action::Look(order) => {
+                    self.looks += 1;
                     let is_staging = order.path.ends_with("staging");
                     let presence = if is_staging { Presence::Missing } else { Presence::Directory };
                     let inspection = (order.inspect != Inspect::Never).then(|| Ok(Inspection::of(presence)));
@@ -88,6 +96,10 @@ impl Bench {
                     continue;
                 }
                 Action::Tell(_) | Action::Clear(_) => continue,
+                Action::ReadTable => {
+                    self.reads += 1;
+                    continue;
+                }
                 Action::Reopen => Event::Reopened(Ok(())),
             };
             actions.extend(self.node.step(event, now));
@@ -126,6 +138,24 @@ impl Bench {
 
     fn end(&mut self, order: &CallOrder, result: Result<CallOutcome, CallError>, now: Duration) {
         self.step(Event::CallEnded { ticket: order.ticket, result }, now);
+    }
+
+    /// Answers every call well until the volume is published.
+    fn until_published(&mut self, request: u64) {
+        while !self.is_published(request) {
+            let order = self.calls.remove(0);
+            self.end(&order, Ok(CallOutcome::Done), SECOND);
+        }
+    }
+
+    fn entry(&mut self, id: &str) -> &mut Entry {
+        let slot = self.node.by_key[spec("d", id).key()];
+        self.node.volumes.get_mut(&slot).unwrap()
+    }
+
+    fn unpublish(&mut self, id: &str) -> u64 {
+        let consumer = ConsumerId::new(&format!("d-{id}")).unwrap();
+        self.ask(Ask::Unpublish { key: spec("d", id).key().clone(), consumer }, SECOND)
     }
 
     fn is_published(&self, request: u64) -> bool {
@@ -193,69 +223,6 @@ fn no_volume_of_a_driver_is_served_twice_while_another_waits() {
 }
 
 #[test]
-fn records_that_come_while_a_commit_runs_go_together_in_the_next() {
-    let mut bench = Bench::new(Settings::new("/volumes"));
-    bench.connect("d", SECOND);
-    bench.hold_commits = true;
-    for number in 0..100 {
-        bench.publish("d", &number.to_string(), SECOND);
-    }
-    assert_eq!(bench.held.iter().map(Vec::len).collect::<Vec<_>>(), [1], "one at a time");
-    bench.release(SECOND);
-    assert_eq!(bench.held.iter().map(Vec::len).collect::<Vec<_>>(), [99]);
-    assert_eq!(bench.calls.len(), 1, "only what is on disk is begun");
-    bench.release(SECOND);
-    assert_eq!(bench.calls.len(), 16);
-}
-
-#[test]
-fn a_desired_set_is_answered_when_it_is_on_disk_and_not_before() {
-    let mut bench = Bench::new(Settings::new("/volumes"));
-    bench.hold_commits = true;
-    let desired = |ids: &[&str]| {
-        let volume = |id: &&str| crate::node::DesiredVolume {
-            spec: spec("d", id),
-            consumers: vec![consumer(&format!("d-{id}"))],
-        };
-        Ask::Reconcile(ids.iter().map(volume).collect())
-    };
-    let first = bench.ask(desired(&["a"]), SECOND);
-    let second = bench.ask(desired(&["a", "b"]), SECOND);
-    assert!(bench.answers.is_empty());
-    bench.release(SECOND);
-    assert!(bench.answers.contains_key(&first) && !bench.answers.contains_key(&second));
-    bench.release(SECOND);
-    assert!(matches!(&bench.answers[&second], Answer::Reconciled(Ok(done)) if done.wanted == 1));
-    let twice = bench.ask(desired(&["a", "a"]), SECOND);
-    assert!(matches!(bench.answers[&twice], Answer::Reconciled(Err(_))));
-}
-
-/// Anchors (c) 11, 18: half a table that is older than a publish is no reason to take it down.
-#[test]
-fn a_mount_table_from_before_a_publish_loses_nothing() {
-    let mut bench = Bench::new(Settings::new("/volumes"));
-    bench.connect("d", SECOND);
-    let before = bench.node.epoch();
-    let request = bench.publish("d", "v", SECOND);
-    while !bench.is_published(request) {
-        let order = bench.calls.remove(0);
-        bench.end(&order, Ok(CallOutcome::Done), SECOND);
-    }
-    // As if it had been seen mounted.
-    let slot = *bench.node.by_key.values().next().unwrap();
-    let entry = bench.node.volumes.get_mut(&slot).unwrap();
-    let device = crate::mounts::DeviceNumber { major: 8, minor: 1 };
-    let seen = crate::mounts::MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/sda1".into());
-    entry.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
-    bench.step(Event::MountsSeen { table: Arc::default(), since: before }, SECOND);
-    assert!(bench.calls.is_empty());
-    let since = bench.node.epoch();
-    bench.step(Event::Tick, SECOND);
-    bench.step(Event::MountsSeen { table: Arc::default(), since }, SECOND);
-    assert!(matches!(bench.calls[0].operation, Operation::NodeUnpublish { .. }), "the mount is lost");
-}
-
-#[test]
 fn a_question_takes_its_turn_with_the_calls_of_its_volume() {
     let mut bench = Bench::new(Settings::new("/volumes"));
     bench.connect("d", SECOND);
@@ -290,4 +257,157 @@ fn two_ids_that_share_a_hash_get_directories_of_their_own() {
     bench.publish("d", "w", SECOND);
     let other = bench.node.by_key[spec("d", "w").key()];
     assert_eq!(bench.node.volumes[&other].directory, format!("{taken}-1"));
+}
+
+/// The last consumer is gone, and while that is written a question runs: the look before the unstage waits for its end.
+#[test]
+fn a_look_waits_for_the_question_that_runs_and_both_are_answered() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    let facts = bench.node.drivers.get_mut(&name("d")).unwrap().facts.as_mut().unwrap();
+    facts.capabilities.node.volume_stats = true;
+    bench.unpublish("v");
+    let unpublish = bench.calls.remove(0);
+    let stats = bench.ask(Ask::Stats(spec("d", "v").key().clone()), SECOND);
+    bench.hold_commits = true;
+    bench.end(&unpublish, Ok(CallOutcome::Done), SECOND);
+    let question = bench.calls.remove(0);
+    assert!(matches!(question.operation, Operation::Stats { .. }));
+    bench.hold_commits = false;
+    while !bench.held.is_empty() {
+        bench.release(SECOND);
+    }
+    assert!(bench.calls.is_empty(), "nothing is sent while the question runs: {:?}", bench.calls);
+    bench.end(&question, Ok(CallOutcome::Stats(crate::driver::VolumeStats::default())), SECOND);
+    assert!(matches!(&bench.answers[&stats], Answer::Inspected(Ok(_))));
+    assert!(matches!(bench.calls[0].operation, Operation::NodeUnstage { .. }));
+}
+
+#[test]
+fn a_connection_that_breaks_leaves_the_policy_of_the_registration() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    let policy = DriverPolicy { pod_info_on_mount: true, ..DriverPolicy::default() };
+    bench.step(Event::DriverRegistered { driver: name("d"), policy }, SECOND);
+    let facts = || Box::new(DriverFacts::new(name("d")));
+    bench.step(Event::DriverConnected { facts: facts(), predecessors_ended: false }, SECOND);
+    bench.step(Event::DriverDisconnected(name("d")), SECOND);
+    bench.step(Event::DriverConnected { facts: facts(), predecessors_ended: false }, SECOND);
+    bench.publish("d", "v", SECOND);
+    assert!(bench.calls[0].policy.pod_info_on_mount);
+}
+
+/// What the driver can do is asked at each connection, also where an earlier process of it may live on.
+#[test]
+fn a_driver_that_comes_back_may_be_asked_for_what_it_could_not_do_before() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    bench.publish("d", "v", SECOND);
+    let order = bench.calls.remove(0);
+    let method = order.operation.method();
+    let unimplemented = CallError::Status { method, code: 12, message: "no".into() };
+    bench.end(&order, Err(unimplemented), SECOND);
+    assert!(bench.calls.is_empty());
+    bench.step(Event::DriverDisconnected(name("d")), SECOND);
+    let mut facts = DriverFacts::new(name("d"));
+    facts.capabilities.node.stage_unstage = true;
+    bench.step(Event::DriverConnected { facts: Box::new(facts), predecessors_ended: false }, SECOND);
+    assert!(matches!(bench.calls[0].operation, Operation::NodeStage { .. }), "{:?}", bench.calls);
+}
+
+#[test]
+fn one_who_waits_for_an_unpublish_is_told_that_it_is_wanted_again() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    let unpublish = bench.unpublish("v");
+    let again = bench.publish("d", "v", SECOND);
+    assert!(matches!(
+        &bench.answers[&unpublish],
+        Answer::Unpublished(Err(crate::node::UnpublishError::Wanted { .. }))
+    ));
+    bench.until_published(again);
+}
+
+#[test]
+fn a_volume_that_is_being_taken_down_keeps_its_description() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    bench.unpublish("v");
+    let order = bench.calls.remove(0);
+    bench.end(&order, Ok(CallOutcome::Done), SECOND);
+    let unstage = bench.calls.remove(0);
+    assert!(matches!(unstage.operation, Operation::NodeUnstage { .. }));
+    let other = Arc::new(
+        spec("d", "v").to_builder().volume_context([("a".to_owned(), "b".to_owned())]).build().unwrap(),
+    );
+    let ask = |bench: &mut Bench| {
+        let (spec, consumer) = (Arc::clone(&other), consumer("d-v"));
+        bench.ask(Ask::Publish { spec, consumer }, SECOND)
+    };
+    let early = ask(&mut bench);
+    assert!(matches!(
+        &bench.answers[&early],
+        Answer::Published(Err(crate::node::PublishError::SpecDiffers { .. }))
+    ));
+    bench.end(&unstage, Ok(CallOutcome::Done), SECOND);
+    let late = ask(&mut bench);
+    bench.until_published(late);
+}
+
+#[test]
+fn an_unstage_that_stood_in_line_is_sent_only_after_another_look() {
+    let mut bench = Bench::new(Settings::new("/volumes").calls_per_driver(1));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    bench.unpublish("v");
+    let unpublish = bench.calls.remove(0);
+    bench.publish("d", "w", SECOND);
+    bench.end(&unpublish, Ok(CallOutcome::Done), SECOND);
+    let stage = bench.calls.remove(0);
+    assert!(matches!(stage.operation, Operation::NodeStage { .. }));
+    let looks = bench.looks;
+    bench.end(&stage, Ok(CallOutcome::Done), 3600 * SECOND);
+    // One after the stage call, and one before the unstage call.
+    assert_eq!(bench.looks, looks + 2);
+    assert!(matches!(bench.calls[0].operation, Operation::NodeUnstage { .. }), "{:?}", bench.calls);
+}
+
+#[test]
+fn a_consumer_that_comes_again_as_another_is_refused() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    let other = Arc::new(ConsumerSpec::clone(&consumer("d-v")).fs_group(5));
+    let refused = bench.ask(Ask::Publish { spec: spec("d", "v"), consumer: other }, SECOND);
+    assert!(matches!(
+        &bench.answers[&refused],
+        Answer::Published(Err(crate::node::PublishError::ConsumerDiffers { field: "fs_group", .. }))
+    ));
+}
+
+/// A driver that takes no persistent volumes any more still has to take down what it has.
+#[test]
+fn what_was_published_is_taken_down_by_a_driver_that_takes_no_such_volumes_any_more() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.connect("d", SECOND);
+    let request = bench.publish("d", "v", SECOND);
+    bench.until_published(request);
+    let boot = "00000000-0000-0000-0000-000000000001".parse().unwrap();
+    let settings = Settings::new("/volumes").targets_are_mounts(false);
+    let (node, _) = Node::open(settings, boot, bench.store.load().unwrap(), Arc::default());
+    bench.node = node;
+    let policy = DriverPolicy { persistent: false, ephemeral: true, ..DriverPolicy::default() };
+    bench.step(Event::DriverRegistered { driver: name("d"), policy }, SECOND);
+    let mut facts = DriverFacts::new(name("d"));
+    facts.capabilities.node.stage_unstage = true;
+    bench.step(Event::DriverConnected { facts: Box::new(facts), predecessors_ended: false }, SECOND);
+    bench.unpublish("v");
+    assert!(matches!(bench.calls[0].operation, Operation::NodeUnpublish { .. }), "{:?}", bench.calls);
 }

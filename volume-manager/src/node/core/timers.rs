@@ -15,6 +15,10 @@ pub(super) enum Alarm {
     Republish,
     /// A mount whose server may die unseen is looked at.
     Inspect,
+    /// Mounts that were lost again and again may be made again.
+    Heal,
+    /// A record that was left out of the commits is tried again.
+    Record,
 }
 
 /// Deadlines, at most one for each volume and alarm, so their number is bounded by that of consumers and volumes.
@@ -47,11 +51,9 @@ impl Timers {
         }
     }
 
-    /// The first wait after a failure that ends, of one volume.
-    pub(super) fn next_resume(&self, slot: Slot) -> Option<Duration> {
-        let of_slot = self.set.range((slot, Alarm::Resume(Call::of_volume(FIRST)))..);
-        let resumes = of_slot.take_while(|((of, alarm), _)| *of == slot && matches!(alarm, Alarm::Resume(_)));
-        resumes.map(|(_, at)| *at).min()
+    /// When the wait after a failure ends.
+    pub(super) fn resumes_at(&self, slot: Slot, call: &Call) -> Option<Duration> {
+        self.set.get(&(slot, Alarm::Resume(call.clone()))).copied()
     }
 
     /// Whether the alarm is set.
@@ -93,11 +95,12 @@ mod tests {
         timers.set(second, resume(), at(3));
         timers.set(first, resume(), at(1));
         timers.set(first, Alarm::Republish, at(4));
-        assert_eq!((timers.next(), timers.next_resume(first)), (Some(at(1)), Some(at(1))));
+        let call = Call::of_volume(Rpc::NodeStageVolume);
+        assert_eq!((timers.next(), timers.resumes_at(first, &call)), (Some(at(1)), Some(at(1))));
         assert_eq!(timers.take_due(at(0)), None);
         assert_eq!(timers.take_due(at(9)), Some((first, resume())));
         assert_eq!(timers.take_due(at(9)), Some((second, resume())));
-        assert!(timers.is_set(first, Alarm::Republish) && timers.next_resume(first).is_none());
+        assert!(timers.is_set(first, Alarm::Republish) && timers.resumes_at(first, &call).is_none());
         timers.clear(first, |alarm| *alarm == Alarm::Republish);
         assert_eq!((timers.take_due(at(9)), timers.next()), (None, None));
     }

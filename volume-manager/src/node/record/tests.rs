@@ -38,12 +38,18 @@ fn record() -> Record {
         directory: format!("{:032x}", 7),
         consumers: [(
             id.clone(),
-            RecordedConsumer { spec: Arc::new(consumer), mounted: Some(mount.clone()), touched: true },
+            RecordedConsumer {
+                spec: Arc::new(consumer),
+                mounted: Some(mount.clone()),
+                device: Some(mount.device),
+                touched: true,
+            },
         )]
         .into(),
         snapshot: Snapshot {
             base: Base::VolReady,
             attached: true,
+            attached_here: true,
             calling: Some(call),
             targets: [(id, target)].into(),
             granted_bytes: 5,

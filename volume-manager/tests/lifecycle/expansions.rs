@@ -1,0 +1,172 @@
+//! The two halves of an expansion, each hard case by name.
+
+use volume_manager::lifecycle::{
+    Call, DriverCapabilities, Effect, Event, Expansion, Failure, Finding, Floor, Half, Outcome, Policy,
+    Reached, Refusal, Rpc, Waiter, Waits, outcome_of,
+};
+
+use crate::cases::of;
+use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH};
+
+fn growing() -> Script {
+    let capabilities = DriverCapabilities { controller_expand: true, node_expand: true, ..STAGES };
+    let mut script = Script::new(Floor::NodeReady, capabilities);
+    script.want("a").all_goes_well();
+    script.calls.clear();
+    script
+}
+
+const GROWN: Outcome = Outcome::Expanded { capacity_bytes: 20, node_expansion_required: true };
+
+/// Anchors (f) 22: a crash between the two halves goes on with the second.
+#[test]
+fn an_expansion_goes_on_from_its_half_after_a_crash_or_a_boot() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    for boot in [false, true] {
+        let mut script = growing();
+        script.send(Event::Expand { required_bytes: 20 }).ends(GROWN);
+        assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
+        let owed = Expansion { required_bytes: 20, half: Half::Node };
+        assert_eq!(script.volume.snapshot().expansion, Some(owed));
+        script.restarts(boot).all_goes_well();
+        let expected = if boot { &[STAGE, PUBLISH, NodeExpandVolume][..] } else { &[NodeExpandVolume] };
+        assert_eq!(script.methods(), expected);
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+        assert_eq!(script.volume.snapshot().expansion, None);
+    }
+}
+
+/// Anchors (f) 22: a volume never shrinks, and asking for what it has is no call.
+#[test]
+fn a_smaller_size_is_refused_and_an_equal_one_is_there() {
+    let mut script = growing();
+    script.send(Event::Expand { required_bytes: 15 }).ends(GROWN).all_goes_well();
+    script.calls.clear();
+    for required_bytes in [15, 20] {
+        script.open.clear();
+        script.send(Event::Expand { required_bytes });
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }), "{required_bytes}");
+    }
+    script.send(Event::Expand { required_bytes: 19 });
+    let refusal = Refusal::Shrink { required_bytes: 19, granted_bytes: 20 };
+    assert_eq!(script.open.last(), Some(&Effect::Refused(refusal)));
+    assert_eq!(script.methods(), []);
+}
+
+/// Anchors (f) 22: in use, infeasible and uncertain.
+#[test]
+fn an_expansion_that_fails_is_given_up_or_repeated_as_its_code_says() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    let failed =
+        |rpc, failure| Effect::Failed { waiter: Waiter::Expansion, call: Call::of_volume(rpc), failure };
+    // Infeasible: told, given up, and the volume is what it was.
+    let mut script = growing();
+    let before = script.volume.snapshot().clone();
+    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(11)));
+    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Infeasible)));
+    assert_eq!(script.all_goes_well().methods(), [ControllerExpandVolume]);
+    assert_eq!(script.volume.snapshot(), &before);
+    // In use at the controller: told, and tried again, since it may be out of use later.
+    script.send(Event::Expand { required_bytes: 20 }).ends(outcome_of(ControllerExpandVolume, Some(9)));
+    assert!(script.open.contains(&failed(ControllerExpandVolume, Failure::Final)));
+    script.resumes().ends(outcome_of(ControllerExpandVolume, None)).resumes().ends(GROWN);
+    // In use at the node: never retried, until it is asked for again.
+    script.ends(outcome_of(NodeExpandVolume, Some(9)));
+    assert!(script.open.contains(&failed(NodeExpandVolume, Failure::NeverRetry)));
+    script.resumes().send(Event::Proceed);
+    assert_eq!(script.methods(), [vec![ControllerExpandVolume; 3], vec![NodeExpandVolume]].concat());
+    assert_eq!(script.volume.waits(), Waits::ForRequest(NodeExpandVolume), "no other driver is waited for");
+    script.send(Event::Expand { required_bytes: 20 }).all_goes_well();
+    assert_eq!(script.methods(), [NodeExpandVolume]);
+    assert!(script.was_told(&Reached::Expanded { capacity_bytes: 20 }));
+}
+
+/// Anchors (f) 22: a size that grows while a call for a smaller one is under way is reached as well.
+#[test]
+fn a_larger_size_that_is_asked_for_during_a_call_is_reached_after_it() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    for known in [0, 20] {
+        let mut script = growing();
+        let first = Outcome::Expanded { capacity_bytes: known, node_expansion_required: true };
+        let then = Outcome::Expanded { capacity_bytes: 30, node_expansion_required: true };
+        script.send(Event::Expand { required_bytes: 20 }).send(Event::Expand { required_bytes: 30 });
+        script.ends(first).ends(then).all_goes_well();
+        assert_eq!(script.methods(), [ControllerExpandVolume, ControllerExpandVolume, NodeExpandVolume]);
+        assert_eq!(script.volume.snapshot().granted_bytes, 30);
+        script
+            .send(Event::Expand { required_bytes: 40 })
+            .ends(Outcome::Ok)
+            .send(Event::Expand { required_bytes: 50 });
+        script.all_goes_well();
+        let twice = [ControllerExpandVolume, NodeExpandVolume, ControllerExpandVolume, NodeExpandVolume];
+        assert_eq!(script.methods(), twice);
+        assert!(script.was_told(&Reached::Expanded { capacity_bytes: 50 }));
+    }
+}
+
+/// A cloud that is away keeps nobody from the node.
+#[test]
+fn an_expansion_without_its_controller_comes_last_and_holds_back_nothing_on_the_node() {
+    use Rpc::{ControllerExpandVolume, NodeExpandVolume};
+    let mut script = growing();
+    script.send(Event::Expand { required_bytes: 20 }).ends(Outcome::Uncertain);
+    script
+        .want("b")
+        .ends(Outcome::Ok)
+        .shows(Finding::Agrees)
+        .release("a")
+        .ends(Outcome::Ok)
+        .shows(Finding::Agrees);
+    assert_eq!(script.called(), [(ControllerExpandVolume, None), (PUBLISH, of("b")), (UNPUBLISH, of("a"))]);
+    assert!(script.volume.may_be_running(&Call::of_volume(ControllerExpandVolume)));
+    script.restarts(true);
+    script.ends(Outcome::Ok).shows(Finding::Agrees);
+    assert_eq!(script.methods(), [STAGE, PUBLISH], "after a boot the consumer comes first");
+    script.all_goes_well();
+    assert_eq!(script.methods(), [ControllerExpandVolume, NodeExpandVolume]);
+}
+
+/// A node half that is never answered stalls the volume once, up to the policy's bound, and not again and again.
+#[test]
+fn the_count_of_unknown_ends_is_kept_over_the_bound() {
+    let mut script = growing();
+    script.send(Event::Expand { required_bytes: 20 }).ends(GROWN);
+    for _ in 0..Policy::default().quiesce_attempts.unwrap() {
+        script.resumes().ends(Outcome::Uncertain);
+    }
+    assert_eq!(script.volume.suspect(), None);
+    script.resumes().ends(Outcome::Uncertain);
+    assert_eq!(script.volume.suspect(), None, "it does not begin anew");
+    script.calls.clear();
+    script.want("b").all_goes_well();
+    assert_eq!(script.methods()[0], PUBLISH);
+}
+
+/// The last consumer goes while the controller answers with errors: the volume does not wait for it.
+#[test]
+fn an_expansion_of_a_volume_that_nobody_uses_any_more_is_given_up() {
+    use Rpc::ControllerExpandVolume;
+    let mut script = growing();
+    script.send(Event::Expand { required_bytes: 20 }).ends(Outcome::Final).release("a");
+    for _ in 0..2 {
+        script.ends(Outcome::Ok).shows(Finding::Agrees);
+        if script.asks().is_some() {
+            script.shows(Finding::Agrees);
+        }
+    }
+    let (waiter, call) = (Waiter::Expansion, Call::of_volume(ControllerExpandVolume));
+    assert!(script.open.contains(&Effect::Failed { waiter, call, failure: Failure::Abandoned }));
+    assert!(script.is_forgotten());
+}
+
+/// The size that the driver reports is what is compared.
+#[test]
+fn a_controller_that_says_ok_of_too_few_bytes_is_told_of_and_asked_again() {
+    use Rpc::ControllerExpandVolume;
+    let mut script = growing();
+    let small = Outcome::Expanded { capacity_bytes: 19, node_expansion_required: true };
+    script.send(Event::Expand { required_bytes: 20 }).ends(small);
+    let (waiter, call) = (Waiter::Expansion, Call::of_volume(ControllerExpandVolume));
+    assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::TooSmall }));
+    assert_eq!((script.volume.waits(), script.volume.suspect()), (Waits::ForBackOff(call), None));
+}
