@@ -224,7 +224,8 @@ impl fmt::Display for Explanation {
             Waiting::Check { rpc } => write!(f, " while the end of {rpc} is checked in the mount table")?,
             Waiting::Attach => write!(f, " and waits to be attached by others")?,
             Waiting::Retry { next_try, attempts } => {
-                write!(f, " and tries again in {:?}, after {attempts} failures", rounded(*next_try))?;
+                let failures = if *attempts == 1 { "failure" } else { "failures" };
+                write!(f, " and tries again in {:?}, after {attempts} {failures}", rounded(*next_try))?;
             }
             Waiting::Quarantine { reason } => {
                 write!(f, " has a record that cannot be read ({reason}); it is kept, and nothing is done")?;
