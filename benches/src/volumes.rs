@@ -5,7 +5,6 @@
 //! calls, the connections and the writes that the originals make, and nothing else, so that a ratio to them is not
 //! flattered.
 
-mod counting_store;
 mod driver;
 mod ground;
 mod kubelet;
@@ -26,7 +25,6 @@ use futures_util::{StreamExt, TryStreamExt};
 use volume_manager::driver::{Access, AccessMode, Attach, ConsumerSpec, MountPath, VolumeSpec};
 use volume_manager::{ConsumerId, VolumeKey};
 
-pub use counting_store::Commits;
 pub use driver::ScriptedDriver;
 pub use ground::Ground;
 pub use kubelet::Kubelet;

@@ -220,13 +220,13 @@ async fn cycling(options: &Options) -> Measured<()> {
     let count = options.volumes;
     for in_flight in [1, IN_FLIGHT] {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
-        let (commits, checkpoints) = (ours.commits().made(), mesos.checkpoints());
+        let (commits, checkpoints) = (ours.commits(), mesos.checkpoints());
         for _ in 0..options.rounds {
             mine.push(cycle(&ours, count, in_flight).await?);
             theirs.push(cycle(&mesos, count, in_flight).await?);
         }
         let cycles = count * options.rounds;
-        let commits = per(ours.commits().made() - commits, cycles);
+        let commits = per(ours.commits() - commits, cycles);
         Report::line(&format!("commits of a whole cycle with attach, {in_flight} at a time"), "", commits);
         Report::line("  Mesos' way: checkpoints", "12.00", per(mesos.checkpoints() - checkpoints, cycles));
         let (mine, theirs) = (middle_of(mine), middle_of(theirs));
