@@ -19,30 +19,13 @@ pub(super) struct QuietSocket {
     socket: AsyncFd<Socket>,
     /// There only while a write waits for room.
     room: Option<AsyncFd<Socket>>,
-    /// What the next read asks for, in bytes.
-    read_size: usize,
-}
-
-/// Bounds of one read, in bytes. The buffer is zeroed before each, so a reader of small messages must not ask for much.
-const READ_SIZE: (usize, usize) = (2 << 10, 64 << 10);
-
-/// Twice as much after a read that was filled, half as much after one that was nearly empty.
-fn next_read_size(asked: usize, read: usize) -> usize {
-    let next = if read == asked {
-        asked.saturating_mul(2)
-    } else if read < asked / 4 {
-        asked / 2
-    } else {
-        asked
-    };
-    next.clamp(READ_SIZE.0, READ_SIZE.1)
 }
 
 impl QuietSocket {
     /// Takes over a connected socket.
     pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
         let socket = socket.into_std()?;
-        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None, read_size: READ_SIZE.0 })
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None })
     }
 }
 
@@ -55,22 +38,17 @@ fn watch(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
 }
 
 impl AsyncRead for QuietSocket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
-            let asked = self.read_size.min(buf.remaining());
-            let unfilled = buf.initialize_unfilled_to(asked);
+            let unfilled = buf.initialize_unfilled();
+            let asked = unfilled.len();
             match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
                 Ok(Ok(read)) => {
                     if read > 0 && read < asked {
                         // The socket is empty: asking again would only be told so (epoll(7), question 9).
                         ready.clear_ready();
                     }
-                    self.read_size = next_read_size(asked, read);
                     buf.advance(read);
                     return Poll::Ready(Ok(()));
                 }

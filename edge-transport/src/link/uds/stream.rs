@@ -13,8 +13,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use crate::link::framing::{Decoded, END, FIRST_RESERVE, decode, encode};
 use crate::link::{LinkError, SEND_BUFFER, WireFrame};
 
-/// Smallest and largest amount asked for in one read; full reads double it, small ones halve it.
-const READ_SIZE: (usize, usize) = (8 << 10, 128 << 10);
+/// Smallest and largest amount asked for in one read; full reads double it, small ones halve it. The socket zeroes what is
+/// asked for before each, so a reader of small frames must not ask for much.
+const READ_SIZE: (usize, usize) = (2 << 10, 128 << 10);
 
 /// Pieces that one write may gather.
 const PIECES: usize = 16;
@@ -65,8 +66,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
             // What a length claims is believed only as far as bytes have come.
             let believed = missing.min(self.input.len().max(FIRST_RESERVE));
             self.input.reserve(believed.max(self.read_size));
-            let room = self.input.capacity() - self.input.len();
-            match pin!(self.io.read_buf(&mut self.input)).poll(cx) {
+            let room = self.read_size;
+            match pin!(self.io.read_buf(&mut (&mut self.input).limit(room))).poll(cx) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(LinkError::Cut)),
                 Poll::Ready(Ok(read)) if read >= room => {
                     self.read_size = (self.read_size * 2).min(READ_SIZE.1);
