@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod csi_driver;
 pub mod directory_lock;
+pub mod durable_file;
 pub mod hostpath;
 pub mod hub;
 pub mod logging;

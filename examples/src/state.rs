@@ -1,7 +1,7 @@
 //! `--state-dir`: what a binary keeps over a restart. One process at a time.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use edge_transport::Epoch;
 
 use crate::directory_lock::{DirectoryLock, LockError};
+use crate::durable_file;
 
 const EPOCH_FILE: &str = "epoch";
 
@@ -90,15 +91,8 @@ impl StateDirectory {
             Err(cause) => return Err(during("read", &path)(cause)),
         };
         let next = last.map_or(0, |last| last.saturating_add(1)).max(wall_clock_epoch(now).number());
-        let draft = self.path.join("epoch.new");
-        let write = || {
-            let mut file = File::create(&draft)?;
-            writeln!(file, "{next}")?;
-            file.sync_all()?;
-            fs::rename(&draft, &path)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(during("write", &path))?;
+        let line = format!("{next}\n");
+        durable_file::replace(&self.path, EPOCH_FILE, &[line.as_bytes()]).map_err(during("write", &path))?;
         Ok(Epoch::new(next))
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! A line with the format, the length and a checksum, then the bytes. It is replaced as a whole or not at all.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use volume_manager::message::{DesiredSet, MAX_REQUEST_BYTES, Request};
+
+use crate::durable_file;
 
 const FILE: &str = "desired-volumes";
 const HEADING: &str = "edge-csi desired volumes 1";
@@ -63,14 +64,7 @@ impl DesiredFile {
 
     /// Writes the request. It is on the disk when this returns.
     pub(super) fn save(&self, request: &[u8]) -> io::Result<()> {
-        let draft = self.directory.join(format!("{FILE}.new"));
-        let mut options = File::options();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-        file.write_all(heading(request).as_bytes())?;
-        file.write_all(request)?;
-        file.sync_all()?;
-        fs::rename(&draft, self.path())?;
-        File::open(&self.directory)?.sync_all()
+        durable_file::replace(&self.directory, FILE, &[heading(request).as_bytes(), request])
     }
 }
 
