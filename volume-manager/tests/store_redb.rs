@@ -491,7 +491,8 @@ fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
     let newer = aside[0].key.clone().unwrap();
     store.commit(&[Change::Put(newer.clone(), b"newer".to_vec())]).unwrap();
 
-    let taken = take_back_salvaged(&mut store).unwrap();
+    let loaded = store.load().unwrap();
+    let taken = take_back_salvaged(&mut store, &loaded).unwrap();
     assert_eq!(taken.released + taken.left, salvaged);
     assert!(taken.left >= 1 && taken.released > 0, "{taken:?}");
     let loaded = store.load().unwrap();
@@ -504,7 +505,8 @@ fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
         };
         assert!(found, "{key}");
     }
-    let again = take_back_salvaged(&mut store).unwrap();
+    let loaded = store.load().unwrap();
+    let again = take_back_salvaged(&mut store, &loaded).unwrap();
     assert_eq!((again.released, again.left), (0, taken.left));
 }
 

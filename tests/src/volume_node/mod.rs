@@ -17,7 +17,7 @@ use volume_manager::lifecycle::BackOff;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::{BootId, redb, take_back_salvaged};
+use volume_manager::store::{BootId, redb};
 
 use self::steps::{SteppedDrivers, SteppedMounts, SteppedStore, Steps};
 
@@ -65,12 +65,11 @@ fn options() -> Result<Options, Box<dyn Error>> {
 async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
     let directory = options.directory.canonicalize()?;
     let steps = Arc::new(Steps::new(options.kill_at));
-    let (mut store, started_over) =
+    let (store, started_over) =
         redb::open_or_start_over(directory.join("volumes.redb"), redb::Settings::default())?;
     if let Some(lost) = started_over {
         eprintln!("started over: {}; {} records salvaged", lost.reason, lost.salvaged);
     }
-    take_back_salvaged(&mut store)?;
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
     let boot: BootId = format!("00000000-0000-4000-8000-{:012}", options.boot).parse()?;
     let parts = Parts::new(
@@ -78,7 +77,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
         SteppedMounts::new(mounts, Arc::clone(&steps)),
         volume_manager::driver::NoSecrets,
     );
-    let parts = parts.drivers(SteppedDrivers::new(Arc::clone(&steps))).boot_id(boot);
+    let parts = parts.drivers(SteppedDrivers::new(Arc::clone(&steps))).boot_id(boot).take_back_salvaged();
     let settings = Settings::new(directory.join("v"))
         .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
         .mount_check_interval(Duration::from_millis(20));

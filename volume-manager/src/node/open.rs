@@ -16,7 +16,7 @@ use super::volumes::Volumes;
 use super::watch::Changes;
 use crate::driver::{self, Secrets};
 use crate::mounts::Mounts;
-use crate::store::{BootId, Store};
+use crate::store::{BootId, Loaded, Store, StoreError, take_back_salvaged};
 
 /// How many questions wait to be taken at most. Who asks more waits.
 const WAITING_COMMANDS: usize = 256;
@@ -27,6 +27,7 @@ pub struct Parts {
     mounts: Arc<dyn Mounts>,
     drivers: Arc<dyn Drivers>,
     boot: Option<BootId>,
+    take_back_salvaged: bool,
 }
 
 impl Parts {
@@ -38,7 +39,13 @@ impl Parts {
         secrets: impl Secrets + 'static,
     ) -> Self {
         let drivers = SocketDrivers::new(driver::Settings::default(), Arc::new(secrets));
-        Self { store: Box::new(store), mounts: Arc::new(mounts), drivers: Arc::new(drivers), boot: None }
+        Self {
+            store: Box::new(store),
+            mounts: Arc::new(mounts),
+            drivers: Arc::new(drivers),
+            boot: None,
+            take_back_salvaged: false,
+        }
     }
 
     /// Dials drivers in another way, or with other times.
@@ -52,6 +59,14 @@ impl Parts {
     #[must_use]
     pub fn driver_settings(mut self, settings: driver::Settings, secrets: impl Secrets + 'static) -> Self {
         self.drivers = Arc::new(SocketDrivers::new(settings, Arc::new(secrets)));
+        self
+    }
+
+    /// Makes the records of a damaged store live again that were salvaged; see [`take_back_salvaged`]. For who compares them
+    /// with a desired set of its own. Default: they stay aside.
+    #[must_use]
+    pub fn take_back_salvaged(mut self) -> Self {
+        self.take_back_salvaged = true;
         self
     }
 
@@ -79,6 +94,22 @@ fn without_links(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
+/// What is recorded, with what was salvaged if that is to be taken back.
+fn load(store: &mut dyn Store, take_back: bool) -> Result<Loaded, StoreError> {
+    let loaded = store.load()?;
+    if !take_back {
+        return Ok(loaded);
+    }
+    let taken = take_back_salvaged(store, &loaded)?;
+    if taken.left > 0 {
+        tracing::error!(
+            records = taken.left,
+            "salvaged records stay aside, since it cannot be told which of several is the last; their volumes are left as they are"
+        );
+    }
+    if taken.released == 0 { Ok(loaded) } else { store.load() }
+}
+
 impl Volumes {
     /// Opens the volumes that are recorded, and answers a handle to them with the future that runs them.
     ///
@@ -93,7 +124,7 @@ impl Volumes {
         parts: Parts,
         settings: Settings,
     ) -> Result<(Self, impl Future<Output = ()> + Send + 'static), OpenError> {
-        let Parts { mut store, mounts, drivers, boot } = parts;
+        let Parts { mut store, mounts, drivers, boot, take_back_salvaged } = parts;
         let mut settings = settings;
         if !settings.root.is_absolute() {
             return Err(OpenError::Root { root: settings.root });
@@ -107,7 +138,7 @@ impl Volumes {
                 BootId::read(BootId::PATH).map_err(|error| OpenError::Boot { reason: error.to_string() })?
             }
         };
-        let read = tokio::task::spawn_blocking(move || (store.load(), store)).await;
+        let read = tokio::task::spawn_blocking(move || (load(&mut *store, take_back_salvaged), store)).await;
         let (loaded, store) = read.map_err(|error| OpenError::Store { reason: error.to_string() })?;
         let loaded = loaded.map_err(|error| OpenError::Store { reason: error.to_string() })?;
         let table = mounts.table().await.map_err(|error| OpenError::Mounts { reason: error.to_string() })?;

@@ -9,8 +9,8 @@ use csi_proxy::SocketAddress;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::BootId;
 use volume_manager::store::redb::{self, RedbStore, StartedOver};
-use volume_manager::store::{BootId, take_back_salvaged};
 
 use super::desired_file::{DesiredFile, Found, fnv_1a};
 use super::secrets::DirectorySecrets;
@@ -79,7 +79,8 @@ pub(in super::super) async fn open(
         }
     };
     let secrets = DirectorySecrets(options.secrets_dir.clone());
-    let mut parts = Parts::new(store, mounts, secrets);
+    // What is out of date is put right by the mount table and the desired set, which are both compared with it.
+    let mut parts = Parts::new(store, mounts, secrets).take_back_salvaged();
     if let Some(file) = &options.boot_id_file {
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
@@ -133,7 +134,7 @@ fn unusable(option: &str, path: &Path, error: &std::io::Error) -> Fatal {
 
 /// The store; a new one in place of one that is damaged, with what could be saved of that.
 fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
-    let (mut store, started_over) =
+    let (store, started_over) =
         redb::open_or_start_over(path, redb::Settings::default()).map_err(Fatal::runtime)?;
     if let Some(StartedOver { reason, kept, salvaged, truncated, .. }) = started_over {
         tracing::error!(
@@ -141,14 +142,6 @@ fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
             truncated,
             "the store is damaged and kept as {}; what was found of its records is taken over: {reason}",
             kept.display()
-        );
-    }
-    // What is out of date is put right by the mount table and the desired set, which are both compared with it.
-    let taken = take_back_salvaged(&mut store).map_err(Fatal::runtime)?;
-    if taken.left > 0 {
-        tracing::error!(
-            records = taken.left,
-            "salvaged records stay aside, since it cannot be told which of several is the last; their volumes are left as they are"
         );
     }
     Ok(store)
