@@ -57,6 +57,7 @@
 //! ```
 
 pub mod driver;
+mod excerpt;
 pub mod lifecycle;
 pub mod message;
 pub mod mounts;

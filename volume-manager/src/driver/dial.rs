@@ -20,8 +20,8 @@ use super::policy::DriverPolicy;
 use super::process::Predecessors;
 use super::secrets::Secrets;
 use super::settings::{InvalidSettings, Settings};
-use super::strip::bounded;
 use super::volume_spec::VolumeSpec;
+use crate::excerpt::excerpt;
 use crate::registry::DriverEndpoint;
 
 /// A storage driver behind its socket. Clones are the same driver.
@@ -179,7 +179,7 @@ impl Driver {
     /// As [`Generation::call`]; [`CallError::NotSent`] if there is no connection to be had.
     pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
         let generation = self.generation().await.map_err(|error| {
-            let reason = bounded(&error.to_string(), 1024);
+            let reason = excerpt(&error.to_string(), 1024);
             CallError::NotSent { method: operation.method(), reason }
         })?;
         generation.call(volume, operation).await

@@ -16,7 +16,8 @@ use super::channel::{Channel, Limits};
 use super::dial::ConnectError;
 use super::facts::DriverFacts;
 use super::settings::Settings;
-use super::strip::{Stripper, bounded};
+use super::strip::Stripper;
+use crate::excerpt::excerpt;
 
 /// gRPC codes that decide something here.
 const INVALID_ARGUMENT: i32 = 3;
@@ -41,7 +42,7 @@ pub(super) async fn identify(
     driver.wait_until_ready().await?;
     let info: GetPluginInfoResponse = driver.ask(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
     if info.name != expected.as_str() {
-        let found = bounded(&info.name, MAX_VERSION);
+        let found = excerpt(&info.name, MAX_VERSION);
         return Err(ConnectError::WrongPlugin { expected: expected.clone(), found });
     }
     let plugin: GetPluginCapabilitiesResponse =
@@ -60,7 +61,7 @@ pub(super) async fn identify(
     let place: Option<NodeGetInfoResponse> =
         driver.ask_if_there(Method::NodeGetInfo, NodeGetInfoRequest {}).await?;
     let mut facts = DriverFacts::new(expected.clone());
-    facts.vendor_version = bounded(&info.vendor_version, MAX_VERSION);
+    facts.vendor_version = excerpt(&info.vendor_version, MAX_VERSION);
     facts.capabilities = Capabilities { plugin, controller, node: NodeCapabilities::read(&node) };
     if let Some(place) = place {
         put(place, &mut facts).map_err(|reason| {

@@ -4,7 +4,7 @@ use csi_proto::csi::v1::volume_usage::Unit;
 use csi_proto::csi::v1::{NodeGetVolumeHealthResponse, VolumeHealthErrorType, VolumeUsage};
 
 use super::outcome::{HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
-use super::strip::bounded;
+use crate::excerpt::excerpt;
 
 /// The most bytes of a reason.
 const MAX_REASON: usize = 128;
@@ -48,7 +48,7 @@ pub(super) fn stats(answer: StatsAnswer, has_condition: bool) -> VolumeStats {
         inodes: usage(Unit::Inodes),
         condition: answer.volume_condition.filter(|_| has_condition).map(|condition| VolumeCondition {
             abnormal: condition.abnormal,
-            message: bounded(&condition.message, MAX_MESSAGE),
+            message: excerpt(&condition.message, MAX_MESSAGE),
         }),
     }
 }
@@ -62,8 +62,8 @@ pub(super) fn health(answer: NodeGetVolumeHealthResponse) -> Vec<HealthIssue> {
             VolumeHealthErrorType::Inaccessible => HealthStatus::Inaccessible,
             VolumeHealthErrorType::DataLoss => HealthStatus::DataLoss,
         },
-        reason: bounded(&entry.reason, MAX_REASON),
-        message: bounded(&entry.message, MAX_MESSAGE),
+        reason: excerpt(&entry.reason, MAX_REASON),
+        message: excerpt(&entry.message, MAX_MESSAGE),
     };
     entries.into_iter().take(MAX_ISSUES).map(issue).collect()
 }

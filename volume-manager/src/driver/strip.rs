@@ -1,4 +1,6 @@
-//! Foreign texts, made fit to be kept and shown.
+//! What a driver wrote, without what nobody else may see.
+
+use crate::excerpt::excerpt;
 
 /// What must not appear in a text that a driver wrote, and takes it out.
 pub(super) struct Stripper<'a>(Vec<&'a str>);
@@ -23,20 +25,8 @@ impl<'a> Stripper<'a> {
                 text = text.replace(sensitive, "***stripped***");
             }
         }
-        let mut line: String =
-            text.chars().map(|found| if found.is_control() { ' ' } else { found }).collect();
-        if line.len() > max {
-            let end = (0..=max).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-            line.truncate(end);
-            line.push('…');
-        }
-        line
+        excerpt(&text, max)
     }
-}
-
-/// A foreign text on one line, cut.
-pub(super) fn bounded(text: &str, max: usize) -> String {
-    Stripper::new([]).strip(text, max)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use super::explanation::LastError;
+use crate::excerpt::excerpt;
 use crate::name::{ConsumerId, VolumeKey};
 
 /// Why a volume is not published.
@@ -378,16 +379,7 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 512;
 
 /// The text, cut at [`MAX_MESSAGE_BYTES`], without control characters.
 pub(super) fn bounded(text: &str) -> String {
-    let mut end = text.len().min(MAX_MESSAGE_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let cut = text.get(..end).unwrap_or_default();
-    let mut bounded: String = cut.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if end < text.len() {
-        bounded.push('…');
-    }
-    bounded
+    excerpt(text, MAX_MESSAGE_BYTES)
 }
 
 /// A time as people read it: whole milliseconds below ten seconds, whole seconds above.
