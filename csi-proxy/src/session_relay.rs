@@ -54,7 +54,9 @@ impl Relay for SessionRelay {
         let service = ServiceName::new(SERVICE).map_err(name)?;
         let request = Request::new(target, service, call.body.clone())
             .metadata(call.encode_header())
-            .remaining(call.remaining);
+            .remaining(call.remaining)
+            // CSI calls are idempotent, and a node's operations know each other again.
+            .repeatable();
         let mut answer = self.peer.call(request).await.map_err(|error| way.not_sent(error))?;
         match next(&mut answer, &way).await {
             Reply::End(outcome) => match outcome.fault() {

@@ -100,8 +100,8 @@ impl Relay for Silent {
     }
 }
 
-#[tokio::test]
-async fn a_link_that_is_lost_under_a_call_ends_it_as_uncertain() {
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_lost_under_a_call_and_does_not_come_back_ends_it_as_uncertain() {
     let asked = Arc::new(tokio::sync::Notify::new());
     let net = net("edge-1", Silent(Arc::clone(&asked))).await;
     let relay = SessionRelay::new(net.near.clone());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, End, Frame, Hello, Lane, WireFrame};
+use edge_transport::frame::{self, CallId, End, FEATURE_RESUME, Frame, Hello, Lane, WireFrame};
 use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
 use edge_transport::session::{
     Action, CloseReason, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
@@ -74,6 +74,12 @@ struct Node {
     unread: HashMap<u64, u64>,
     running: Vec<(ServingId, i64)>,
     executed: Vec<(PeerId, CallId)>,
+    /// What services of this peer have said, by call: the length of each message, and whether that was all.
+    said: HashMap<(PeerId, CallId), (Vec<usize>, bool)>,
+    heard: HashMap<u64, Vec<usize>>,
+    targets: HashMap<u64, usize>,
+    /// Whose answer each running service gives.
+    answering: HashMap<ServingId, (PeerId, CallId)>,
     closed: Option<CloseReason>,
 }
 
@@ -82,6 +88,7 @@ struct Sim {
     random: Random,
     core: Core,
     nodes: Vec<Node>,
+    features: Vec<String>,
     /// Lanes by link and direction.
     open_lanes: HashSet<(usize, bool, Lane)>,
 }
@@ -96,6 +103,11 @@ fn note_lane(open: &mut HashSet<(usize, bool, Lane)>, index: usize, up: bool, fr
 
 impl Sim {
     fn new(seed: u64, peers: usize) -> Self {
+        Self::with_features(seed, peers, &[])
+    }
+
+    fn with_features(seed: u64, peers: usize, features: &[&str]) -> Self {
+        let features: Vec<String> = features.iter().map(ToString::to_string).collect();
         let mut settings = HubSettings::default();
         settings.max_calls = MAX_CALLS;
         settings.queue_frames = 64;
@@ -104,6 +116,7 @@ impl Sim {
             .map(|index| {
                 let mut hello = Hello::new(name(index), Epoch::new(1));
                 hello.services = vec![service()];
+                hello.features = features.clone();
                 let mut settings = Settings::default();
                 settings.max_requests = MAX_CALLS;
                 settings.max_serving = MAX_CALLS;
@@ -115,6 +128,10 @@ impl Sim {
                     unread: HashMap::new(),
                     running: Vec::new(),
                     executed: Vec::new(),
+                    said: HashMap::new(),
+                    heard: HashMap::new(),
+                    targets: HashMap::new(),
+                    answering: HashMap::new(),
                     closed: None,
                 }
             })
@@ -124,6 +141,7 @@ impl Sim {
             random: Random(seed),
             core: Core::new(settings, Arc::new(AllowAll)),
             open_lanes: HashSet::new(),
+            features,
             nodes,
         }
     }
@@ -132,7 +150,8 @@ impl Sim {
         if self.nodes[index].wire.is_some() {
             return;
         }
-        let hello = Hello::new(PeerId::new("hub").unwrap(), Epoch::new(1));
+        let mut hello = Hello::new(PeerId::new("hub").unwrap(), Epoch::new(1));
+        hello.features = self.features.clone();
         let hop = Hop::new(Role::Acceptor, hello, Settings::default(), self.now, &mut Vec::new());
         self.nodes[index].wire =
             Some(Wire { hop, key: None, up: VecDeque::new(), down: VecDeque::new(), hub_closed: false });
@@ -161,6 +180,7 @@ impl Sim {
                     }
                 }
                 Action::Reply { number, message, end } => {
+                    node.heard.entry(number).or_default().extend(message.as_ref().map(Bytes::len));
                     *node.unread.entry(number).or_default() +=
                         message.map_or(0, |message| frame::cost(&message));
                     if let Some(end) = end {
@@ -179,6 +199,7 @@ impl Sim {
                 }
                 Action::Serve(incoming) => {
                     node.running.push((incoming.serving, incoming.request.credit as i64));
+                    node.answering.insert(incoming.serving, (incoming.source.clone(), incoming.id));
                     node.executed.push((incoming.source, incoming.id));
                 }
                 Action::Credit { serving, bytes } => {
@@ -289,10 +310,11 @@ impl Sim {
         let number = node.next_number;
         node.next_number += 1;
         node.ends.insert(number, Vec::new());
+        node.targets.insert(number, to);
         let mut request = frame::Request::new(service(), Bytes::from_static(b"request"));
         request.credit = CREDIT;
         let deadline = deadline.map(|deadline| self.now + deadline);
-        self.event(from, Event::Call { number, target: name(to), request, deadline });
+        self.event(from, Event::Call { number, target: name(to), request, deadline, repeatable: true });
     }
 
     fn answer(&mut self, index: usize) -> bool {
@@ -306,9 +328,13 @@ impl Sim {
         let serving = *serving;
         if *credit > 0 && self.random.below(3) > 0 {
             *credit -= frame::cost(&message) as i64;
+            let call = self.nodes[index].answering[&serving].clone();
+            self.nodes[index].said.entry(call).or_default().0.push(size);
             self.event(index, Event::Answer { serving, message: Some(message), end: None });
         } else {
             self.nodes[index].running.swap_remove(pick);
+            let call = self.nodes[index].answering[&serving].clone();
+            self.nodes[index].said.entry(call).or_default().1 = true;
             self.event(
                 index,
                 Event::Answer { serving, message: None, end: Some(End::Finished(Bytes::new())) },
@@ -406,7 +432,14 @@ impl Sim {
     fn check_ended(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
             for (number, ends) in &node.ends {
-                assert_eq!(ends.len(), 1, "call {number} of peer {index} got the ends {ends:?}");
+                assert_eq!(
+                    ends.len(),
+                    1,
+                    "call {number} of peer {index} to {} got the ends {ends:?}; {:?}; is open: {}",
+                    node.targets[number],
+                    node.session,
+                    node.session.is_open()
+                );
             }
             assert_eq!(node.session.open_requests(), 0);
         }
@@ -442,17 +475,76 @@ fn with_links_that_come_and_go_each_call_gets_one_end_and_one_execution() {
     assert!(finished > 300, "only {finished} calls finished well: the test shows nothing");
 }
 
+/// Anchors (f) 5 and 8, the session's part: whatever is lost with a link, a call whose peers live goes on when there is a link
+/// again, is executed once, and its caller hears all that the service said, in order, once.
+#[test]
+fn calls_outlive_their_links_and_lose_no_word() {
+    let (mut finished, mut resumed, mut resent, mut replayed) = (0, 0, 0, 0);
+    for seed in seeds(400) {
+        let _replay = Replay(seed);
+        let mut sim = Sim::with_features(seed, 4, &[FEATURE_RESUME]);
+        for _ in 0..800 {
+            sim.step(false);
+        }
+        for _ in 0..3 {
+            for index in 0..4 {
+                sim.connect(index);
+            }
+            sim.settle();
+        }
+        // Calls to a peer that nobody knows, and whose refusal was lost, wait for it as long as they may.
+        sim.advance(Settings::default().resume_window);
+        sim.check_ended();
+        let said: HashMap<(PeerId, CallId), (Vec<usize>, bool)> =
+            sim.nodes.iter().flat_map(|node| node.said.clone()).collect();
+        for (index, node) in sim.nodes.iter().enumerate() {
+            let distinct: HashSet<_> = node.executed.iter().collect();
+            assert_eq!(distinct.len(), node.executed.len(), "a request was executed twice");
+            for (number, ends) in &node.ends {
+                let said = said.get(&(name(index), CallId::new(Epoch::new(1), *number)));
+                let heard = node.heard.get(number).cloned().unwrap_or_default();
+                match &ends[0] {
+                    Ok(()) => assert_eq!(said, Some(&(heard, true)), "call {number} of peer {index}"),
+                    Err(reason) => assert!(
+                        matches!(
+                            reason,
+                            Reason::PeerOffline | Reason::Deadline | Reason::Draining | Reason::Overloaded
+                        ) || node.targets[number] == 4,
+                        "call {number} of peer {index} ended with {reason}"
+                    ),
+                }
+                finished += usize::from(ends[0].is_ok());
+            }
+            let stats = node.session.stats();
+            resumed += stats.resumed;
+            resent += stats.resent;
+            replayed += stats.replayed;
+        }
+        for _ in 0..30 {
+            sim.advance(Duration::from_secs(5));
+            sim.settle();
+        }
+        for node in &sim.nodes {
+            assert_eq!(node.session.kept_bytes(), 0, "answers are kept that nobody can ask for");
+        }
+    }
+    let counts = [finished, resumed as usize, resent as usize, replayed as usize];
+    assert!(counts.iter().all(|count| *count > 300), "{counts:?}: the test shows nothing");
+}
+
 #[test]
 fn frames_lost_twisted_or_doubled_never_panic_and_no_call_ends_twice() {
-    for seed in seeds(300) {
+    for seed in seeds(600) {
         let _replay = Replay(seed);
-        let mut sim = Sim::new(seed ^ 0x5eed, 4);
+        let features: &[&str] = if seed % 2 == 0 { &[] } else { &[FEATURE_RESUME] };
+        let mut sim = Sim::with_features(seed ^ 0x5eed, 4, features);
         for _ in 0..600 {
             sim.step(true);
         }
         for index in 0..4 {
             sim.cut(index);
         }
+        sim.advance(Settings::default().resume_window);
         sim.settle();
         sim.check_ended();
     }

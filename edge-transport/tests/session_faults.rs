@@ -57,30 +57,30 @@ fn edge(dialer: Faulty) -> (Peer, Echo) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_links_that_are_cut_again_and_again_every_call_ends_soon_and_the_peer_comes_back() {
+async fn over_links_that_are_cut_again_and_again_every_call_gets_its_answer_and_is_executed_once() {
     let net = net();
     let faults = |number: u64, salt: u64| Faults::default().with_cut_after(2 + (number * 7 + salt) % 23);
     let dialer = Faulty::new(net.dialer.clone(), move |number| {
         Plan::new(number).with_sending(faults(number, 3)).with_receiving(faults(number, 11))
     });
-    let (_edge, _) = edge(dialer.clone());
+    let (_edge, service) = edge(dialer.clone());
     let cloud = net.caller("cloud").await;
-    let (mut good, mut lost, mut offline) = (0, 0, 0);
+    let (mut good, mut offline) = (0, 0);
     for index in 0..400 {
         let body = if index % 3 == 0 { "stream:5:100" } else { "x" };
         let before = Instant::now();
         match collect(cloud.call(echo("edge-1", body)).await.unwrap()).await.1 {
             Ok(_) => good += 1,
-            // One direction may be cut while the other stands: then silence tells.
-            Err(Reason::LinkLost) => lost += 1,
             Err(Reason::PeerOffline) => offline += 1,
             Err(other) => panic!("{other}"),
         }
-        assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
+        // One direction may be cut while the other stands: then silence tells.
+        assert!(before.elapsed() <= Duration::from_secs(22), "{:?}", before.elapsed());
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    assert!(good > 200 && lost > 10, "{good} good, {lost} lost, {offline} offline");
+    assert!(good > 380, "{good} good, {offline} offline");
     assert!(dialer.dials.load(Ordering::SeqCst) > 10);
+    assert_eq!(service.finished.load(Ordering::SeqCst), good, "each call is executed once");
     assert_eq!(net.hub.stats().open_calls, 0);
 }
 
@@ -102,10 +102,13 @@ async fn over_links_that_twist_frames_every_call_ends_by_its_deadline() {
             // How it ends is up to the faults; that it ends is not.
             let _ = timeout(Duration::from_millis(1010), collect(replies)).await.unwrap();
         }
+        // The word that nobody waits for the last one is still on its way.
+        tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(net.hub.stats().open_calls, 0);
     }
 }
 
+/// Anchors (f) 6, in the same process.
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
     let net = net();
@@ -119,13 +122,10 @@ async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
     service.started.notified().await;
     let before = Instant::now();
     dialer.last.lock().unwrap().as_ref().unwrap().half_open();
-    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    service.release.notify_one();
+    assert!(collect(call).await.1.is_ok(), "the answer that went into the dead link comes over the next");
     assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
-    tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
     assert_eq!(dialer.dials.load(Ordering::SeqCst), 2);
-    // The work went on all the while.
-    service.release.notify_one();
-    tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(service.finished.load(Ordering::SeqCst), 2);
 }

@@ -212,7 +212,13 @@ impl Caller {
         caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), Epoch::new(1)))));
         let mut request = Request::new(service(), Bytes::new());
         request.credit = 100;
-        caller.event(Event::Call { number: 1, target: peer("edge"), request, deadline: None });
+        caller.event(Event::Call {
+            number: 1,
+            target: peer("edge"),
+            request,
+            deadline: None,
+            repeatable: true,
+        });
         caller
     }
 
@@ -301,7 +307,7 @@ fn an_answer_that_nobody_waits_for_is_turned_away_once() {
 fn a_bad_reply_ends_its_call_and_no_other() {
     let mut caller = Caller::new();
     let request = Request::new(service(), Bytes::new());
-    caller.event(Event::Call { number: 2, target: peer("edge"), request, deadline: None });
+    caller.event(Event::Call { number: 2, target: peer("edge"), request, deadline: None, repeatable: true });
     let bad = reply(1, None, Some(End::Finished(vec![0; MAX_CLOSING + 1].into())));
     assert_eq!(caller.reply(Some("edge"), 1, bad), ["send stop-waiting", "PROTOCOL"]);
     assert!(caller.event(Event::Received(Bytes::from_static(b"\x02\xff\xff"))).is_empty());
@@ -332,6 +338,7 @@ fn calls_beyond_the_bound_are_refused_and_deadlines_are_kept() {
         target: peer("edge"),
         request: Request::new(service(), Bytes::new()),
         deadline,
+        repeatable: true,
     };
     assert_eq!(caller.event(call(1, None)), ["PEER_OFFLINE"]);
     caller.event(Event::LinkUp);

@@ -102,6 +102,8 @@ async fn calls_of_every_shape(kind: Kind) {
     let waiting = cloud.call(echo("edge-1", "never")).await.unwrap();
     service.started.notified().await;
     net.hub.close().await;
+    // It would wait for the hub's return.
+    cloud.close().await;
     assert_eq!(collect(waiting).await.1, Err(Reason::LinkLost));
     assert_eq!(net.hub.stats().malformed, 0);
 }

@@ -8,8 +8,8 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
 use super::failure::cut;
 use super::{
-    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
-    MAX_SERVICES, Part, Reason, Reply, Request, WireFrame,
+    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_ACKED, MAX_CLOSING, MAX_FEATURES, MAX_HEADER,
+    MAX_METADATA, MAX_SERVICES, Part, Reason, Reply, Request, Resume, WireFrame,
 };
 use crate::generated::session as pb;
 use crate::name::{Epoch, InvalidName, PeerId, ServiceName};
@@ -120,7 +120,16 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
         Some(pb::header::Kind::Ping(ping)) => Kind::Ping { nonce: ping.nonce },
         Some(pb::header::Kind::Pong(pong)) => Kind::Pong { nonce: pong.nonce },
         Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: cut(drain.reason) },
-        Some(pb::header::Kind::Ack(_)) | None => Kind::Unknown,
+        Some(pb::header::Kind::Resume(resume)) => in_call(false, decode_resume(&resume))?,
+        Some(pb::header::Kind::Away(pb::Away {})) => in_call(false, Ok(Part::Away))?,
+        Some(pb::header::Kind::Ack(ack)) => in_call(false, decode_ack(ack))?,
+        Some(pb::header::Kind::Returned(returned)) => {
+            let peer = PeerId::new(&returned.peer);
+            Kind::Returned {
+                peer: peer.map_err(|cause| DecodeError::Name { field: "returned.peer", cause })?,
+            }
+        }
+        None => Kind::Unknown,
     };
     Ok(Frame { source, target, kind })
 }
@@ -148,9 +157,7 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
             max: MAX_SERVICES,
         });
     }
-    let service = |name: &String| {
-        ServiceName::new(name).map_err(|cause| DecodeError::Name { field: "hello.services", cause })
-    };
+    let service = |name: &String| service_name("hello.services", name);
     Ok(Hello {
         version_min: hello.version_min,
         version_max: hello.version_max,
@@ -167,6 +174,22 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
     })
 }
 
+fn service_name(field: &'static str, name: &str) -> Result<ServiceName, DecodeError> {
+    ServiceName::new(name).map_err(|cause| DecodeError::Name { field, cause })
+}
+
+fn decode_resume(resume: &pb::Resume) -> Result<Part, DecodeError> {
+    let service = service_name("resume.service", &resume.service)?;
+    Ok(Part::Resume(Resume { service, next_sequence: resume.next_sequence, credit: resume.credit }))
+}
+
+fn decode_ack(ack: pb::Ack) -> Result<Part, DecodeError> {
+    if ack.calls.len() > MAX_ACKED {
+        return Err(DecodeError::Bound { field: "ack.calls", found: ack.calls.len(), max: MAX_ACKED });
+    }
+    Ok(Part::Ack { service: service_name("ack.service", &ack.service)?, further: ack.calls })
+}
+
 fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError> {
     if request.metadata.len() > MAX_METADATA {
         return Err(DecodeError::Bound {
@@ -176,11 +199,11 @@ fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError
         });
     }
     Ok(Part::Request(Request {
-        service: ServiceName::new(&request.service)
-            .map_err(|cause| DecodeError::Name { field: "request.service", cause })?,
+        service: service_name("request.service", &request.service)?,
         remaining: (request.remaining_ms > 0).then(|| Duration::from_millis(request.remaining_ms)),
         metadata: request.metadata,
         credit: request.credit,
+        resumable: request.resumable,
         body,
     }))
 }
@@ -249,6 +272,9 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
         Kind::Ping { nonce } => Some(pb::header::Kind::Ping(pb::Ping { nonce })),
         Kind::Pong { nonce } => Some(pb::header::Kind::Pong(pb::Pong { nonce })),
         Kind::Drain { reason } => Some(pb::header::Kind::Drain(pb::Drain { reason: cut(reason) })),
+        Kind::Returned { peer } => {
+            Some(pb::header::Kind::Returned(pb::Returned { peer: peer.as_str().to_owned() }))
+        }
         Kind::Unknown => None,
         Kind::Call(id, part) => {
             header.call = id.number;
@@ -262,6 +288,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                         remaining_ms: request.remaining.map_or(0, |left| (left.as_millis() as u64).max(1)),
                         metadata: request.metadata,
                         credit: request.credit,
+                        resumable: request.resumable,
                     })
                 }
                 Part::Reply(reply) => {
@@ -278,6 +305,14 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                 }
                 Part::Credit { bytes } => pb::header::Kind::Credit(pb::Credit { bytes }),
                 Part::StopWaiting => pb::header::Kind::StopWaiting(pb::StopWaiting {}),
+                Part::Resume(Resume { service, next_sequence, credit }) => {
+                    let service = service.as_str().to_owned();
+                    pb::header::Kind::Resume(pb::Resume { service, next_sequence, credit })
+                }
+                Part::Away => pb::header::Kind::Away(pb::Away {}),
+                Part::Ack { service, further } => {
+                    pb::header::Kind::Ack(pb::Ack { service: service.as_str().to_owned(), calls: further })
+                }
             })
         }
     };
@@ -290,7 +325,6 @@ fn encode_hello(hello: &Hello) -> pb::Hello {
         version_max: hello.version_max,
         peer: hello.peer.as_str().to_owned(),
         epoch: hello.epoch.number(),
-        sequence_seen: 0,
         features: hello.features.clone(),
         max_frame: u32::try_from(hello.max_frame).unwrap_or(u32::MAX),
         services: hello.services.iter().map(|service| service.as_str().to_owned()).collect(),

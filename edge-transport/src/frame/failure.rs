@@ -31,6 +31,11 @@ pub enum Reason {
     Protocol,
     /// The service ended without an answer.
     ServiceLost,
+    /// The target has never seen the request. Answers a resumption, and never reaches a caller.
+    UnknownCall,
+    /// The target took the request, but what it answered is no longer there, or it does not resume calls. Answers a resumption; to a
+    /// caller it is [`Reason::LinkLost`].
+    AnswerLost,
 }
 
 impl Reason {
@@ -49,6 +54,8 @@ impl Reason {
             Self::Forbidden => "FORBIDDEN",
             Self::Protocol => "PROTOCOL",
             Self::ServiceLost => "SERVICE_LOST",
+            Self::UnknownCall => "UNKNOWN_CALL",
+            Self::AnswerLost => "ANSWER_LOST",
         }
     }
 
@@ -64,6 +71,8 @@ impl Reason {
             Ok(pb::failure::Reason::Forbidden) => Self::Forbidden,
             Ok(pb::failure::Reason::Protocol) => Self::Protocol,
             Ok(pb::failure::Reason::ServiceLost) => Self::ServiceLost,
+            Ok(pb::failure::Reason::UnknownCall) => Self::UnknownCall,
+            Ok(pb::failure::Reason::AnswerLost) => Self::AnswerLost,
             Ok(pb::failure::Reason::Unspecified) | Err(_) => Self::Unspecified,
         }
     }
@@ -81,6 +90,8 @@ impl Reason {
             Self::Forbidden => pb::failure::Reason::Forbidden,
             Self::Protocol => pb::failure::Reason::Protocol,
             Self::ServiceLost => pb::failure::Reason::ServiceLost,
+            Self::UnknownCall => pb::failure::Reason::UnknownCall,
+            Self::AnswerLost => pb::failure::Reason::AnswerLost,
         }) as i32
     }
 }

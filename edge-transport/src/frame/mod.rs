@@ -46,6 +46,12 @@ pub const DEFAULT_MAX_FRAME: usize = 8 * 1024 * 1024;
 /// Lowest bound for frames, in bytes, that leaves room for headers and small bodies.
 pub const MIN_MAX_FRAME: usize = 4 * 1024;
 
+/// Most calls that one [`Part::Ack`] may name.
+pub const MAX_ACKED: usize = 1024;
+
+/// The feature of a [`Hello`] that says: calls may outlive this link.
+pub const FEATURE_RESUME: &str = "resume";
+
 /// Bytes that a frame may grow on its way through a hub, which writes names into it. A peer keeps them free.
 pub const HEADROOM: usize = 1024;
 
@@ -124,6 +130,11 @@ pub enum Kind {
         /// Why, for people.
         reason: String,
     },
+    /// A peer is connected again, for calls to which the receiver was told that its link was lost.
+    Returned {
+        /// The peer.
+        peer: PeerId,
+    },
     /// A kind that this version does not know. Ignored.
     Unknown,
 }
@@ -167,6 +178,37 @@ pub enum Part {
     },
     /// The requester no longer waits.
     StopWaiting,
+    /// The requester, on a new link, waits for the rest of the answer.
+    Resume(Resume),
+    /// The requester is not connected at the moment.
+    Away,
+    /// The requester has the end of this call, and of further ones.
+    Ack {
+        /// The service of the calls.
+        service: ServiceName,
+        /// Their numbers beside the frame's own, at most [`MAX_ACKED`].
+        further: Vec<u64>,
+    },
+}
+
+/// Takes up a call again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resume {
+    /// The service of the call.
+    pub service: ServiceName,
+    /// The first reply that the requester does not have.
+    pub next_sequence: u64,
+    /// Credit in bytes that is left when the replies before that one are paid for.
+    pub credit: i64,
+}
+
+impl Resume {
+    /// Asks for the replies from `next_sequence` on.
+    #[must_use]
+    pub const fn new(service: ServiceName, next_sequence: u64, credit: i64) -> Self {
+        Self { service, next_sequence, credit }
+    }
 }
 
 /// Introduces one end of a link to the other.
@@ -217,6 +259,8 @@ pub struct Request {
     pub metadata: Bytes,
     /// First credit for replies, in bytes.
     pub credit: u64,
+    /// The requester may resume the call on another link.
+    pub resumable: bool,
     /// The request.
     pub body: Bytes,
 }
@@ -225,7 +269,7 @@ impl Request {
     /// A request without limit of time, metadata or credit.
     #[must_use]
     pub const fn new(service: ServiceName, body: Bytes) -> Self {
-        Self { service, remaining: None, metadata: Bytes::new(), credit: 0, body }
+        Self { service, remaining: None, metadata: Bytes::new(), credit: 0, resumable: false, body }
     }
 }
 
@@ -236,6 +280,7 @@ impl fmt::Debug for Request {
             .field("service", &self.service)
             .field("remaining", &self.remaining)
             .field("credit", &self.credit)
+            .field("resumable", &self.resumable)
             .field("body_len", &self.body.len())
             .finish_non_exhaustive()
     }

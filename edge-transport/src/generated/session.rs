@@ -15,7 +15,10 @@ pub struct Header {
     /// Epoch of the requester of the call. Higher than every epoch that the same peer used before.
     #[prost(uint64, tag = "4")]
     pub epoch: u64,
-    #[prost(oneof = "header::Kind", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    #[prost(
+        oneof = "header::Kind",
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21"
+    )]
     pub kind: ::core::option::Option<header::Kind>,
 }
 /// Nested message and enum types in `Header`.
@@ -40,6 +43,12 @@ pub mod header {
         Drain(super::Drain),
         #[prost(message, tag = "18")]
         Ack(super::Ack),
+        #[prost(message, tag = "19")]
+        Resume(super::Resume),
+        #[prost(message, tag = "20")]
+        Away(super::Away),
+        #[prost(message, tag = "21")]
+        Returned(super::Returned),
     }
 }
 /// First frame of both ends. Nothing else is sent before the other end's hello has come.
@@ -56,10 +65,8 @@ pub struct Hello {
     /// Epoch of the sender; fences every earlier session of the same name.
     #[prost(uint64, tag = "4")]
     pub epoch: u64,
-    /// Highest sequence number seen from the other end in an earlier session of this epoch. 0: none.
-    #[prost(uint64, tag = "5")]
-    pub sequence_seen: u64,
-    /// Optional abilities by name. Unknown names are ignored.
+    /// Optional abilities by name. Unknown names are ignored. "resume": Ack, Resume, Away and Returned are understood; used where
+    /// both ends of a link name it.
     #[prost(string, repeated, tag = "6")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Largest frame in bytes that the sender accepts.
@@ -83,6 +90,9 @@ pub struct Request {
     /// may send while its balance is above zero, so that one message may overdraw it.
     #[prost(uint64, tag = "4")]
     pub credit: u64,
+    /// The requester may resume this call on another link: what is sent to it is kept until it is acknowledged.
+    #[prost(bool, tag = "5")]
+    pub resumable: bool,
 }
 /// A part of the answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -154,6 +164,10 @@ pub mod failure {
         Protocol = 9,
         /// The service failed without an answer (it was dropped or it panicked).
         ServiceLost = 10,
+        /// Answers a Resume: this life of the target has never seen the request, so it may be sent again.
+        UnknownCall = 11,
+        /// Answers a Resume: the request was taken, but what was answered is no longer there.
+        AnswerLost = 12,
     }
     impl Reason {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -173,6 +187,8 @@ pub mod failure {
                 Self::Forbidden => "FORBIDDEN",
                 Self::Protocol => "PROTOCOL",
                 Self::ServiceLost => "SERVICE_LOST",
+                Self::UnknownCall => "UNKNOWN_CALL",
+                Self::AnswerLost => "ANSWER_LOST",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -189,6 +205,8 @@ pub mod failure {
                 "FORBIDDEN" => Some(Self::Forbidden),
                 "PROTOCOL" => Some(Self::Protocol),
                 "SERVICE_LOST" => Some(Self::ServiceLost),
+                "UNKNOWN_CALL" => Some(Self::UnknownCall),
+                "ANSWER_LOST" => Some(Self::AnswerLost),
                 _ => None,
             }
         }
@@ -222,9 +240,38 @@ pub struct Drain {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Everything up to this sequence has been taken over and may be forgotten by the sender.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+/// The requester has the ends of these calls: their target may forget what it answered. Of the header only the epoch counts, and
+/// `call`, which is the first of them. May be lost: the target forgets in the end without it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ack {
-    #[prost(uint64, tag = "1")]
-    pub sequence: u64,
+    /// The service of the calls.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    /// Further calls, at most 1024.
+    #[prost(uint64, repeated, tag = "2")]
+    pub calls: ::prost::alloc::vec::Vec<u64>,
+}
+/// The requester is back on a new link, or misses a reply, and still waits for this call. The target sends again what it has
+/// answered from `next_sequence` on and goes on from there, or ends the call with UNKNOWN_CALL or ANSWER_LOST. If the target is
+/// not connected, the hub answers LINK_LOST and sends Returned when it is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Resume {
+    /// The service of the call.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    /// The first reply that the requester does not have.
+    #[prost(uint64, tag = "2")]
+    pub next_sequence: u64,
+    /// Credit left when the replies before that one are paid for.
+    #[prost(sint64, tag = "3")]
+    pub credit: i64,
+}
+/// From a hub to the target of a call: the requester is not connected. It may come back and resume; until then replies are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Away {}
+/// From a hub to a requester that was told LINK_LOST: this target is connected again.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Returned {
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
 }

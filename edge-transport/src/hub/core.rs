@@ -3,6 +3,8 @@
 mod calls;
 mod fence;
 mod key;
+mod resumption;
+mod returning;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,9 +13,10 @@ use std::time::Instant;
 use self::fence::Fences;
 pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
+use self::returning::Returning;
 use super::outbox::Outbox;
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence};
-use crate::frame::{Encoder, Frame, Lane, Reason, WireFrame};
+use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason, WireFrame};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
 
@@ -32,6 +35,8 @@ struct Session {
     epoch: Epoch,
     services: Arc<[ServiceName]>,
     max_frame: usize,
+    /// Its calls outlive its link.
+    resumes: bool,
     draining: bool,
     closed: Option<CloseReason>,
     outbox: Outbox,
@@ -60,6 +65,7 @@ pub struct Core {
     sessions: BySession<Session>,
     by_name: HashMap<PeerId, SessionKey>,
     fences: Fences,
+    returning: Returning,
     next_key: u64,
     queued_bytes: usize,
     open_calls: usize,
@@ -85,6 +91,7 @@ impl Core {
     pub fn new(settings: HubSettings, policy: Arc<dyn Policy>) -> Self {
         Self {
             fences: Fences::new(settings.max_peers),
+            returning: Returning::default(),
             settings,
             policy,
             sessions: BySession::default(),
@@ -166,6 +173,7 @@ impl Core {
             epoch: remote.epoch,
             services: Arc::clone(&remote.services),
             max_frame: remote.max_frame,
+            resumes: remote.features.iter().any(|feature| feature == FEATURE_RESUME),
             draining: false,
             closed: None,
             outbox: Outbox::default(),
@@ -176,6 +184,7 @@ impl Core {
         self.presence.push_back(Presence::Up(session.info()));
         self.sessions.insert(key, session);
         self.by_name.insert(remote.peer.clone(), key);
+        self.tell_returned(&remote.peer);
         Ok(key)
     }
 
@@ -215,6 +224,7 @@ impl Core {
         self.end_calls(key);
         let Some(session) = self.sessions.remove(&key) else { return };
         self.queued_bytes -= session.outbox.bytes();
+        self.returning.gone(key);
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
             self.fences.remember(session.peer.clone(), session.epoch, now);

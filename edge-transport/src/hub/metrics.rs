@@ -10,6 +10,7 @@ impl HubStats {
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
         metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
+        metrics::counter!("edge_transport_hub_resumed_total").absolute(self.resumed);
         metrics::counter!("edge_transport_hub_frames_total").absolute(self.frames);
         metrics::counter!("edge_transport_hub_body_bytes_total").absolute(self.body_bytes);
         for (reason, count) in [

@@ -47,9 +47,11 @@ pub struct HubStats {
     pub frames: u64,
     /// Bytes of bodies that were passed on.
     pub body_bytes: u64,
+    /// Calls that were taken up again after a link was lost, or a reply.
+    pub resumed: u64,
     /// Calls refused because their target was not connected.
     pub offline: u64,
-    /// Calls ended because a link was lost.
+    /// Calls that ended, or were told to wait, because a link was lost.
     pub link_lost: u64,
     /// Calls ended because a bound was reached.
     pub overloaded: u64,

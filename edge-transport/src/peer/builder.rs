@@ -21,6 +21,12 @@ pub struct PeerSettings {
     pub session: Settings,
     /// How long one attempt at one address may take. Default 5 s.
     pub dial_timeout: Duration,
+    /// When several addresses are dialled, how long one may take before the next is dialled beside it. The first that answers is
+    /// used. Default 1 s.
+    pub road_stagger: Duration,
+    /// While an address is used that is not the first, how often the ones before it are tried. If one answers, open calls go on
+    /// over it. A better road that does not hold is tried less and less often. Default 60 s; zero: never.
+    pub better_road_every: Duration,
     /// Longest first wait before dialling again. Default 200 ms; the wait is between half of it and all of it.
     pub retry_first: Duration,
     /// Longest wait before dialling again. Default 10 s.
@@ -36,6 +42,8 @@ impl Default for PeerSettings {
         Self {
             session: Settings::default(),
             dial_timeout: Duration::from_secs(5),
+            road_stagger: Duration::from_secs(1),
+            better_road_every: Duration::from_secs(60),
             retry_first: Duration::from_millis(200),
             retry_cap: Duration::from_secs(10),
             connect_wait: Duration::ZERO,
@@ -96,7 +104,7 @@ impl PeerBuilder {
         self
     }
 
-    /// Adds a way to a hub. They are tried in the order in which they were added.
+    /// Adds a way to a hub. They are tried in the order in which they were added: the one that is wanted most first.
     pub fn dialer(mut self, dialer: Box<dyn Dialer>) -> Self {
         self.dialers.push(dialer);
         self
@@ -151,6 +159,7 @@ impl PeerBuilder {
         }
         let mut hello = Hello::new(self.name.clone(), self.epoch.unwrap_or_else(wall_epoch));
         hello.max_frame = settings.session.max_frame;
+        hello.features = settings.session.features();
         hello.services = self.services.keys().cloned().collect();
         // A hasher with random keys is the standard library's source of random numbers.
         let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());

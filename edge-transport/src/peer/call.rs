@@ -27,19 +27,37 @@ pub struct Request {
     pub metadata: Bytes,
     /// The request.
     pub body: Bytes,
+    /// Whether the request may be sent again to a target that does not know it after a link was lost. One life of a target never
+    /// carries a call out twice, but a later life does not know what an earlier one has done. Where that may not happen, leave
+    /// it: then a call whose request may have been lost with its link ends with `LINK_LOST`.
+    pub repeatable: bool,
 }
 
 impl Request {
     /// A call without metadata and without a limit of time.
     #[must_use]
     pub fn new(target: PeerId, service: ServiceName, body: impl Into<Bytes>) -> Self {
-        Self { target, service, remaining: None, metadata: Bytes::new(), body: body.into() }
+        Self {
+            target,
+            service,
+            remaining: None,
+            metadata: Bytes::new(),
+            body: body.into(),
+            repeatable: false,
+        }
     }
 
     /// How long the caller waits.
     #[must_use]
     pub fn remaining(mut self, remaining: impl Into<Option<Duration>>) -> Self {
         self.remaining = remaining.into();
+        self
+    }
+
+    /// The request may be sent again to a later life of its target.
+    #[must_use]
+    pub const fn repeatable(mut self) -> Self {
+        self.repeatable = true;
         self
     }
 

@@ -30,6 +30,8 @@ pub enum Event {
         request: Request,
         /// When the caller stops waiting. The request's remaining time is made from it.
         deadline: Option<Instant>,
+        /// The request may be sent to a later life of the target, which may not know that an earlier one has carried it out.
+        repeatable: bool,
     },
     /// The caller has read replies of so many bytes.
     Credit {
@@ -136,4 +138,14 @@ pub struct Stats {
     pub wrong_source: u64,
     /// Calls that ended because a frame broke the protocol.
     pub protocol_ends: u64,
+    /// Calls of this peer whose way was lost, each time.
+    pub detached: u64,
+    /// Resumptions that this peer has asked for.
+    pub resumed: u64,
+    /// Requests that this peer has sent again, because the target had not seen them.
+    pub resent: u64,
+    /// Replies that this peer has sent again.
+    pub replayed: u64,
+    /// Frames from an earlier life of a peer of which a later one is known.
+    pub stale: u64,
 }

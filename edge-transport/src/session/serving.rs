@@ -1,23 +1,29 @@
-//! The calls of others that this peer works on.
+//! The calls of others that this peer works on, and the answers that it keeps for them.
 
-use std::collections::{HashMap, VecDeque};
+mod kept;
+mod seen;
 
-use crate::frame::{CallId, Request, cost};
-use crate::name::PeerId;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
-/// How many ended calls are remembered, so that a request that comes twice is not executed twice.
-const ENDED_BOUND: usize = 1024;
+use self::kept::KeptReplies;
+use self::seen::{Known, SeenCalls};
+use crate::frame::{CallId, Reply, Request, Resume, cost};
+use crate::name::{Epoch, PeerId};
 
 /// A call that this peer works on: a number of this process, never on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServingId(u64);
 
-type Key = (PeerId, CallId);
-
+/// Who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    Running(ServingId),
-    Ended,
+pub(super) enum Standing {
+    /// The requester, as far as is known.
+    Attached,
+    /// The requester, if it is back before this time.
+    Away { until: Instant },
+    /// Nobody.
+    Left,
 }
 
 #[derive(Debug)]
@@ -25,13 +31,19 @@ pub(super) struct Serving {
     pub(super) source: PeerId,
     pub(super) id: CallId,
     pub(super) lane: u64,
-    /// Somebody waits for the answer.
-    pub(super) wanted: bool,
     /// Replies have gone out on the lane, and the last has not.
     pub(super) lane_open: bool,
+    standing: Standing,
+    resumable: bool,
     next_sequence: u64,
-    balance: i64,
+    /// Credit that the requester gave with the request.
+    first_credit: u64,
+    /// All credit that it has given.
+    granted: u64,
+    /// What all messages so far have cost of it.
+    spent: u64,
     request_bytes: usize,
+    replies: KeptReplies,
 }
 
 impl Serving {
@@ -42,22 +54,72 @@ impl Serving {
     }
 
     pub(super) const fn has_credit(&self) -> bool {
-        self.balance > 0
+        self.granted > self.spent
     }
 
     pub(super) const fn spend(&mut self, message: &bytes::Bytes) {
-        self.balance = self.balance.saturating_sub_unsigned(cost(message));
+        self.spent = self.spent.saturating_add(cost(message));
     }
+
+    /// Somebody waits for the answer, or may come back for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.standing != Standing::Left
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.standing == Standing::Attached
+    }
+}
+
+/// What to do with a request that came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It is new.
+    New,
+    /// It was seen before, and a service works on it.
+    Running,
+    /// It was seen before, and has ended.
+    Ended,
+    /// It may have been seen before, but so long ago that nobody knows.
+    Forgotten,
+    /// Its requester has a later life.
+    Stale,
+}
+
+/// What to do with the wish to resume a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Resumption {
+    /// These replies are sent again, and the service goes on with so much more credit.
+    Running { serving: ServingId, replies: Vec<Reply>, credit: u64 },
+    /// The service has ended; these replies are sent again.
+    Ended { replies: Vec<Reply> },
+    /// The request was never seen.
+    Unknown,
+    /// What was answered is no longer there.
+    Lost,
+    /// The requester has a later life.
+    Stale,
+}
+
+/// The requester of a call is not connected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// The answer waits for it.
+    Waits(ServingId),
+    /// Nobody waits any more.
+    Left(ServingId),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct ServingTable {
-    seen: HashMap<Key, Seen>,
-    ended: VecDeque<Key>,
+    seen: SeenCalls,
     running: HashMap<ServingId, Serving>,
+    away: BTreeSet<(Instant, ServingId)>,
     next: u64,
     wanted: usize,
     bytes: usize,
+    /// Bytes of the replies of running calls.
+    kept_bytes: usize,
 }
 
 impl ServingTable {
@@ -71,30 +133,59 @@ impl ServingTable {
         self.bytes
     }
 
+    /// Bytes of answers that are kept for a resumption.
+    pub(super) const fn kept_bytes(&self) -> usize {
+        self.kept_bytes + self.seen.kept_bytes()
+    }
+
     /// Calls that somebody waits for.
     pub(super) const fn wanted(&self) -> usize {
         self.wanted
     }
 
-    pub(super) fn knows(&self, source: &PeerId, id: CallId) -> bool {
-        self.seen.contains_key(&(source.clone(), id))
+    /// A later life of a requester ends the waiting of the earlier one. Returns the calls for which nobody waits any more.
+    pub(super) fn fence(&mut self, source: &PeerId, epoch: Epoch, now: Instant) -> Vec<ServingId> {
+        let mut left = self.seen.fence(source, epoch, now);
+        left.retain(|serving| self.abandon(*serving));
+        left.sort_unstable();
+        left
     }
 
-    pub(super) fn open(&mut self, source: PeerId, id: CallId, lane: u64, request: &Request) -> ServingId {
+    pub(super) fn admission(&self, source: &PeerId, id: CallId) -> Admission {
+        match self.seen.find(source, id) {
+            Known::Never => Admission::New,
+            Known::Running(_) => Admission::Running,
+            Known::Kept | Known::Ended => Admission::Ended,
+            Known::Forgotten => Admission::Forgotten,
+            Known::Stale => Admission::Stale,
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        source: PeerId,
+        id: CallId,
+        lane: u64,
+        request: &Request,
+        resumable: bool,
+    ) -> ServingId {
         self.next += 1;
         let serving = ServingId(self.next);
-        let balance = i64::try_from(request.credit).unwrap_or(i64::MAX);
-        self.seen.insert((source.clone(), id), Seen::Running(serving));
+        self.seen.running(&source, id, serving);
         let request_bytes = request.body.len() + request.metadata.len();
         let call = Serving {
             source,
             id,
             lane,
-            wanted: true,
             lane_open: false,
+            standing: Standing::Attached,
+            resumable,
             next_sequence: 1,
-            balance,
+            first_credit: request.credit,
+            granted: request.credit,
+            spent: 0,
             request_bytes,
+            replies: KeptReplies::default(),
         };
         self.running.insert(serving, call);
         self.wanted += 1;
@@ -107,17 +198,104 @@ impl ServingTable {
     }
 
     fn find(&self, source: &PeerId, id: CallId) -> Option<ServingId> {
-        match self.seen.get(&(source.clone(), id)) {
-            Some(Seen::Running(serving)) => Some(*serving),
+        match self.seen.find(source, id) {
+            Known::Running(serving) => Some(serving),
             _ => None,
+        }
+    }
+
+    /// Keeps a reply of a call that may be resumed. Beyond `max_kept` bytes the oldest answers of ended calls go first; if there
+    /// are none, this call can no longer be resumed.
+    pub(super) fn keep(&mut self, serving: ServingId, reply: &Reply, max_kept: usize) {
+        let Some(call) = self.running.get_mut(&serving).filter(|call| call.resumable) else { return };
+        self.kept_bytes += call.replies.push(reply.clone(), call.spent);
+        while self.kept_bytes + self.seen.kept_bytes() > max_kept {
+            if !self.seen.forget_oldest() {
+                call.resumable = false;
+                self.kept_bytes -= call.replies.clear();
+                return;
+            }
         }
     }
 
     pub(super) fn credit(&mut self, source: &PeerId, id: CallId, bytes: u64) -> Option<ServingId> {
         let serving = self.find(source, id)?;
         let call = self.running.get_mut(&serving)?;
-        call.balance = call.balance.saturating_add_unsigned(bytes);
-        call.wanted.then_some(serving)
+        call.granted = call.granted.saturating_add(bytes);
+        // What has been read will never be asked for again.
+        self.kept_bytes -= call.replies.read(call.granted, call.first_credit);
+        call.is_wanted().then_some(serving)
+    }
+
+    /// The requester is back, or misses a reply. The call's lane becomes `lane`.
+    pub(super) fn resume(&mut self, source: &PeerId, id: CallId, resume: &Resume, lane: u64) -> Resumption {
+        let serving = match self.seen.find(source, id) {
+            Known::Running(serving) => serving,
+            Known::Kept => {
+                let replies = self.seen.kept(source, id, resume.next_sequence);
+                return if replies.is_empty() { Resumption::Lost } else { Resumption::Ended { replies } };
+            }
+            Known::Never => return Resumption::Unknown,
+            Known::Ended | Known::Forgotten => return Resumption::Lost,
+            Known::Stale => return Resumption::Stale,
+        };
+        let Some(call) = self.running.get_mut(&serving).filter(|call| call.resumable && call.is_wanted())
+        else {
+            return Resumption::Lost;
+        };
+        if !(call.replies.first().unwrap_or(call.next_sequence)..=call.next_sequence)
+            .contains(&resume.next_sequence)
+        {
+            return Resumption::Lost;
+        }
+        self.kept_bytes -= call.replies.received(resume.next_sequence);
+        if let Standing::Away { until } = std::mem::replace(&mut call.standing, Standing::Attached) {
+            self.away.remove(&(until, serving));
+        }
+        let replies: Vec<Reply> = call.replies.iter().cloned().collect();
+        // Credit that was on its way when the link went.
+        let paid = call.spent - call.replies.cost();
+        let granted = paid.saturating_add_signed(resume.credit);
+        let credit = granted.saturating_sub(call.granted);
+        call.granted += credit;
+        call.lane = lane;
+        call.lane_open = !replies.is_empty();
+        Resumption::Running { serving, replies, credit }
+    }
+
+    /// The requester has the ends of these calls.
+    pub(super) fn acked(&mut self, source: &PeerId, epoch: Epoch, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.seen.acked(source, CallId::new(epoch, number));
+        }
+    }
+
+    /// The requester of this call is not connected.
+    pub(super) fn away(&mut self, source: &PeerId, id: CallId, until: Instant) -> Option<Parting> {
+        let serving = self.find(source, id)?;
+        self.part(serving, until)
+    }
+
+    fn part(&mut self, serving: ServingId, until: Instant) -> Option<Parting> {
+        let call = self.running.get_mut(&serving).filter(|call| call.is_attached())?;
+        if !call.resumable {
+            return self.abandon(serving).then_some(Parting::Left(serving));
+        }
+        call.standing = Standing::Away { until };
+        self.away.insert((until, serving));
+        Some(Parting::Waits(serving))
+    }
+
+    /// No requester is connected. Returns the calls for which nobody waits any more.
+    pub(super) fn away_all(&mut self, until: Instant) -> Vec<ServingId> {
+        let mut attached: Vec<ServingId> =
+            self.running.iter().filter(|(_, call)| call.is_attached()).map(|(serving, _)| *serving).collect();
+        attached.sort_unstable();
+        attached.retain(|serving| matches!(self.part(*serving, until), Some(Parting::Left(_))));
+        for call in self.running.values_mut() {
+            call.lane_open = false;
+        }
+        attached
     }
 
     /// Nobody waits for this call any more; the service goes on.
@@ -129,34 +307,45 @@ impl ServingTable {
     /// Whether somebody waited.
     pub(super) fn abandon(&mut self, serving: ServingId) -> bool {
         let Some(call) = self.running.get_mut(&serving) else { return false };
-        let was_wanted = std::mem::replace(&mut call.wanted, false);
-        self.wanted -= usize::from(was_wanted);
-        was_wanted
-    }
-
-    /// Nobody waits for anything any more; the services go on.
-    pub(super) fn abandon_all(&mut self) -> Vec<ServingId> {
-        let mut abandoned: Vec<ServingId> =
-            self.running.iter().filter(|(_, call)| call.wanted).map(|(serving, _)| *serving).collect();
-        abandoned.sort_unstable();
-        for serving in &abandoned {
-            self.abandon(*serving);
+        self.kept_bytes -= call.replies.clear();
+        match std::mem::replace(&mut call.standing, Standing::Left) {
+            Standing::Left => return false,
+            Standing::Away { until } => drop(self.away.remove(&(until, serving))),
+            Standing::Attached => {}
         }
-        abandoned
+        self.wanted -= 1;
+        true
     }
 
-    /// The service has ended.
-    pub(super) fn end(&mut self, serving: ServingId) {
+    pub(super) fn next_wakeup(&self) -> Option<Instant> {
+        let away = self.away.first().map(|(until, _)| *until);
+        match (away, self.seen.next_wakeup()) {
+            (Some(away), Some(kept)) => Some(away.min(kept)),
+            (away, kept) => away.or(kept),
+        }
+    }
+
+    /// The next call whose requester has been away for too long: nobody waits for it any more.
+    pub(super) fn given_up(&mut self, now: Instant) -> Option<ServingId> {
+        let (_, serving) = *self.away.first().filter(|(until, _)| *until <= now)?;
+        self.abandon(serving).then_some(serving)
+    }
+
+    /// Forgets answers that nobody will ask for any more.
+    pub(super) fn age(&mut self, now: Instant) {
+        self.seen.age(now);
+    }
+
+    /// The service has ended. What it answered is kept for `keep_for`, or until it is acknowledged.
+    pub(super) fn end(&mut self, serving: ServingId, now: Instant, keep_for: Duration) {
         let Some(call) = self.running.remove(&serving) else { return };
-        self.wanted -= usize::from(call.wanted);
+        self.wanted -= usize::from(call.is_wanted());
         self.bytes -= call.request_bytes;
-        let key = (call.source, call.id);
-        self.seen.insert(key.clone(), Seen::Ended);
-        self.ended.push_back(key);
-        if self.ended.len() > ENDED_BOUND
-            && let Some(oldest) = self.ended.pop_front()
-        {
-            self.seen.remove(&oldest);
+        if let Standing::Away { until } = call.standing {
+            self.away.remove(&(until, serving));
         }
+        self.kept_bytes -= call.replies.bytes();
+        let kept = (call.resumable && call.is_wanted()).then_some((call.replies, now + keep_for));
+        self.seen.ended(&call.source, call.id, kept);
     }
 }

@@ -104,6 +104,14 @@ impl Net {
         (peer, echo)
     }
 
+    /// Waits until a peer of this name is connected.
+    pub(crate) async fn edge_is_there(&self, name: &str) {
+        let mut presence = self.hub.presence();
+        while !self.hub.peers().iter().any(|peer| peer.peer.as_str() == name) {
+            presence.recv().await.unwrap();
+        }
+    }
+
     pub(crate) async fn caller(&self, name: &str) -> Peer {
         self.caller_with(name, PeerSettings::default()).await
     }

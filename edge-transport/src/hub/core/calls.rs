@@ -1,6 +1,6 @@
 //! Calls through the hub: which frame goes where, and how a call ends at both sides.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 
@@ -28,6 +28,10 @@ impl Core {
             Part::Request(request) => self.request(key, frame.target, id, request),
             Part::Reply(reply) => self.reply(key, frame.target, id, reply),
             Part::Credit { .. } | Part::StopWaiting => self.along_request(key, id, part),
+            Part::Resume(resume) => self.resume(key, frame.target, id, resume),
+            Part::Ack { service, further } => self.ack(key, frame.target, id, service, further),
+            // Only hubs say it.
+            Part::Away => self.stats.stray += 1,
         }
     }
 
@@ -80,10 +84,17 @@ impl Core {
     }
 
     /// Tells a requester that its call has ended.
-    fn fail_to(&mut self, key: SessionKey, id: CallId, lane: Lane, reason: Reason, detail: String) {
+    pub(super) fn fail_to(
+        &mut self,
+        key: SessionKey,
+        id: CallId,
+        lane: Lane,
+        reason: Reason,
+        detail: String,
+    ) {
         let counter = match reason {
             Reason::PeerOffline => &mut self.stats.offline,
-            Reason::LinkLost => &mut self.stats.link_lost,
+            Reason::LinkLost | Reason::AnswerLost => &mut self.stats.link_lost,
             Reason::Overloaded => &mut self.stats.overloaded,
             Reason::TooLarge => &mut self.stats.too_large,
             Reason::Forbidden => &mut self.stats.forbidden,
@@ -111,14 +122,7 @@ impl Core {
                 if let Err((reason, detail)) = self.push(target_key, frame, lane) {
                     return self.fail_to(key, id, Lane::Control, reason, detail);
                 }
-                if let Some(target) = self.sessions.get_mut(&target_key) {
-                    target.serving.insert((key, id.number));
-                }
-                if let Some(session) = self.sessions.get_mut(&key) {
-                    let lane = session.fresh_lane();
-                    session.calls.insert(id.number, Call { target: target_key, lane, lane_open: false });
-                }
-                self.open_calls += 1;
+                self.attach(key, id.number, target_key);
                 self.stats.calls += 1;
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
@@ -187,7 +191,8 @@ impl Core {
             if reply.end.is_none()
                 && let Some(target) = target
             {
-                self.control(key, Frame::call(Some(target), None, id, Part::StopWaiting), Lane::Control);
+                let part = self.parting(key);
+                self.control(key, Frame::call(Some(target), None, id, part), Lane::Control);
             }
             return;
         };
@@ -273,29 +278,36 @@ impl Core {
     /// A session is gone: its calls end at their other sides.
     pub(super) fn end_calls(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        let (peer, epoch) = (session.peer.clone(), session.epoch);
-        let calls = std::mem::take(&mut session.calls);
-        let serving = std::mem::take(&mut session.serving);
+        let (peer, epoch, resumes) = (session.peer.clone(), session.epoch, session.resumes);
+        // In order, so that the same events give the same frames.
+        let calls: BTreeMap<u64, Call> = std::mem::take(&mut session.calls).into_iter().collect();
+        let serving: BTreeSet<(SessionKey, u64)> = std::mem::take(&mut session.serving).into_iter().collect();
         self.open_calls -= calls.len();
         for (number, call) in calls {
             if let Some(target) = self.sessions.get_mut(&call.target) {
                 target.serving.remove(&(key, number));
             }
-            let frame = Frame::call(Some(peer.clone()), None, CallId::new(epoch, number), Part::StopWaiting);
+            let part = self.parting(call.target);
+            let frame = Frame::call(Some(peer.clone()), None, CallId::new(epoch, number), part);
             self.control(call.target, frame, Lane::Control);
         }
         for (requester, number) in serving {
             // A call of a peer to itself is gone already.
             let Some(call) = self.forget(requester, number) else { continue };
-            let Some(epoch) = self.sessions.get(&requester).map(|session| session.epoch) else { continue };
+            let Some(session) = self.sessions.get(&requester) else { continue };
+            let id = CallId::new(session.epoch, number);
             let detail = format!("the link to {peer} was lost; the work may go on");
-            self.fail_to(
-                requester,
-                CallId::new(epoch, number),
-                Lane::Call(call.lane),
-                Reason::LinkLost,
-                detail,
-            );
+            if session.resumes && resumes {
+                self.returning.wait(requester, &peer);
+                // In order with the word that the peer is back.
+                self.fail_to(requester, id, Lane::Control, Reason::LinkLost, detail);
+                if call.lane_open {
+                    self.control(requester, Frame::silence(), Lane::Call(call.lane));
+                }
+            } else {
+                let reason = if session.resumes { Reason::AnswerLost } else { Reason::LinkLost };
+                self.fail_to(requester, id, Lane::Call(call.lane), reason, detail);
+            }
         }
     }
 }

@@ -136,6 +136,7 @@ impl HubBuilder {
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let mut hello = Hello::new(name, self.epoch);
         hello.max_frame = settings.session.max_frame;
+        hello.features = settings.session.features();
         let table = Table { core: Core::new(self.settings.clone(), self.policy), wakers: Default::default() };
         let shared = Arc::new(Shared {
             table: Mutex::new(table),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 
+use super::roads::{Road, Scout};
 use super::{Driver, Ending, now};
 use crate::link::{Link, LinkError};
 use crate::pump::Pump;
@@ -22,21 +23,52 @@ const WAITING_FRAMES: usize = 16 * 1024;
 /// How long a closing link may take to write its last frames.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How a link ended.
+pub(super) struct Ended {
+    /// When its session was opened.
+    pub(super) opened: Option<Instant>,
+    /// It was left for this one.
+    pub(super) next: Option<Road>,
+}
+
 impl Driver {
-    /// Drives a link to its end; returns when its session was opened.
-    pub(super) async fn connection(&mut self, link: Link) -> Option<Instant> {
+    /// Drives a link to its end, or to where a better road is found.
+    pub(super) async fn connection(&mut self, link: Link) -> Ended {
         self.pump = Some(Pump::new(link));
         self.handle(Event::LinkUp);
         let mut timer = Box::pin(tokio::time::sleep(self.settings.session.hello_timeout));
         let mut opened = None;
+        let mut scout = None;
+        let mut next = None;
         let ended = poll_fn(|cx| {
             let polled = self.poll_link(cx, timer.as_mut());
             if opened.is_none() && self.session.is_open() {
                 opened = Some(now());
+                scout = Scout::new(self.dialled, self.disappointments, &self.settings);
+            }
+            if polled.is_pending()
+                && self.ending == Ending::No
+                && !self.session.is_draining()
+                && let Some(scout) = &mut scout
+                && let Poll::Ready(road) = scout.poll(&self.dialers, &self.settings, cx)
+            {
+                next = Some(road);
+                return Poll::Ready(Ok(()));
             }
             polled
         })
         .await;
+        if let Some(Road { index, .. }) = &next {
+            let (from, to) = (self.dialers[self.dialled].address(), self.dialers[*index].address());
+            tracing::info!(from, to, "a better road is there");
+            self.pump = None;
+            self.handle(Event::LinkLost);
+            // Counted until it has shown that it holds.
+            self.disappointments += 1;
+            self.switching = true;
+            return Ended { opened, next };
+        }
+        self.switching = false;
         let pump = self.pump.take();
         self.handle(Event::LinkLost);
         let closed = self.closed.take();
@@ -68,7 +100,7 @@ impl Driver {
                 let _ = farewell.await;
             }
         }
-        opened
+        Ended { opened, next }
     }
 
     /// Ready when the link has ended, or is to be closed.
@@ -139,12 +171,21 @@ impl Driver {
     /// Takes what callers and services ask, as long as the link keeps up.
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Progress {
         for _ in 0..COMMAND_BATCH {
-            let taken = if self.is_held_back() { self.poll_note(cx) } else { self.poll_inbox(cx) };
+            let taken = if self.is_held_back() || self.is_switching() {
+                self.poll_note(cx)
+            } else {
+                self.poll_inbox(cx)
+            };
             if taken.is_pending() {
                 return Progress::Waiting;
             }
         }
         Progress::More
+    }
+
+    /// Callers wait for the better road to be in use.
+    fn is_switching(&self) -> bool {
+        self.switching && !self.session.is_open()
     }
 
     fn is_held_back(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The task of a peer: dials, and owns the session.
 
 mod connection;
+mod roads;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -12,12 +13,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
+use self::connection::Ended;
+use self::roads::{Dialling, Road};
 use super::gate::Gate;
 use super::handle::max_request;
 use super::mailbox::MailSender;
 use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
 use crate::frame::{self, End, Failure, Hello, Reason};
-use crate::link::{Dialer, Link, LinkError};
+use crate::link::Dialer;
 use crate::name::ServiceName;
 use crate::pump::Pump;
 use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
@@ -65,7 +68,7 @@ enum Ending {
 pub(super) struct Driver {
     session: Session,
     settings: PeerSettings,
-    dialers: Vec<Box<dyn Dialer>>,
+    dialers: Arc<[Box<dyn Dialer>]>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
     backoff: Backoff,
     inbox: Inbox,
@@ -83,6 +86,10 @@ pub(super) struct Driver {
     drain_by: Option<Instant>,
     /// Attempts to connect since the last connection.
     attempts: u64,
+    /// A link is being replaced by one over a better road; until that is in use, callers wait.
+    switching: bool,
+    /// How often in a row a better road did not hold what it promised.
+    disappointments: u32,
 }
 
 impl Driver {
@@ -100,7 +107,7 @@ impl Driver {
         let driver = Self {
             session: Session::new(hello, settings.session.clone()),
             settings,
-            dialers,
+            dialers: dialers.into(),
             services,
             backoff,
             inbox: inbox.clone(),
@@ -115,24 +122,31 @@ impl Driver {
             ending: Ending::No,
             drain_by: None,
             attempts: 0,
+            switching: false,
+            disappointments: 0,
         };
         (driver, inbox, state_receiver)
     }
 
     pub(super) async fn run(mut self) {
-        // After a blip the address that worked is the best guess; from then on they are tried in their order.
+        // After a blip the address that worked is the best guess.
         let mut best = None;
+        let mut better = None;
         while self.ending == Ending::No {
-            let order = best.take().map_or(0..self.dialers.len(), |index| index..index + 1);
-            for index in order {
-                if self.attempt(index).await {
+            let dialled = match better.take() {
+                Some(road) => Some(road),
+                None => self.dial(best.take()).await,
+            };
+            if let Some(Road { index, link }) = dialled {
+                self.dialled = index;
+                let Ended { opened, next } = self.connection(link).await;
+                better = next;
+                if let Some(opened) = opened {
                     best = Some(index);
-                }
-                if best.is_some() || self.ending != Ending::No {
-                    break;
+                    self.judge_road(now().saturating_duration_since(opened), better.is_some());
                 }
             }
-            if self.ending == Ending::No {
+            if self.ending == Ending::No && better.is_none() {
                 let wait = self.backoff.next_wait();
                 self.offline(tokio::time::sleep(wait)).await;
             }
@@ -140,25 +154,13 @@ impl Driver {
         self.stop();
     }
 
-    /// One attempt at one address, to the end of the link that comes of it. Whether the link was in use.
-    async fn attempt(&mut self, index: usize) -> bool {
-        self.attempts += 1;
-        match self.dial(index).await {
-            Some(Ok(link)) => {
-                let Some(opened) = self.connection(link).await else { return false };
-                if now().saturating_duration_since(opened) >= STABLE {
-                    self.backoff.reset();
-                }
-                true
-            }
-            Some(Err(error)) => {
-                let address = self.dialers[index].address();
-                tracing::info!(%address, %error, "no connection");
-                let error = format!("{address}: {error}");
-                self.connecting(error);
-                false
-            }
-            None => false,
+    /// A link was in use for so long, and was then lost, or left for a better one.
+    fn judge_road(&mut self, held: Duration, left: bool) {
+        if held >= STABLE {
+            self.backoff.reset();
+        }
+        if !left && held >= self.settings.better_road_every {
+            self.disappointments = 0;
         }
     }
 
@@ -176,19 +178,20 @@ impl Driver {
         .await
     }
 
-    async fn dial(&mut self, index: usize) -> Option<Result<Link, LinkError>> {
-        let bound = self.settings.dial_timeout;
-        let dialers = std::mem::take(&mut self.dialers);
-        self.dialled = index;
-        let dialled = self.offline(tokio::time::timeout(bound, dialers[index].dial())).await;
-        self.dialers = dialers;
-        let address = || self.dialers[index].address().to_owned();
-        dialled.map(|dialled| {
-            dialled.unwrap_or_else(|_| {
-                let cause = format!("no connection within {bound:?}");
-                Err(LinkError::Address { address: address(), cause })
-            })
-        })
+    /// A link over the first road that can be had: the one that worked last, then the others in their order.
+    async fn dial(&mut self, best: Option<usize>) -> Option<Road> {
+        let others = (0..self.dialers.len()).filter(|index| Some(*index) != best);
+        let mut dialling =
+            Dialling::new(Arc::clone(&self.dialers), best.into_iter().chain(others), &self.settings);
+        let dialled = self.offline(poll_fn(|cx| dialling.poll(cx))).await;
+        self.attempts += dialling.attempts();
+        match dialled? {
+            Ok(road) => Some(road),
+            Err(error) => {
+                self.connecting(error);
+                None
+            }
+        }
     }
 
     /// Takes one command or note. Ready if there was one.
@@ -223,9 +226,10 @@ impl Driver {
         match command {
             Command::Call { number, request, credit, deadline, sender } => {
                 self.calls.insert(number, sender);
-                let Request { target, service, remaining, metadata, body } = *request;
-                let request = frame::Request { service, remaining, metadata, credit, body };
-                self.handle(Event::Call { number, target, request, deadline });
+                let Request { target, service, remaining, metadata, body, repeatable } = *request;
+                // The session says whether a call is resumable.
+                let request = frame::Request { service, remaining, metadata, credit, resumable: false, body };
+                self.handle(Event::Call { number, target, request, deadline, repeatable });
             }
             Command::Answer { serving, message, end } => self.answer(serving, message, end),
         }
@@ -309,6 +313,7 @@ impl Driver {
             Action::Opened(remote) => {
                 let Some(pump) = &self.pump else { return };
                 self.attempts = 0;
+                self.switching = false;
                 let address = self.dialers[self.dialled].address().to_owned();
                 let kind = pump.link().kind();
                 tracing::info!(%address, %kind, hub = %remote.peer, "connected");
@@ -330,7 +335,7 @@ impl Driver {
 
     fn serve(&mut self, incoming: Incoming) {
         let Incoming { serving, source, id, request } = incoming;
-        let frame::Request { service: name, remaining, metadata, credit, body } = request;
+        let frame::Request { service: name, remaining, metadata, credit, body, .. } = request;
         // The session lets only those services through that this peer has named.
         let Some(service) = self.services.get(&name).map(Arc::clone) else { return };
         let gate = Arc::new(Gate::new(credit));

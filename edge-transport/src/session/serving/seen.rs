@@ -1,0 +1,202 @@
+//! Which calls of whom have been seen, so that none is executed twice, and the answers of those that have ended.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::ServingId;
+use super::kept::KeptReplies;
+use crate::frame::{CallId, Reply};
+use crate::name::{Epoch, PeerId};
+
+/// How many ended calls without an answer are remembered, over all requesters.
+const ENDED_BOUND: usize = 1024;
+/// How many requesters are remembered of which no call is.
+const IDLE_SOURCES: usize = 1024;
+
+/// How long a later life of a requester keeps an earlier one out after it was last heard of. An earlier one that calls after that is
+/// a later one whose clock was set back; hubs think so too.
+const FENCED: Duration = Duration::from_secs(120);
+
+/// What is known of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    Never,
+    Running(ServingId),
+    /// It has ended; its answer is here.
+    Kept,
+    /// It has ended; its answer is not here.
+    Ended,
+    /// So many calls came after it that it cannot be told whether it was seen.
+    Forgotten,
+    /// It belongs to an earlier life of its requester.
+    Stale,
+}
+
+#[derive(Debug)]
+enum Seen {
+    Running(ServingId),
+    Kept { replies: KeptReplies, age: u64 },
+    Ended,
+}
+
+/// One life of a requester.
+#[derive(Debug)]
+struct Source {
+    epoch: Epoch,
+    heard: Instant,
+    calls: HashMap<u64, Seen>,
+    /// Calls up to this number that are not in the table are forgotten.
+    forgotten: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SeenCalls {
+    sources: HashMap<PeerId, Source>,
+    ended: VecDeque<(PeerId, CallId)>,
+    /// Kept answers, the oldest first, and when they are forgotten.
+    ages: BTreeMap<u64, (Instant, PeerId, CallId)>,
+    next_age: u64,
+    kept_bytes: usize,
+}
+
+impl SeenCalls {
+    pub(super) const fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    pub(super) fn find(&self, source: &PeerId, id: CallId) -> Known {
+        let Some(source) = self.sources.get(source) else { return Known::Never };
+        if id.epoch != source.epoch {
+            return if id.epoch < source.epoch { Known::Stale } else { Known::Never };
+        }
+        match source.calls.get(&id.number) {
+            Some(Seen::Running(serving)) => Known::Running(*serving),
+            Some(Seen::Kept { .. }) => Known::Kept,
+            Some(Seen::Ended) => Known::Ended,
+            None if id.number <= source.forgotten => Known::Forgotten,
+            None => Known::Never,
+        }
+    }
+
+    /// A life of a requester is heard of. If it is another than the last, all of that is forgotten; returns what still runs of it.
+    pub(super) fn fence(&mut self, source: &PeerId, epoch: Epoch, now: Instant) -> Vec<ServingId> {
+        let Some(found) = self.sources.get_mut(source) else {
+            self.make_room();
+            let life = Source { epoch, heard: now, calls: HashMap::new(), forgotten: 0 };
+            self.sources.insert(source.clone(), life);
+            return Vec::new();
+        };
+        let is_stale = epoch < found.epoch && now.saturating_duration_since(found.heard) < FENCED;
+        if is_stale {
+            return Vec::new();
+        }
+        found.heard = now;
+        if epoch == found.epoch {
+            return Vec::new();
+        }
+        found.epoch = epoch;
+        found.forgotten = 0;
+        let mut running = Vec::new();
+        for (_, seen) in found.calls.drain() {
+            match seen {
+                Seen::Running(serving) => running.push(serving),
+                Seen::Kept { replies, age } => {
+                    self.kept_bytes -= replies.bytes();
+                    self.ages.remove(&age);
+                }
+                Seen::Ended => {}
+            }
+        }
+        running
+    }
+
+    /// Requesters without a call are forgotten at last: whoever is gone for so long does not send a request twice.
+    fn make_room(&mut self) {
+        if self.sources.len() >= IDLE_SOURCES {
+            let idle = self.sources.iter().find(|(_, source)| source.calls.is_empty());
+            if let Some(name) = idle.map(|(name, _)| name.clone()) {
+                self.sources.remove(&name);
+            }
+        }
+    }
+
+    pub(super) fn running(&mut self, source: &PeerId, id: CallId, serving: ServingId) {
+        if let Some(source) = self.sources.get_mut(source) {
+            source.calls.insert(id.number, Seen::Running(serving));
+        }
+    }
+
+    /// A call has ended. Its answer is kept until the time given.
+    pub(super) fn ended(&mut self, name: &PeerId, id: CallId, kept: Option<(KeptReplies, Instant)>) {
+        let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
+            return;
+        };
+        match kept {
+            Some((replies, until)) => {
+                self.next_age += 1;
+                let age = self.next_age;
+                self.kept_bytes += replies.bytes();
+                self.ages.insert(age, (until, name.clone(), id));
+                source.calls.insert(id.number, Seen::Kept { replies, age });
+            }
+            None => self.without_answer(name.clone(), id),
+        }
+    }
+
+    fn without_answer(&mut self, name: PeerId, id: CallId) {
+        if let Some(source) = self.sources.get_mut(&name) {
+            source.calls.insert(id.number, Seen::Ended);
+            self.ended.push_back((name, id));
+        }
+        if self.ended.len() > ENDED_BOUND
+            && let Some((name, id)) = self.ended.pop_front()
+            && let Some(source) = self.sources.get_mut(&name).filter(|source| source.epoch == id.epoch)
+        {
+            source.calls.remove(&id.number);
+            source.forgotten = source.forgotten.max(id.number);
+            if source.calls.is_empty() && source.calls.capacity() > 64 {
+                source.calls = HashMap::new();
+            }
+        }
+    }
+
+    /// The kept replies of an ended call from a sequence on; none if one of them is missing.
+    pub(super) fn kept(&self, source: &PeerId, id: CallId, next_sequence: u64) -> Vec<Reply> {
+        match self.sources.get(source).and_then(|source| source.calls.get(&id.number)) {
+            Some(Seen::Kept { replies, .. })
+                if replies.first().is_some_and(|first| first <= next_sequence) =>
+            {
+                replies.iter().filter(|reply| reply.sequence >= next_sequence).cloned().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The requester has the end of this call.
+    pub(super) fn acked(&mut self, name: &PeerId, id: CallId) {
+        let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
+            return;
+        };
+        if let Some(Seen::Kept { replies, age }) = source.calls.get(&id.number) {
+            self.kept_bytes -= replies.bytes();
+            self.ages.remove(age);
+            self.without_answer(name.clone(), id);
+        }
+    }
+
+    /// Forgets the oldest kept answer. Whether there was one.
+    pub(super) fn forget_oldest(&mut self) -> bool {
+        let Some((_, (_, name, id))) = self.ages.first_key_value() else { return false };
+        let (name, id) = (name.clone(), *id);
+        self.acked(&name, id);
+        true
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<Instant> {
+        self.ages.first_key_value().map(|(_, (until, ..))| *until)
+    }
+
+    pub(super) fn age(&mut self, now: Instant) {
+        while self.next_wakeup().is_some_and(|until| until <= now) && self.forget_oldest() {}
+    }
+}
