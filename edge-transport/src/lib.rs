@@ -13,9 +13,12 @@ pub mod name;
 pub mod peer;
 #[cfg(feature = "runtime")]
 mod pump;
+#[cfg(feature = "tls")]
+pub mod reload;
 pub mod session;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod token;
 
 pub use frame::{Failure, Reason};
 #[cfg(feature = "runtime")]

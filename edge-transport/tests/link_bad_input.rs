@@ -213,7 +213,7 @@ async fn garbage_datagrams_harm_no_quic_listener() {
 /// A bare QUIC client with a good certificate that can send what no link would.
 async fn raw_quic(authority: &Authority, port: u16) -> quinn::Connection {
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let mut tls = rustls::ClientConfig::clone(tls.config());
+    let mut tls = rustls::ClientConfig::clone(&tls.config());
     tls.alpn_protocols = vec![quic::ALPN.to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -434,18 +434,19 @@ async fn an_expired_certificate_of_the_other_end_is_refused_and_named() {
 }
 
 /// A server that goes on with an expired certificate, as one does that was started long ago.
-fn expired_server(authority: &Authority, old: &link_pki::Issued) -> std::sync::Arc<rustls::ServerConfig> {
+fn expired_server(authority: &Authority, old: &link_pki::Issued) -> edge_transport::tls::ServerTls {
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = vec![CertificateDer::from_pem_slice(old.certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(old.key.as_bytes()).unwrap();
     let good = server_config(&authority.identity("x"), ClientAuth::None).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(std::sync::Arc::clone(good.crypto_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    std::sync::Arc::new(config)
+    let config =
+        rustls::ServerConfig::builder_with_provider(std::sync::Arc::clone(good.config().crypto_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+    std::sync::Arc::new(config).into()
 }
 
 #[tokio::test]

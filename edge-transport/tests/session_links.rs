@@ -240,6 +240,7 @@ async fn a_frame_that_claims_another_source_ends_only_its_call() {
     assert_eq!(raw.failure().await, (2, Reason::PeerOffline), "the link goes on");
 }
 
+/// Anchors (f) 14, in part.
 #[tokio::test(start_paused = true)]
 async fn a_reply_from_another_peer_than_the_target_is_refused() {
     let net = net();

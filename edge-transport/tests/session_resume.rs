@@ -355,3 +355,24 @@ async fn without_resumption_at_one_end_calls_end_with_their_link() {
         assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_keeps_its_bounds_while_its_own_peer_has_no_link() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let bounded = echo("edge-1", "never").remaining(Duration::from_secs(8));
+    let calls = [bounded, echo("edge-1", "never")].map(|request| {
+        let cloud = cloud.clone();
+        tokio::spawn(async move { collect(cloud.call(request).await.unwrap()).await.1 })
+    });
+    service.started.notified().await;
+    service.started.notified().await;
+    let before = Instant::now();
+    net.hub.close().await;
+    let [bounded, open] = calls;
+    assert_eq!(bounded.await.unwrap(), Err(Reason::Deadline));
+    assert_eq!(before.elapsed().as_secs(), 8);
+    assert_eq!(open.await.unwrap(), Err(Reason::LinkLost));
+    assert_eq!(before.elapsed().as_secs(), 30);
+}

@@ -9,12 +9,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence};
+use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
+use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
 pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
 use crate::process::{self, Fatal, Signals};
+use crate::security::keep_watch;
 use crate::state::wall_clock_epoch;
 use crate::status::StatusServer;
 
@@ -25,10 +27,15 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let listeners = listeners::open(&options).await?;
+    let files = options.security.files()?;
+    let tokens = options.security.tokens()?;
+    let listeners = listeners::open(&options, files.as_ref()).await?;
     let mut settings = HubSettings::default();
     settings.session.max_frame = options.max_frame()?;
     settings.session.drain_timeout = options.drain_timeout.duration();
+    (settings.max_handshakes, settings.max_waiting_handshakes) =
+        (options.max_handshakes, options.max_waiting_handshakes);
+    let mut watch = FileWatch::new();
     let mut builder = Hub::builder().epoch(wall_clock_epoch(SystemTime::now())).settings(settings);
     if options.security.insecure {
         tracing::warn!(
@@ -36,17 +43,27 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         );
         builder = builder.allow_unauthenticated();
     }
+    if let Some(files) = &files {
+        watch = watch.tls(files);
+    }
+    if let Some(tokens) = tokens {
+        tracing::info!(names = tokens.names(), "peers of these many names may prove themselves by a token");
+        watch = watch.tokens(&tokens);
+        builder = builder.tokens(tokens);
+    }
+    let watch = Arc::new(watch);
     builder = with_policy(builder, &options);
     for listener in listeners {
         builder = builder.listener(trace::watched(listener));
     }
-    let hub = builder.start().map_err(Fatal::runtime)?;
+    let hub = builder.start().map_err(Fatal::input)?;
+    keep_watch(&watch, options.security.reload_interval);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
     let _status = match options.http {
         Some(address) => {
-            let status = Arc::new(HubStatus::new(hub.clone()));
+            let status = Arc::new(HubStatus::new(hub.clone(), watch));
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
         None => None,
@@ -67,13 +84,15 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
         tracing::info!(callers, "only these peers may make calls");
         return builder.policy(OnlyCallers::new(options.callers.iter().cloned()));
     }
-    if options.security.tls_cert.is_some() {
-        tracing::info!(
-            "peers that offer services may make no calls; --callers names those that may, which is safer"
-        );
-        return builder.policy(NodesCallNobody);
+    if !options.allow.is_empty() {
+        let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        tracing::info!(rules, "only these calls may pass");
+        return builder.policy(Rules::new(options.allow.iter().cloned()));
     }
-    builder
+    tracing::info!(
+        "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
+    );
+    builder.policy(NodesCallNobody)
 }
 
 async fn tell_presence(hub: Hub) {

@@ -1,6 +1,14 @@
-//! How the ends of a link know each other: by certificates, by the unix socket, or, if asked for by name, not at all.
+//! How the ends of a link know each other: by certificates, by tokens, by the unix socket, or, if asked for by name, not at all.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use edge_transport::reload::FileWatch;
+use edge_transport::tls::{ClientAuth, ClientFiles, ServerFiles, TlsPaths};
+use edge_transport::token::{TokenFile, TokenSource};
+
+use crate::process::Fatal;
+use crate::values::TimeSpan;
 
 /// The client's side: the agent and the proxy.
 #[derive(Debug, Clone, clap::Args)]
@@ -15,12 +23,55 @@ pub struct ClientSecurity {
     pub tls_key: Option<PathBuf>,
 
     /// PEM file with the authorities that the hub's certificate must come from
-    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
+
+    /// File with nothing but a token that proves this peer's name to the hub, instead of --tls-cert. Read again for each
+    /// connection
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_cert", "tls_key"])]
+    pub token_file: Option<PathBuf>,
+
+    /// How often the --tls files are looked at for changes (ms, s, m, h); new connections use the new ones
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub reload_interval: TimeSpan,
 
     /// Use ws:// and quic:// without verifying the hub and without proving who this is: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
     pub insecure: bool,
+}
+
+impl ClientSecurity {
+    /// The certificate and the authorities that the options name, if they name any.
+    ///
+    /// # Errors
+    /// If the files cannot be used, or one of them is not enough.
+    pub fn files(&self) -> Result<Option<ClientFiles>, Fatal> {
+        let Some(authorities) = &self.tls_ca else { return Ok(None) };
+        let mut paths = TlsPaths::new().with_authorities(authorities);
+        match (&self.tls_cert, &self.tls_key, &self.token_file) {
+            (Some(certificate), Some(key), _) => paths = paths.with_certificate(certificate, key),
+            (_, _, Some(_)) => {}
+            _ => {
+                return Err(Fatal::Input(
+                    "--tls-ca verifies the hub, but nothing proves who this is: give --tls-cert and --tls-key, or \
+                     --token-file"
+                        .to_owned(),
+                ));
+            }
+        }
+        ClientFiles::client(paths).map(Some).map_err(Fatal::input)
+    }
+
+    /// The token that the options name, if they name one.
+    ///
+    /// # Errors
+    /// If the file holds no token now.
+    pub fn token(&self) -> Result<Option<TokenSource>, Fatal> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let source = TokenSource::File(path.clone());
+        source.token().map_err(|error| Fatal::Input(format!("--token-file: {error}")))?;
+        Ok(Some(source))
+    }
 }
 
 /// The hub's side.
@@ -28,18 +79,70 @@ pub struct ClientSecurity {
 #[non_exhaustive]
 pub struct HubSecurity {
     /// PEM file with the hub's certificate chain
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "client_ca"])]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
     /// PEM file with the private key of --tls-cert
-    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "client_ca"])]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// PEM file with the authorities that the peers' certificates must come from
+    /// PEM file with the authorities that the peers' certificates must come from. With --tokens a peer may have a token instead
+    /// of a certificate; with --tokens alone all must have one
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub client_ca: Option<PathBuf>,
+
+    /// File with the tokens of peers: in each line a peer's name, a space and the SHA-256 of its token in hexadecimal (printf %s
+    /// TOKEN | sha256sum). A token is good for the names below its own too
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub tokens: Option<PathBuf>,
+
+    /// How often the --tls files, --client-ca and --tokens are looked at for changes (ms, s, m, h); new connections use the new
+    /// ones
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub reload_interval: TimeSpan,
 
     /// Let anyone who reaches --ws or --quic be whom they claim to be: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "client_ca"])]
     pub insecure: bool,
+}
+
+impl HubSecurity {
+    /// The certificates that the options name, if they name any.
+    ///
+    /// # Errors
+    /// If the files cannot be used, or peers could not prove who they are.
+    pub fn files(&self) -> Result<Option<ServerFiles>, Fatal> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let mut paths = TlsPaths::new().with_certificate(certificate, key);
+        let clients = match (&self.client_ca, &self.tokens) {
+            (Some(_), None) => ClientAuth::Required,
+            (Some(_), Some(_)) => ClientAuth::Optional,
+            (None, Some(_)) => ClientAuth::None,
+            (None, None) => {
+                return Err(Fatal::Input(
+                    "--tls-cert: peers must prove who they are: give --client-ca, --tokens, or both"
+                        .to_owned(),
+                ));
+            }
+        };
+        if let Some(authorities) = &self.client_ca {
+            paths = paths.with_authorities(authorities);
+        }
+        ServerFiles::server(paths, clients).map(Some).map_err(Fatal::input)
+    }
+
+    /// The tokens that the options name, if they name any.
+    ///
+    /// # Errors
+    /// If the file cannot be used.
+    pub fn tokens(&self) -> Result<Option<TokenFile>, Fatal> {
+        self.tokens.as_ref().map(TokenFile::open).transpose().map_err(Fatal::input)
+    }
+}
+
+/// Looks at the files from time to time, until the process ends.
+pub fn keep_watch(watch: &Arc<FileWatch>, every: TimeSpan) {
+    if !watch.is_empty() {
+        tokio::spawn(Arc::clone(watch).run(every.duration()));
+    }
 }

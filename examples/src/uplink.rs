@@ -1,29 +1,30 @@
 //! The agent's and the proxy's way to the hub: who they are there, and how they dial.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use edge_transport::link::{Address, DialOptions, Dialer};
-use edge_transport::tls::{ClientTls, Identity};
+use edge_transport::reload::FileWatch;
+use edge_transport::tls::{ClientFiles, ClientTls};
 use edge_transport::{Epoch, Peer, PeerSettings, PeerState};
 use tokio::sync::watch;
 
 use crate::process::Fatal;
-use crate::security::ClientSecurity;
+use crate::security::{ClientSecurity, keep_watch};
 use crate::state::{StateDirectory, wall_clock_epoch};
 use crate::status::Fact;
 
-/// The certificate that the options name, if they name one.
+/// The certificate and the authorities that the options name, if they name any. From then on the files are looked at for changes.
 ///
 /// # Errors
 /// If the files cannot be used.
-pub fn identity(security: &ClientSecurity) -> Result<Option<Identity>, Fatal> {
-    let (Some(certificate), Some(key), Some(authorities)) =
-        (&security.tls_cert, &security.tls_key, &security.tls_ca)
-    else {
-        return Ok(None);
-    };
-    Identity::from_pem_files(certificate, key, authorities).map(Some).map_err(Fatal::input)
+pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
+    let files = security.files()?;
+    if let Some(files) = &files {
+        keep_watch(&Arc::new(FileWatch::new().tls(files)), security.reload_interval);
+    }
+    Ok(files)
 }
 
 /// What dials the hub's addresses, in order. `option` is the option that named them.
@@ -34,11 +35,14 @@ pub fn dialers(
     option: &str,
     addresses: &[Address],
     security: &ClientSecurity,
-    identity: Option<&Identity>,
+    identity: Option<&ClientFiles>,
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
     let mut options = DialOptions::default().with_insecure(security.insecure);
     if let Some(identity) = identity {
-        options = options.with_tls(ClientTls::new(identity).map_err(Fatal::input)?);
+        options = options.with_tls(ClientTls::from(identity.clone()));
+    }
+    if let Some(token) = security.token()? {
+        options = options.with_token(token);
     }
     if security.insecure {
         tracing::warn!(
@@ -52,7 +56,7 @@ pub fn dialers(
             let needed = if text.starts_with("ws://") {
                 "this link is not encrypted: use wss:// or quic:// with certificates, or, for tests, give --insecure"
             } else {
-                "the hub is to be verified: give --tls-cert, --tls-key and --tls-ca, or, for tests, --insecure"
+                "the hub is to be verified: give --tls-ca with --tls-cert and --tls-key or with --token-file, or, for tests, --insecure"
             };
             let proven = text.starts_with("unix://") || security.insecure || (identity.is_some() && !text.starts_with("ws://"));
             if !proven {

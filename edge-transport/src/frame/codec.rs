@@ -13,6 +13,7 @@ use super::{
 };
 use crate::generated::session as pb;
 use crate::name::{Epoch, InvalidName, PeerId, ServiceName};
+use crate::token::{InvalidToken, Token};
 
 /// Why bytes are no frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +55,12 @@ pub enum DecodeError {
         field: &'static str,
         /// What is wrong.
         cause: InvalidName,
+    },
+    /// The token of a hello cannot be one. What it is is not told.
+    #[error("field hello.token: {cause}")]
+    Token {
+        /// What is wrong.
+        cause: InvalidToken,
     },
     /// A frame of a call without the call's number, or one of the link with it.
     #[error("field call is {found}, which does not fit the kind of frame")]
@@ -171,6 +178,10 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
             .filter(|feature| feature.len() <= 64)
             .take(MAX_FEATURES)
             .collect(),
+        token: match hello.token.as_str() {
+            "" => None,
+            token => Some(Token::new(token).map_err(|cause| DecodeError::Token { cause })?),
+        },
     })
 }
 
@@ -328,5 +339,6 @@ fn encode_hello(hello: &Hello) -> pb::Hello {
         features: hello.features.clone(),
         max_frame: u32::try_from(hello.max_frame).unwrap_or(u32::MAX),
         services: hello.services.iter().map(|service| service.as_str().to_owned()).collect(),
+        token: hello.token.as_ref().map_or_else(String::new, |token| token.secret().to_owned()),
     }
 }

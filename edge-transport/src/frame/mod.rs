@@ -18,6 +18,7 @@ pub use failure::{Failure, Reason};
 pub use wire::{Lane, WireFrame};
 
 use crate::name::{Epoch, PeerId, ServiceName};
+use crate::token::Token;
 
 /// The protocol version that this crate speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -229,6 +230,8 @@ pub struct Hello {
     pub services: Vec<ServiceName>,
     /// Optional abilities of the sender.
     pub features: Vec<String>,
+    /// By what the sender proves its name where the link does not. A link puts it in, a hub takes it out.
+    pub token: Option<Token>,
 }
 
 impl Hello {
@@ -243,6 +246,7 @@ impl Hello {
             max_frame: DEFAULT_MAX_FRAME,
             services: Vec::new(),
             features: Vec::new(),
+            token: None,
         }
     }
 }

@@ -75,6 +75,10 @@ pub struct Hello {
     /// Services that the sender answers.
     #[prost(string, repeated, tag = "8")]
     pub services: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// A secret by which the sender proves its name where the link does not: 16 to 8192 visible ASCII characters. Sent to a hub
+    /// only, on links that hide it from others. Empty: none.
+    #[prost(string, tag = "9")]
+    pub token: ::prost::alloc::string::String,
 }
 /// Opens a call. The body is the request; `metadata` belongs to the service and is opaque here.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -36,6 +36,7 @@ impl HubStats {
         for (cause, count) in [
             ("unauthenticated", self.unauthenticated),
             ("fenced", self.fenced),
+            ("busy", self.turned_away),
             ("handshake", self.failed_handshakes),
         ] {
             metrics::counter!("edge_transport_hub_refused_links_total", "cause" => cause).absolute(count);

@@ -7,6 +7,7 @@ mod core;
 mod driver;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod names;
 mod outbox;
 mod policy;
 mod settings;
@@ -15,6 +16,8 @@ mod stats;
 pub use self::core::{Core, SessionKey};
 #[cfg(feature = "runtime")]
 pub use driver::{Hub, HubBuilder, HubError};
-pub use policy::{AllowAll, NodesCallNobody, OnlyCallers, Policy, Requester};
+#[cfg(all(feature = "tls", feature = "runtime"))]
+pub(crate) use names::covered_by;
+pub use policy::{AllowAll, InvalidRule, NodesCallNobody, OnlyCallers, Policy, Requester, Rule, Rules};
 pub use settings::HubSettings;
 pub use stats::{HubStats, PeerInfo, Presence};

@@ -1,8 +1,15 @@
 //! Who may call whom.
+//!
+//! A hub asks its [`Policy`] once for each call. Without another it keeps to [`NodesCallNobody`]: proxies may call nodes, and
+//! nodes may call nobody. That a peer is a node it says itself, by offering services; where nodes are not trusted, say by name
+//! who may call, with [`OnlyCallers`] or, with targets, [`Rules`]. Names are what the hub has authenticated.
 
 use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
 
-use crate::name::{PeerId, ServiceName};
+use super::names::covered_by;
+use crate::name::{InvalidName, PeerId, ServiceName};
 
 /// Who asks for a call.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +38,7 @@ impl Policy for AllowAll {
     }
 }
 
-/// A peer that offers services is a node, and nodes call nobody. Keeps nodes apart that behave; since a peer says itself what it
+/// A peer that offers services is a node, and nodes call nobody; whoever offers none may call. The default of a hub. Keeps nodes apart that behave; since a peer says itself what it
 /// offers, a node that was taken over can leave that out: where this matters, name the callers with [`OnlyCallers`].
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
@@ -58,9 +65,118 @@ impl OnlyCallers {
 
 impl Policy for OnlyCallers {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        let name = requester.peer.as_str();
-        let mut above = name.match_indices('/').map(|(end, _)| &name[..end]);
-        self.names.contains(name) || (!name.contains(':') && above.any(|above| self.names.contains(above)))
+        covered_by(requester.peer).any(|above| self.names.contains(above))
+    }
+}
+
+/// Which names a rule is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Names {
+    /// `*`: every one.
+    All,
+    /// `edge-*`: those that begin so.
+    Beginning(PeerId),
+    /// `proxy`: this one, and what lies below it.
+    Below(PeerId),
+}
+
+impl Names {
+    fn hold(&self, name: &PeerId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Beginning(start) => name.as_str().starts_with(start.as_str()),
+            Self::Below(above) => covered_by(name).any(|covering| covering == above.as_str()),
+        }
+    }
+}
+
+impl FromStr for Names {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        match text.strip_suffix('*') {
+            Some("") => Ok(Self::All),
+            Some(start) => PeerId::new(start).map(Self::Beginning),
+            None => PeerId::new(text).map(Self::Below),
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::Beginning(start) => write!(f, "{start}*"),
+            Self::Below(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Why a text is no [`Rule`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRule {
+    /// It has no two sides.
+    #[error("{found:?} has no `=`; expected FROM=TO, for example csi-proxy=edge-*")]
+    NoSides {
+        /// The text, cut to 100 characters.
+        found: String,
+    },
+    /// A side holds no names.
+    #[error("{side} {found:?}: {cause}; expected a name, a name's beginning with a `*` behind it, or `*`")]
+    Names {
+        /// Which side.
+        side: &'static str,
+        /// The side, cut to 100 characters.
+        found: String,
+        /// What is wrong with it.
+        cause: InvalidName,
+    },
+}
+
+/// Some peers may call some others. Written as `FROM=TO`, where each side is a name, which stands for what lies below it as
+/// well (`csi-proxy` for `csi-proxy/replica-2`); the beginning of names with a `*` behind it (`edge-*`); or `*`, everyone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    from: Names,
+    to: Names,
+}
+
+impl FromStr for Rule {
+    type Err = InvalidRule;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
+        let shown = |text: &str| text.chars().take(100).collect::<String>();
+        let (from, to) = text.split_once('=').ok_or_else(|| InvalidRule::NoSides { found: shown(text) })?;
+        let names = |side, text: &str| {
+            text.parse().map_err(|cause| InvalidRule::Names { side, found: shown(text), cause })
+        };
+        Ok(Self { from: names("FROM", from)?, to: names("TO", to)? })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.from, self.to)
+    }
+}
+
+/// A call may pass if one of these rules lets it. Without a rule nobody may call.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+impl Rules {
+    /// Takes the rules; they are tried one after the other for each call.
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
+        Self { rules: rules.into_iter().collect() }
+    }
+}
+
+impl Policy for Rules {
+    fn may_call(&self, requester: &Requester<'_>, target: &PeerId, _: &ServiceName) -> bool {
+        self.rules.iter().any(|rule| rule.from.hold(requester.peer) && rule.to.hold(target))
     }
 }
 
@@ -95,6 +211,50 @@ mod tests {
             ("spiffe://edge/a/b", false),
         ] {
             assert_eq!(may(&callers, peer, &[]), expected, "{peer}");
+        }
+    }
+
+    #[test]
+    fn a_rule_names_both_sides() {
+        let rules = ["csi-proxy=edge-*", "operator=*", "*=status", "spiffe://edge/a=edge-1"];
+        let rules = Rules::new(rules.map(|rule| rule.parse().unwrap()));
+        for (from, to, expected) in [
+            ("csi-proxy", "edge-1", true),
+            ("csi-proxy/replica-2", "edge-17", true),
+            ("csi-proxy", "edge", false),
+            ("csi-proxy", "other", false),
+            ("csi-proxy2", "edge-1", false),
+            ("operator", "other", true),
+            ("edge-1", "edge-2", false),
+            ("edge-1", "status", true),
+            ("edge-1", "status/a", true),
+            ("edge-1", "csi-proxy", false),
+            ("spiffe://edge/a", "edge-1", true),
+            ("spiffe://edge/a/b", "edge-1", false),
+        ] {
+            let (from, to) = (PeerId::new(from).unwrap(), PeerId::new(to).unwrap());
+            let requester = Requester { peer: &from, services: &[] };
+            let may = rules.may_call(&requester, &to, &ServiceName::new("csi").unwrap());
+            assert_eq!(may, expected, "{from} {to}");
+        }
+        assert!(!may(&Rules::default(), "proxy", &[]), "without a rule nobody");
+    }
+
+    #[test]
+    fn a_rule_is_written_as_it_was_read_and_a_bad_one_says_what_is_expected() {
+        for text in ["csi-proxy=edge-*", "*=*", "a/b=c"] {
+            assert_eq!(text.parse::<Rule>().unwrap().to_string(), text);
+        }
+        for (text, expected) in [
+            ("csi-proxy", "expected FROM=TO"),
+            ("=edge-1", "FROM \"\": peer id is empty"),
+            ("a=", "TO \"\": peer id is empty"),
+            ("a*b=c", "FROM \"a*b\": peer id holds '*'"),
+            ("a=b=c", "TO \"b=c\": peer id holds '='"),
+            ("a b=c", "expected a name"),
+        ] {
+            let error = text.parse::<Rule>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

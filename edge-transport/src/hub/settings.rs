@@ -18,8 +18,12 @@ pub struct HubSettings {
     pub queue_bytes: usize,
     /// Most bytes that wait for all peers together. Default 256 MiB. One peer may hold at most as much as is left for the others.
     pub total_queue_bytes: usize,
-    /// Most links of each listener whose handshake or hello is not done. Default 256; further ones wait to be accepted.
+    /// Most links of each listener whose handshake, hello and authentication are under way. Default 256; further ones wait.
     pub max_handshakes: usize,
+    /// Most links of each listener that wait for their handshake, in the order in which they came. Default 1024: at a thousand
+    /// handshakes a second the last of them is served before it gives up. Further ones are turned away at once, which costs the
+    /// hub next to nothing, and come back after a wait that each peer draws for itself.
+    pub max_waiting_handshakes: usize,
 }
 
 impl Default for HubSettings {
@@ -32,6 +36,7 @@ impl Default for HubSettings {
             queue_bytes: 32 * 1024 * 1024,
             total_queue_bytes: 256 * 1024 * 1024,
             max_handshakes: 256,
+            max_waiting_handshakes: 1024,
         }
     }
 }

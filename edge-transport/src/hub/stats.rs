@@ -77,6 +77,8 @@ pub struct HubStats {
     pub unauthenticated: u64,
     /// Links refused or closed because another life of the peer is newer.
     pub fenced: u64,
+    /// Links turned away because too many were coming in at once.
+    pub turned_away: u64,
     /// Links that ended before their peer was admitted, for any reason.
     pub failed_handshakes: u64,
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use super::{Dialer, Limits, LinkError};
 #[cfg(feature = "tls")]
 use crate::tls::ClientTls;
+use crate::token::{TokenDialer, TokenSource};
 
 /// Port of QUIC links unless the address names another.
 const QUIC_PORT: u16 = 10_001;
@@ -45,6 +46,8 @@ pub struct DialOptions {
     /// Expect this name in the server's certificate instead of the host.
     #[cfg(feature = "tls")]
     pub server_name: Option<String>,
+    /// Prove the own name by a token: only on links that hide it, unless `insecure` is chosen.
+    pub token: Option<TokenSource>,
 }
 
 impl DialOptions {
@@ -60,6 +63,14 @@ impl DialOptions {
     #[must_use]
     pub fn with_tls(mut self, tls: ClientTls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Proves the own name by a token, on links that hide it from others and to a hub that is verified, unless `insecure` is
+    /// chosen (see [`TokenDialer`]).
+    #[must_use]
+    pub fn with_token(mut self, token: TokenSource) -> Self {
+        self.token = Some(token);
         self
     }
 
@@ -97,6 +108,15 @@ impl Address {
     /// # Errors
     /// If TLS is needed and the options have none, or this build lacks the kind of link.
     pub fn dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
+        let dialer = self.plain_dialer(options)?;
+        let Some(token) = &options.token else { return Ok(dialer) };
+        let dialer = TokenDialer::new(dialer, token.clone());
+        #[cfg(feature = "tls")]
+        let dialer = if options.insecure { dialer.insecure() } else { dialer };
+        Ok(Box::new(dialer))
+    }
+
+    fn plain_dialer(&self, options: &DialOptions) -> Result<Box<dyn Dialer>, LinkError> {
         match &self.0 {
             #[cfg(feature = "uds")]
             Kind::Unix(path) => Ok(Box::new(super::uds::UdsDialer::new(path, options.limits.clone())?)),

@@ -39,8 +39,10 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 
+use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
 pub use crate::frame::{Lane, WireFrame};
 use crate::name::PeerId;
+use crate::token::Token;
 
 /// What the other end of a link has proven of itself before the first frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +157,8 @@ pub struct Link {
     kind: LinkKind,
     remote: String,
     credentials: Credentials,
+    /// What the hello is still to carry.
+    token: Option<Token>,
 }
 
 impl Link {
@@ -165,7 +169,14 @@ impl Link {
         remote: impl Into<String>,
         credentials: Credentials,
     ) -> Self {
-        Self { io: Box::new(io), kind, remote: remote.into(), credentials }
+        Self { io: Box::new(io), kind, remote: remote.into(), credentials, token: None }
+    }
+
+    /// Puts a token into the hello, if that is the first frame to go out. For dialling ends; see [`crate::token`].
+    #[must_use]
+    pub fn with_token(mut self, token: Token) -> Self {
+        self.token = Some(token);
+        self
     }
 
     /// Kind of the link.
@@ -213,6 +224,10 @@ impl Sink<WireFrame> for Link {
     }
 
     fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        let frame = match self.token.take() {
+            None => frame,
+            Some(token) => introducing(frame, token),
+        };
         Pin::new(&mut *self.io).start_send(frame)
     }
 
@@ -222,6 +237,17 @@ impl Sink<WireFrame> for Link {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         Pin::new(&mut *self.io).poll_close(cx)
+    }
+}
+
+/// The same frame, and if it is a hello then with the token.
+fn introducing(frame: WireFrame, token: Token) -> WireFrame {
+    match decode(frame.head.clone(), MAX_HEADER * 2) {
+        Ok(Frame { kind: Kind::Hello(mut hello), .. }) => {
+            hello.token = Some(token);
+            encode(Frame::hop(Kind::Hello(hello)), frame.lane)
+        }
+        _ => frame,
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 
 use super::insecure::AnyServer;
-use super::{Identity, TlsError, provider};
+use super::{Identity, TlsError, TlsFiles, provider};
 
 /// The TLS configuration of a dialling end that verifies the server and shows the identity's certificate.
 ///
@@ -14,7 +15,7 @@ use super::{Identity, TlsError, provider};
 /// If the identity has no authorities to verify the server with.
 pub fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, TlsError> {
     let builder = builder()?.with_root_certificates(identity.roots("the server")?);
-    Ok(Arc::new(builder.with_client_cert_resolver(identity.resolver())))
+    Ok(Arc::new(with_identity(builder, Some(identity))))
 }
 
 fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, TlsError> {
@@ -23,11 +24,28 @@ fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, TlsError> {
         .map_err(|error| TlsError::Config(error.to_string()))
 }
 
-/// What a dialler does about TLS: a configuration, and whether the server's certificate means anything under it.
+fn with_identity(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: Option<&Identity>,
+) -> ClientConfig {
+    match identity.and_then(Identity::resolver) {
+        Some(resolver) => builder.with_client_cert_resolver(resolver),
+        None => builder.with_no_client_auth(),
+    }
+}
+
+/// What a dialler does about TLS: a configuration, which stays or follows files, and whether the server's certificate means
+/// anything under it.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
-    config: Arc<ClientConfig>,
+    source: Source,
     verifies: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed(Arc<ClientConfig>),
+    Files(TlsFiles<ClientConfig>),
 }
 
 impl ClientTls {
@@ -36,7 +54,7 @@ impl ClientTls {
     /// # Errors
     /// If the identity has no authorities to verify the server with.
     pub fn new(identity: &Identity) -> Result<Self, TlsError> {
-        Ok(Self { config: client_config(identity)?, verifies: true })
+        Ok(client_config(identity)?.into())
     }
 
     /// Encrypts, but talks to whoever answers: for trials on one host only. Links have [`Credentials::None`] then. A given
@@ -49,17 +67,16 @@ impl ClientTls {
     pub fn insecure(identity: Option<&Identity>) -> Result<Self, TlsError> {
         let builder =
             builder()?.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider())));
-        let config = match identity {
-            Some(identity) => builder.with_client_cert_resolver(identity.resolver()),
-            None => builder.with_no_client_auth(),
-        };
-        Ok(Self { config: Arc::new(config), verifies: false })
+        Ok(Self { source: Source::Fixed(Arc::new(with_identity(builder, identity))), verifies: false })
     }
 
-    /// The configuration.
+    /// The configuration for the next attempt.
     #[must_use]
-    pub const fn config(&self) -> &Arc<ClientConfig> {
-        &self.config
+    pub fn config(&self) -> Arc<ClientConfig> {
+        match &self.source {
+            Source::Fixed(config) => Arc::clone(config),
+            Source::Files(files) => files.config(),
+        }
     }
 
     /// Whether the server is verified.
@@ -72,6 +89,13 @@ impl ClientTls {
 /// Takes a configuration of one's own, which must verify the server: its certificate's names become the link's credentials.
 impl From<Arc<ClientConfig>> for ClientTls {
     fn from(config: Arc<ClientConfig>) -> Self {
-        Self { config, verifies: true }
+        Self { source: Source::Fixed(config), verifies: true }
+    }
+}
+
+/// Follows the files: verifies the server, and shows the certificate if there is one.
+impl From<TlsFiles<ClientConfig>> for ClientTls {
+    fn from(files: TlsFiles<ClientConfig>) -> Self {
+        Self { source: Source::Files(files), verifies: true }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::reload::{MAX_FILE, ReadError};
+
 /// Certificates or a key cannot be used. `from` says where they came from: the file, or which argument.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,6 +76,9 @@ pub enum TlsError {
         /// Seconds since it expired.
         ago_seconds: u64,
     },
+    /// An accepting end has no certificate to show.
+    #[error("no certificate was given for the accepting end: give its certificate chain and the private key")]
+    NoIdentity,
     /// There is nothing to verify the other end with.
     #[error("no certificate authority was given to verify {whom} with: give its CA certificate")]
     NoRoots {
@@ -83,4 +88,16 @@ pub enum TlsError {
     /// The TLS library refuses the configuration.
     #[error("TLS configuration: {0}")]
     Config(String),
+}
+
+impl From<ReadError> for TlsError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io { what, path, source } => Self::Read { what, path, source },
+            ReadError::TooLarge { what, path } => {
+                let cause = format!("it has more than {MAX_FILE} bytes");
+                Self::Read { what, path, source: std::io::Error::other(cause) }
+            }
+        }
+    }
 }

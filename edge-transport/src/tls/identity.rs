@@ -19,9 +19,16 @@ use crate::name::PeerId;
 /// Who this end is, and whom it believes. Cheap to clone.
 #[derive(Clone)]
 pub struct Identity {
-    pair: Arc<CertifiedKey>,
+    pair: Option<Arc<CertifiedKey>>,
     roots: Arc<RootCertStore>,
     expires: Option<SystemTime>,
+    authorities_expire: Option<SystemTime>,
+}
+
+/// PEM text, and where it came from.
+pub(super) struct Pem<'a> {
+    pub(super) text: &'a [u8],
+    pub(super) from: &'a str,
 }
 
 impl Identity {
@@ -34,15 +41,10 @@ impl Identity {
         key: impl AsRef<Path>,
         authorities: impl AsRef<Path>,
     ) -> Result<Self, TlsError> {
-        let read = |what, path: &Path| {
-            let text =
-                fs::read(path).map_err(|source| TlsError::Read { what, path: path.to_owned(), source })?;
-            Ok((text, path.display().to_string()))
-        };
         let chain = read("certificate chain", chain.as_ref())?;
         let key = read("private key", key.as_ref())?;
         let authorities = read("CA certificates", authorities.as_ref())?;
-        Self::assemble(chain, key, Some(authorities))
+        Self::assemble(Some((chain.pem(), key.pem())), Some(authorities.pem()))
     }
 
     /// Takes PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end.
@@ -50,9 +52,10 @@ impl Identity {
     /// # Errors
     /// [`TlsError`], which names the argument and what to do.
     pub fn from_pem(chain: &[u8], key: &[u8], authorities: &[u8]) -> Result<Self, TlsError> {
-        let named = |text: &[u8], name: &str| (text.to_vec(), name.to_owned());
-        let authorities = named(authorities, "the given CA certificates");
-        Self::assemble(named(chain, "the given chain"), named(key, "the given key"), Some(authorities))
+        let chain = Pem { text: chain, from: "the given chain" };
+        let key = Pem { text: key, from: "the given key" };
+        let authorities = Pem { text: authorities, from: "the given CA certificates" };
+        Self::assemble(Some((chain, key)), Some(authorities))
     }
 
     /// Reads PEM files of an end that verifies nobody: a server that asks for no client certificate.
@@ -60,27 +63,58 @@ impl Identity {
     /// # Errors
     /// [`TlsError`], which names the file and what to do.
     pub fn without_authorities(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Self, TlsError> {
-        let read = |what, path: &Path| {
-            let text =
-                fs::read(path).map_err(|source| TlsError::Read { what, path: path.to_owned(), source })?;
-            Ok((text, path.display().to_string()))
-        };
-        Self::assemble(read("certificate chain", chain.as_ref())?, read("private key", key.as_ref())?, None)
+        let (chain, key) = (read("certificate chain", chain.as_ref())?, read("private key", key.as_ref())?);
+        Self::assemble(Some((chain.pem(), key.pem())), None)
     }
 
-    fn assemble(
-        (chain, chain_from): (Vec<u8>, String),
-        (key, key_from): (Vec<u8>, String),
-        authorities: Option<(Vec<u8>, String)>,
+    /// Takes the PEM text of the authorities of the other end, and no certificate: an end that dials and proves its name by a
+    /// [token](crate::token), or not at all.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the argument and what to do.
+    pub fn without_certificate(authorities: &[u8]) -> Result<Self, TlsError> {
+        Self::assemble(None, Some(Pem { text: authorities, from: "the given CA certificates" }))
+    }
+
+    pub(super) fn assemble(
+        pair: Option<(Pem<'_>, Pem<'_>)>,
+        authorities: Option<Pem<'_>>,
     ) -> Result<Self, TlsError> {
-        let chain = certificates(&chain, &chain_from)?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| match error {
+        let mut identity = Self {
+            pair: None,
+            roots: Arc::new(RootCertStore::empty()),
+            expires: None,
+            authorities_expire: None,
+        };
+        if let Some(authorities) = authorities {
+            let found = certificates(&authorities)?;
+            // Of several the last to end counts: the others may be there for the certificates of yesterday.
+            identity.authorities_expire = found.iter().filter_map(end_of).max();
+            let mut roots = RootCertStore::empty();
+            for authority in found {
+                roots.add(authority).map_err(|error| TlsError::BadCertificate {
+                    from: authorities.from.to_owned(),
+                    cause: error.to_string(),
+                })?;
+            }
+            identity.roots = Arc::new(roots);
+        }
+        if let Some((chain, key)) = pair {
+            identity.take_pair(&chain, &key)?;
+        }
+        Ok(identity)
+    }
+
+    fn take_pair(&mut self, chain: &Pem<'_>, key: &Pem<'_>) -> Result<(), TlsError> {
+        let (chain_from, key_from) = (chain.from.to_owned(), key.from.to_owned());
+        let found = certificates(chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key.text).map_err(|error| match error {
             pem::Error::NoItemsFound => TlsError::NoPrivateKey { from: key_from.clone() },
             error => TlsError::Pem { from: key_from.clone(), cause: error.to_string() },
         })?;
-        let expires = chain.first().and_then(|own| Body::read(own)).and_then(|body| body.not_after());
-        let expires = expires.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-        let pair = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        // The chain is as good as the first of it to end.
+        self.expires = found.iter().filter_map(end_of).min();
+        let pair = CertifiedKey::from_der(found, key, &provider()).map_err(|error| match error {
             Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 TlsError::KeyMismatch { key: key_from.clone(), certificate: chain_from.clone() }
             }
@@ -89,33 +123,36 @@ impl Identity {
             }
             error => TlsError::BadPrivateKey { from: key_from, cause: error.to_string() },
         })?;
-        let mut roots = RootCertStore::empty();
-        if let Some((authorities, from)) = authorities {
-            for authority in certificates(&authorities, &from)? {
-                roots.add(authority).map_err(|error| TlsError::BadCertificate {
-                    from: from.clone(),
-                    cause: error.to_string(),
-                })?;
-            }
-        }
-        let identity = Self { pair: Arc::new(pair), roots: Arc::new(roots), expires };
+        self.pair = Some(Arc::new(pair));
         // A certificate of the future is let pass: hosts without a battery start with a clock that is behind.
-        match identity.expires.map(|end| SystemTime::now().duration_since(end)) {
+        match self.expires.map(|end| SystemTime::now().duration_since(end)) {
             Some(Ok(ago)) => Err(TlsError::Expired { from: chain_from, ago_seconds: ago.as_secs() }),
-            _ => Ok(identity),
+            _ => Ok(()),
         }
     }
 
-    /// The names in the own certificate, as the other end will read them.
+    /// The names in the own certificate, as the other end will read them; none without a certificate.
     #[must_use]
     pub fn names(&self) -> Vec<PeerId> {
-        self.pair.cert.first().map(peer_names).unwrap_or_default()
+        self.pair.as_ref().and_then(|pair| pair.cert.first()).map(peer_names).unwrap_or_default()
     }
 
-    /// When the own certificate ends.
+    /// Whether there is a certificate to show.
+    #[must_use]
+    pub const fn has_certificate(&self) -> bool {
+        self.pair.is_some()
+    }
+
+    /// When the own certificate, or the first of its chain, ends.
     #[must_use]
     pub const fn expires(&self) -> Option<SystemTime> {
         self.expires
+    }
+
+    /// When the last of the authorities ends.
+    #[must_use]
+    pub const fn authorities_expire(&self) -> Option<SystemTime> {
+        self.authorities_expire
     }
 
     pub(super) fn roots(&self, whom: &'static str) -> Result<Arc<RootCertStore>, TlsError> {
@@ -125,9 +162,33 @@ impl Identity {
         Ok(Arc::clone(&self.roots))
     }
 
-    pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
-        Arc::new(SingleCertAndKey::from(CertifiedKey::clone(&self.pair)))
+    /// Shows the certificate, if there is one.
+    pub(super) fn resolver(&self) -> Option<Arc<SingleCertAndKey>> {
+        self.pair.as_ref().map(|pair| Arc::new(SingleCertAndKey::from(CertifiedKey::clone(pair))))
     }
+}
+
+/// A file's content, and its name.
+struct Read {
+    text: Vec<u8>,
+    from: String,
+}
+
+impl Read {
+    fn pem(&self) -> Pem<'_> {
+        Pem { text: &self.text, from: &self.from }
+    }
+}
+
+fn read(what: &'static str, path: &Path) -> Result<Read, TlsError> {
+    let text = fs::read(path).map_err(|source| TlsError::Read { what, path: path.to_owned(), source })?;
+    Ok(Read { text, from: path.display().to_string() })
+}
+
+/// When a certificate ends, if that can be read.
+fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let seconds = Body::read(certificate)?.not_after()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 impl fmt::Debug for Identity {
@@ -141,12 +202,12 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn certificates(text: &[u8], from: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_slice_iter(text)
+fn certificates(pem: &Pem<'_>) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_slice_iter(pem.text)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| TlsError::Pem { from: from.to_owned(), cause: error.to_string() })?;
+        .map_err(|error| TlsError::Pem { from: pem.from.to_owned(), cause: error.to_string() })?;
     if found.is_empty() {
-        return Err(TlsError::NoCertificate { from: from.to_owned() });
+        return Err(TlsError::NoCertificate { from: pem.from.to_owned() });
     }
     Ok(found)
 }

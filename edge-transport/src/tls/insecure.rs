@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{DigitallySignedStruct, Error, ServerConfig, SignatureScheme};
+use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 
-use super::{TlsError, provider, server};
+use super::{ServerTls, TlsError, provider, server};
 
 /// Believes any server. Its signature is checked, so that the channel ends where the certificate's key is, wherever that is.
 #[derive(Debug)]
@@ -54,10 +54,10 @@ impl ServerCertVerifier for AnyServer {
 ///
 /// # Errors
 /// If the system has no randomness, or the TLS library refuses the configuration.
-pub fn insecure_server_config() -> Result<Arc<ServerConfig>, TlsError> {
+pub fn insecure_server_config() -> Result<ServerTls, TlsError> {
     let certificate = self_signed().map_err(|error| TlsError::Config(error.to_string()))?;
     let resolver = Arc::new(SingleCertAndKey::from(certificate));
-    Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)))
+    Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)).into())
 }
 
 /// PKCS#8 around the 32 bytes of an Ed25519 seed (RFC 8410 section 7).

@@ -6,7 +6,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 
-use super::{Identity, TlsError, provider};
+use super::{Identity, TlsError, TlsFiles, provider};
 
 /// Whether those who dial must show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +20,51 @@ pub enum ClientAuth {
     None,
 }
 
+/// What an accepting end does about TLS: a configuration, which stays or follows files. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ServerTls(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed(Arc<ServerConfig>),
+    Files(TlsFiles<ServerConfig>),
+}
+
+impl ServerTls {
+    /// The configuration for the next handshake.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        match &self.0 {
+            Source::Fixed(config) => Arc::clone(config),
+            Source::Files(files) => files.config(),
+        }
+    }
+}
+
+/// Takes a configuration of one's own.
+impl From<Arc<ServerConfig>> for ServerTls {
+    fn from(config: Arc<ServerConfig>) -> Self {
+        Self(Source::Fixed(config))
+    }
+}
+
+/// Follows the files.
+impl From<TlsFiles<ServerConfig>> for ServerTls {
+    fn from(files: TlsFiles<ServerConfig>) -> Self {
+        Self(Source::Files(files))
+    }
+}
+
 /// The TLS configuration of an accepting end.
 ///
 /// # Errors
-/// If those who dial are to be verified and the identity has no authorities.
-pub fn server_config(identity: &Identity, clients: ClientAuth) -> Result<Arc<ServerConfig>, TlsError> {
+/// If the identity has no certificate, or those who dial are to be verified and it has no authorities.
+pub fn server_config(identity: &Identity, clients: ClientAuth) -> Result<ServerTls, TlsError> {
+    configuration(identity, clients).map(ServerTls::from)
+}
+
+pub(super) fn configuration(identity: &Identity, clients: ClientAuth) -> Result<Arc<ServerConfig>, TlsError> {
+    let resolver = identity.resolver().ok_or(TlsError::NoIdentity)?;
     let builder = builder()?;
     let builder = match clients {
         ClientAuth::None => builder.with_no_client_auth(),
@@ -39,7 +79,10 @@ pub fn server_config(identity: &Identity, clients: ClientAuth) -> Result<Arc<Ser
             builder.with_client_cert_verifier(verifier)
         }
     };
-    Ok(Arc::new(builder.with_cert_resolver(identity.resolver())))
+    let mut config = builder.with_cert_resolver(resolver);
+    // A client that comes back with a ticket shows no certificate: it would outlive its own, and its authority.
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
 }
 
 pub(super) fn builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, TlsError> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer, MemoryListener};
 use edge_transport::{
     Hub, IncomingRequest, Peer, PeerId, PeerSettings, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
@@ -88,7 +89,8 @@ pub(crate) fn net_with(
     change: impl FnOnce(edge_transport::hub::HubBuilder) -> edge_transport::hub::HubBuilder,
 ) -> Net {
     let (listener, dialer) = listen();
-    let hub = change(Hub::builder().listener(Box::new(listener)).allow_unauthenticated()).start().unwrap();
+    let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().policy(AllowAll);
+    let hub = change(builder).start().unwrap();
     Net { hub, dialer }
 }
 

@@ -3,20 +3,22 @@
 use std::fs;
 
 use csi_proto::DriverName;
-use edge_transport::tls::Identity;
+use edge_transport::tls::{ClientFiles, Identity};
 use edge_transport::{Epoch, PeerId};
 
 use crate::process::Fatal;
 
 /// A name that no other process has: two proxies of one name would fence each other, each taking the other for its own
-/// earlier life. With a certificate it begins with the certificate's name, below which the hub allows any.
+/// earlier life. With a certificate it begins with the certificate's name, below which the hub allows any; without one, with a
+/// token for instance, it begins with `proxy/` and the driver's name.
 pub(super) fn of_this_process(
     driver: &DriverName,
-    identity: Option<&Identity>,
+    files: Option<&ClientFiles>,
     epoch: Epoch,
 ) -> Result<PeerId, Fatal> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let process = process_name(&host, std::process::id(), epoch);
+    let identity = files.map(ClientFiles::identity).filter(Identity::has_certificate);
     let name = match identity.map(|identity| identity.names().into_iter().next()) {
         None => format!("proxy/{driver}/{process}"),
         Some(Some(certified)) => format!("{certified}/{process}"),

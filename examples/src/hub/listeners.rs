@@ -4,20 +4,21 @@ use std::fs;
 use std::path::Path;
 
 use edge_transport::link::{Limits, Listener, quic, uds, ws};
-use edge_transport::tls;
+use edge_transport::tls::{ServerFiles, ServerTls, insecure_server_config};
 
 use super::options::{DEFAULT_UDS, HubOptions};
 use crate::process::Fatal;
 
 /// Opens every listener that the options ask for.
-pub(super) async fn open(options: &HubOptions) -> Result<Vec<Box<dyn Listener>>, Fatal> {
+pub(super) async fn open(
+    options: &HubOptions,
+    files: Option<&ServerFiles>,
+) -> Result<Vec<Box<dyn Listener>>, Fatal> {
     let limits = Limits::default().with_max_frame(options.max_frame()?);
-    let identity = identity(options)?;
-    let verified = |identity| tls::server_config(identity, tls::ClientAuth::Required).map_err(Fatal::input);
     let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
     if let Some(address) = options.ws {
-        let tls = match (&identity, options.security.insecure) {
-            (Some(identity), _) => Some(verified(identity)?),
+        let tls = match (files, options.security.insecure) {
+            (Some(files), _) => Some(ServerTls::from(files.clone())),
             (None, true) => None,
             (None, false) => return Err(nobody_verified("--ws")),
         };
@@ -25,9 +26,9 @@ pub(super) async fn open(options: &HubOptions) -> Result<Vec<Box<dyn Listener>>,
         listeners.push(Box::new(listener));
     }
     if let Some(address) = options.quic {
-        let tls = match (&identity, options.security.insecure) {
-            (Some(identity), _) => verified(identity)?,
-            (None, true) => tls::insecure_server_config().map_err(Fatal::runtime)?,
+        let tls = match (files, options.security.insecure) {
+            (Some(files), _) => ServerTls::from(files.clone()),
+            (None, true) => insecure_server_config().map_err(Fatal::runtime)?,
             (None, false) => return Err(nobody_verified("--quic")),
         };
         let listener =
@@ -54,18 +55,8 @@ fn unix(options: &HubOptions, limits: Limits) -> Result<uds::UdsListener, uds::B
     uds::bind(path, limits)
 }
 
-fn identity(options: &HubOptions) -> Result<Option<tls::Identity>, Fatal> {
-    let security = &options.security;
-    let (Some(certificate), Some(key), Some(authorities)) =
-        (&security.tls_cert, &security.tls_key, &security.client_ca)
-    else {
-        return Ok(None);
-    };
-    tls::Identity::from_pem_files(certificate, key, authorities).map(Some).map_err(Fatal::input)
-}
-
 fn nobody_verified(option: &str) -> Fatal {
     Fatal::Input(format!(
-        "{option}: peers must prove who they are: give --tls-cert, --tls-key and --client-ca, or, for tests, --insecure"
+        "{option}: peers must prove who they are: give --tls-cert, --tls-key and --client-ca or --tokens, or, for tests, --insecure"
     ))
 }

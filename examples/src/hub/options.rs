@@ -2,8 +2,9 @@
 
 use clap::Parser;
 use csi_proxy::SocketAddress;
-use edge_transport::PeerId;
+use edge_transport::hub::Rule;
 use edge_transport::link::MAX_FRAME_CEILING;
+use edge_transport::{HubSettings, PeerId};
 
 use crate::logging::LogOptions;
 use crate::process::{Fatal, Options};
@@ -16,7 +17,8 @@ pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
 /// Passes CSI calls between proxies in the cloud and agents at the edge.
 ///
 /// Listens on a unix socket always, and on a websocket (--ws) and QUIC (--quic) if asked to. Those two need certificates
-/// (--tls-cert, --tls-key, --client-ca) or, for tests, --insecure.
+/// (--tls-cert, --tls-key, and --client-ca or --tokens) or, for tests, --insecure. All of these files are read again when they
+/// change.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-hub", version)]
 #[non_exhaustive]
@@ -44,9 +46,22 @@ pub struct HubOptions {
     pub security: HubSecurity,
 
     /// Peers that may make calls, by the names in their certificates; may be repeated. All others, nodes for one, can only be
-    /// called. If not given: with certificates, whoever offers no service itself; with --insecure or a unix socket alone, anyone
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// called. If neither this nor --allow is given, whoever offers no service itself may call
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "allow")]
     pub callers: Vec<PeerId>,
+
+    /// Calls that may pass, by the names of who makes them and who gets them; may be repeated, and all others are refused. Each
+    /// side is a name and what lies below it (csi-proxy), the beginning of names (edge-*), or all of them (*)
+    #[arg(long, value_name = "FROM=TO", value_delimiter = ',')]
+    pub allow: Vec<Rule>,
+
+    /// Most connections of each listener whose handshake is under way; further ones wait
+    #[arg(long, value_name = "N", default_value_t = HubSettings::default().max_handshakes)]
+    pub max_handshakes: usize,
+
+    /// Most connections of each listener that wait for their handshake; further ones are told to come back later
+    #[arg(long, value_name = "N", default_value_t = HubSettings::default().max_waiting_handshakes)]
+    pub max_waiting_handshakes: usize,
 
     /// Message bus between hubs, as nats://HOST:PORT; needs a build with the feature `nats`
     #[arg(long, value_name = "URL", value_parser = no_backplane)]

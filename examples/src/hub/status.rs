@@ -1,6 +1,10 @@
 //! What the hub tells over HTTP.
 
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use edge_transport::hub::Hub;
+use edge_transport::reload::FileWatch;
 
 use crate::status::{Fact, Status};
 
@@ -11,11 +15,12 @@ const PEERS_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(super) struct HubStatus {
     hub: Hub,
+    files: Arc<FileWatch>,
 }
 
 impl HubStatus {
-    pub(super) const fn new(hub: Hub) -> Self {
-        Self { hub }
+    pub(super) const fn new(hub: Hub, files: Arc<FileWatch>) -> Self {
+        Self { hub, files }
     }
 }
 
@@ -33,7 +38,7 @@ impl Status for HubStatus {
         let stats = self.hub.stats();
         let mut facts: Vec<Fact> =
             self.hub.addresses().iter().map(|address| Fact::new("listens on", address)).collect();
-        let counts: [(&'static str, u64); 12] = [
+        let counts: [(&'static str, u64); 14] = [
             ("peers", stats.peers as u64),
             ("open calls", stats.open_calls as u64),
             ("bytes waiting", stats.queued_bytes as u64),
@@ -42,9 +47,11 @@ impl Status for HubStatus {
             ("calls to a peer that was offline", stats.offline),
             ("calls ended by a lost link", stats.link_lost),
             ("calls ended by a full queue", stats.overloaded),
+            ("calls refused by the policy", stats.forbidden),
             ("frames with a false name", stats.spoofed),
             ("links refused: not authenticated", stats.unauthenticated),
             ("links refused or closed: older life of a peer", stats.fenced),
+            ("links told to come back later", stats.turned_away),
             ("links that ended before their hello", stats.failed_handshakes),
         ];
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));
@@ -58,5 +65,6 @@ impl Status for HubStatus {
     }
     fn publish_metrics(&self) {
         self.hub.stats().publish();
+        self.files.publish(SystemTime::now());
     }
 }

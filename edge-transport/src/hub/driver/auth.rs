@@ -1,19 +1,37 @@
 //! Whether a peer may use the name in its hello.
 
-use crate::link::Credentials;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::hub::names::covered_by;
+use crate::link::{Credentials, LinkKind};
 use crate::name::PeerId;
 use crate::session::CloseReason;
+use crate::token::{Token, Tokens};
 
 /// Who is believed.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Authentication {
     pub(super) allow_unauthenticated: bool,
     pub(super) users: Vec<u32>,
+    pub(super) tokens: Option<Arc<dyn Tokens>>,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
-        Self { allow_unauthenticated: false, users: std::iter::once(0).chain(own_user()).collect() }
+        let users = std::iter::once(0).chain(own_user()).collect();
+        Self { allow_unauthenticated: false, users, tokens: None }
+    }
+}
+
+impl fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authentication")
+            .field("allow_unauthenticated", &self.allow_unauthenticated)
+            .field("users", &self.users)
+            .field("tokens", &self.tokens.is_some())
+            .finish()
     }
 }
 
@@ -28,44 +46,128 @@ const fn own_user() -> Option<u32> {
     None
 }
 
+/// What is to be done about a name.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The link proves it.
+    Proven,
+    /// The token must prove it.
+    Ask(TokenQuestion),
+    /// Nothing proves it.
+    Refused(CloseReason),
+}
+
 impl Authentication {
-    pub(super) fn check(&self, credentials: &Credentials, claimed: &PeerId) -> Result<(), CloseReason> {
-        let refused = |cause: String| Err(CloseReason::Unauthenticated { claimed: claimed.clone(), cause });
-        match credentials {
-            Credentials::Certificate(names) if names.iter().any(|name| covers(name, claimed)) => Ok(()),
+    /// Looks at what the link proves, and at the token only where that is nothing.
+    pub(super) fn check(
+        &self,
+        (kind, credentials): (LinkKind, &Credentials),
+        token: Option<Token>,
+        claimed: &PeerId,
+    ) -> Verdict {
+        let missing = match credentials {
+            Credentials::Certificate(names) if names.iter().any(|name| covers(name, claimed)) => {
+                return Verdict::Proven;
+            }
             Credentials::Certificate(names) => {
+                // A token cannot say that a certificate is wrong: one of them is somebody else's.
                 let names: Vec<&str> = names.iter().take(8).map(PeerId::as_str).collect();
-                refused(format!("its certificate is for [{}]", names.join(", ")))
+                return refused(claimed, format!("its certificate is for [{}]", names.join(", ")));
             }
-            Credentials::Process { uid, .. } if self.users.contains(uid) => Ok(()),
-            Credentials::Process { uid, .. } => refused(format!("user {uid} is neither root, the hub's own, nor allowed")),
-            Credentials::None if self.allow_unauthenticated => Ok(()),
+            Credentials::Process { uid, .. } if self.users.contains(uid) => return Verdict::Proven,
+            Credentials::Process { uid, .. } => {
+                format!("user {uid} is neither root, the hub's own, nor allowed")
+            }
+            Credentials::None if self.allow_unauthenticated => return Verdict::Proven,
             Credentials::None => {
-                refused("the link proves no name; use TLS with a client certificate, or allow unauthenticated peers at the hub".into())
+                "the link proves no name; use TLS with a client certificate, or a token that \
+                the hub knows, or allow unauthenticated peers at the hub"
+                    .to_owned()
             }
+        };
+        match (token, &self.tokens) {
+            (Some(_), _) if kind == LinkKind::Ws => {
+                let cause = "a token came over a link that is not encrypted, where others can read it: \
+                    replace that token, and use wss:// or quic://";
+                refused(claimed, cause.to_owned())
+            }
+            (Some(token), Some(tokens)) => {
+                Verdict::Ask(TokenQuestion { tokens: Arc::clone(tokens), claimed: claimed.clone(), token })
+            }
+            (Some(_), None) => refused(claimed, "it shows a token, and the hub knows none".to_owned()),
+            (None, _) => refused(claimed, missing),
         }
     }
 }
 
-/// A certificate is for its name and for what lies below it: `proxy` may come as `proxy/replica-2`, so that replicas with
-/// one certificate do not fence each other. Names with a colon are for themselves only: the path of a URI is no authority over
-/// longer ones.
-fn covers(name: &PeerId, claimed: &PeerId) -> bool {
-    if name.as_str().contains(':') {
-        return name == claimed;
+fn refused(claimed: &PeerId, cause: String) -> Verdict {
+    Verdict::Refused(CloseReason::Unauthenticated { claimed: claimed.clone(), cause })
+}
+
+/// A token that is to be checked.
+pub(super) struct TokenQuestion {
+    tokens: Arc<dyn Tokens>,
+    claimed: PeerId,
+    token: Token,
+}
+
+impl TokenQuestion {
+    /// Asks, for no longer than `bound`.
+    pub(super) async fn ask(self, bound: Duration) -> Result<(), CloseReason> {
+        let answer = tokio::time::timeout(bound, self.tokens.check(&self.claimed, &self.token)).await;
+        let cause = match answer {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(cause)) => cause.to_string(),
+            Err(_) => format!("its token could not be checked within {bound:?}, try again later"),
+        };
+        Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
-    claimed.as_str().strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl fmt::Debug for TokenQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenQuestion").field("claimed", &self.claimed).finish_non_exhaustive()
+    }
+}
+
+fn covers(name: &PeerId, claimed: &PeerId) -> bool {
+    covered_by(claimed).any(|covering| covering == name.as_str())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::TokenRefused;
+
+    struct Known(Token);
+
+    #[async_trait::async_trait]
+    impl Tokens for Known {
+        async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
+            match claimed.as_str() {
+                "edge-1" if *token == self.0 => Ok(()),
+                "slow" => std::future::pending().await,
+                _ => Err(TokenRefused::Unknown),
+            }
+        }
+    }
+
+    fn name(text: &str) -> PeerId {
+        PeerId::new(text).unwrap()
+    }
+
+    fn token(text: &str) -> Token {
+        Token::new(text.repeat(16)).unwrap()
+    }
+
+    fn users(allow_unauthenticated: bool, users: &[u32]) -> Authentication {
+        let tokens: Option<Arc<dyn Tokens>> = Some(Arc::new(Known(token("t"))));
+        Authentication { allow_unauthenticated, users: users.to_vec(), tokens }
+    }
 
     #[test]
     fn a_name_needs_credentials_that_hold_it() {
-        let name = |text: &str| PeerId::new(text).unwrap();
-        let strict = Authentication { allow_unauthenticated: false, users: vec![0, 7] };
-        let open = Authentication { allow_unauthenticated: true, users: vec![0] };
+        let (strict, open) = (users(false, &[0, 7]), users(true, &[0]));
         let edge = name("edge-1");
         for (credentials, by_strict, by_open) in [
             (Credentials::None, false, true),
@@ -78,26 +180,50 @@ mod tests {
             (Credentials::Process { uid: 7, gid: 5 }, true, false),
             (Credentials::Process { uid: 8, gid: 0 }, false, false),
         ] {
-            assert_eq!(strict.check(&credentials, &edge).is_ok(), by_strict, "strict: {credentials:?}");
-            assert_eq!(open.check(&credentials, &edge).is_ok(), by_open, "open: {credentials:?}");
+            for (by, authentication, expected) in [("strict", &strict, by_strict), ("open", &open, by_open)] {
+                let verdict = authentication.check((LinkKind::Wss, &credentials), None, &edge);
+                assert_eq!(matches!(verdict, Verdict::Proven), expected, "{by}: {credentials:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_asked_for_only_where_the_link_proves_nothing_and_nobody_reads_along() {
+        let strict = users(false, &[0]);
+        let (other, own) =
+            (Credentials::Certificate(vec![name("edge-2")]), Credentials::Certificate(vec![name("edge-1")]));
+        let stranger = Credentials::Process { uid: 8, gid: 0 };
+        for (kind, credentials, claimed, shown, expected) in [
+            (LinkKind::Wss, &Credentials::None, "edge-1", "t", true),
+            (LinkKind::Quic, &Credentials::None, "edge-1", "t", true),
+            (LinkKind::Uds, &stranger, "edge-1", "t", true),
+            (LinkKind::Memory, &Credentials::None, "edge-1", "t", true),
+            (LinkKind::Ws, &Credentials::None, "edge-1", "t", false),
+            (LinkKind::Wss, &Credentials::None, "edge-1", "f", false),
+            (LinkKind::Wss, &Credentials::None, "edge-2", "t", false),
+            (LinkKind::Wss, &Credentials::None, "slow", "t", false),
+            (LinkKind::Wss, &other, "edge-1", "t", false),
+            (LinkKind::Wss, &own, "edge-1", "f", true),
+        ] {
+            let verdict = strict.check((kind, credentials), Some(token(shown)), &name(claimed));
+            let good = match verdict {
+                Verdict::Proven => true,
+                Verdict::Ask(question) => question.ask(Duration::from_secs(5)).await.is_ok(),
+                Verdict::Refused(reason) => {
+                    assert!(!reason.to_string().contains("tttt"), "{reason}");
+                    false
+                }
+            };
+            assert_eq!(good, expected, "{kind} {credentials:?} {claimed} {shown}");
         }
     }
 
     #[test]
-    fn a_certificate_covers_what_lies_below_its_name_and_nothing_beside_it() {
-        let name = |text: &str| PeerId::new(text).unwrap();
-        for (claimed, expected) in
-            [("proxy", true), ("proxy/a", true), ("proxy/a/b", true), ("proxy2", false), ("prox", false)]
-        {
-            assert_eq!(covers(&name("proxy"), &name(claimed)), expected, "{claimed}");
-        }
-    }
-
-    #[test]
-    fn a_uri_is_for_itself_only() {
-        let name = |text: &str| PeerId::new(text).unwrap();
-        let uri = name("spiffe://edge/ns/a");
-        assert!(covers(&uri, &uri));
-        assert!(!covers(&uri, &name("spiffe://edge/ns/a/sa/node-7")));
+    fn a_hub_without_tokens_says_so() {
+        let none = Authentication { tokens: None, ..users(false, &[]) };
+        let verdict = none.check((LinkKind::Wss, &Credentials::None), Some(token("t")), &name("edge-1"));
+        assert!(
+            matches!(verdict, Verdict::Refused(reason) if reason.to_string().contains("the hub knows none"))
+        );
     }
 }

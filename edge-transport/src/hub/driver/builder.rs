@@ -10,9 +10,10 @@ use super::accept::accept_loop;
 use super::auth::Authentication;
 use super::{Hub, Shared, Table};
 use crate::frame::{Hello, MIN_MAX_FRAME};
-use crate::hub::{AllowAll, Core, HubSettings, Policy};
+use crate::hub::{Core, HubSettings, NodesCallNobody, Policy};
 use crate::link::Listener;
 use crate::name::{Epoch, PeerId};
+use crate::token::Tokens;
 
 /// Presence events that a slow receiver may lag behind.
 const PRESENCE_BOUND: usize = 1024;
@@ -56,7 +57,7 @@ impl HubBuilder {
             name: None,
             epoch: Epoch::new(0),
             listeners: Vec::new(),
-            policy: Arc::new(AllowAll),
+            policy: Arc::new(NodesCallNobody),
             settings: HubSettings::default(),
             authentication: Authentication::default(),
         }
@@ -80,8 +81,8 @@ impl HubBuilder {
         self
     }
 
-    /// Who may call whom. Default: every authenticated peer every other ([`AllowAll`]); a hub with nodes that are not trusted
-    /// wants [`NodesCallNobody`](crate::hub::NodesCallNobody) or [`OnlyCallers`](crate::hub::OnlyCallers).
+    /// Who may call whom. Default: whoever offers no service may call, nodes may not ([`NodesCallNobody`]); a hub with nodes that
+    /// are not trusted wants [`OnlyCallers`](crate::hub::OnlyCallers) or [`Rules`](crate::hub::Rules).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Arc::new(policy);
         self
@@ -103,6 +104,13 @@ impl HubBuilder {
     /// Also takes processes of these users on unix sockets. Root and the hub's own user are always taken.
     pub fn allow_users(mut self, uids: impl IntoIterator<Item = u32>) -> Self {
         self.authentication.users.extend(uids);
+        self
+    }
+
+    /// Takes peers that prove their names by a token, on links that prove none and hide it from others: `wss` and QUIC without a
+    /// client certificate, unix sockets of other users. Over plain websockets a token is refused.
+    pub fn tokens(mut self, tokens: impl Tokens + 'static) -> Self {
+        self.authentication.tokens = Some(Arc::new(tokens));
         self
     }
 

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use super::Shared;
+use super::auth::Verdict;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::hub::SessionKey;
 use crate::link::Link;
 use crate::pump::Pump;
 use crate::session::{CloseReason, Hop, HopAction, HopEvent, HopState, Remote, Role};
+use crate::token::Token;
 
 /// Frames read in a row before others on the same thread get their turn. Few, so that a burst goes on before all of it has come.
 const READ_BATCH: usize = 8;
@@ -25,12 +27,18 @@ const SLOWEST: usize = 128 * 1024;
 /// How long a closing link may take to write its last frames.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+type Asking = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
+
 pub(super) struct Connection {
     shared: Arc<Shared>,
     pump: Pump,
     hop: Hop,
     hop_actions: Vec<HopAction>,
     key: Option<SessionKey>,
+    /// What the hello held to prove its name; never handed on.
+    token: Option<Token>,
+    /// The question whether the token is the peer's, and the peer that waits for the answer.
+    asking: Option<(Asking, Remote)>,
     timer: Pin<Box<Sleep>>,
     /// Answer to the last ping, until the link takes it. Of several that wait only the last is worth sending, and a peer that
     /// pings without reading must not fill the memory.
@@ -55,6 +63,8 @@ impl Connection {
             hop,
             hop_actions,
             key: None,
+            token: None,
+            asking: None,
             timer,
             pong: None,
             stalled: None,
@@ -137,6 +147,16 @@ impl Connection {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, before: Option<SessionKey>) -> Poll<()> {
+        if let Some((asking, _)) = &mut self.asking
+            && let Poll::Ready(answer) = asking.as_mut().poll(cx)
+            && let Some((_, remote)) = self.asking.take()
+        {
+            let decision = match answer {
+                Ok(()) => self.admit(&remote),
+                Err(reason) => self.unauthenticated(reason),
+            };
+            self.hop_event(decision);
+        }
         if let Some(next) = self.next_wakeup() {
             // Being heard moves the wake-up back; that is found out when the timer fires, not at every frame.
             if tokio::time::Instant::from_std(next) < self.timer.deadline() {
@@ -266,7 +286,10 @@ impl Connection {
                 self.hop_event(HopEvent::Noise);
                 self.shared.with_core(|core| core.route(key, frame));
             }
-            (Ok(frame), _) => {
+            (Ok(mut frame), _) => {
+                if let Kind::Hello(hello) = &mut frame.kind {
+                    self.token = hello.token.take();
+                }
                 if frame.kind == Kind::Unknown {
                     self.shared.with_core(|core| core.stats_mut().unknown_kinds += 1);
                 }
@@ -291,8 +314,9 @@ impl Connection {
                 HopAction::Send(pong @ Kind::Pong { .. }) => self.pong = Some(pong),
                 HopAction::Send(kind) => self.pump.push(encode(Frame::hop(kind), Lane::Control)),
                 HopAction::Introduced(remote) => {
-                    let decision = self.decide(&remote);
-                    self.hop.handle(decision, now(), &mut self.hop_actions);
+                    if let Some(decision) = self.decide(remote) {
+                        self.hop.handle(decision, now(), &mut self.hop_actions);
+                    }
                 }
                 HopAction::Opened(remote) => {
                     let (address, kind) = (self.pump.link().remote(), self.pump.link().kind());
@@ -308,12 +332,28 @@ impl Connection {
         }
     }
 
-    fn decide(&mut self, remote: &Remote) -> HopEvent {
-        if let Err(reason) = self.shared.authentication.check(self.pump.link().credentials(), &remote.peer) {
-            tracing::warn!(remote = self.pump.link().remote(), %reason, "peer refused");
-            self.shared.with_core(|core| core.stats_mut().unauthenticated += 1);
-            return HopEvent::Refuse(reason);
+    /// Whether the peer may come in; `None` while its token is looked at.
+    fn decide(&mut self, remote: Remote) -> Option<HopEvent> {
+        let link = (self.pump.link().kind(), self.pump.link().credentials());
+        match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
+            Verdict::Proven => Some(self.admit(&remote)),
+            Verdict::Refused(reason) => Some(self.unauthenticated(reason)),
+            Verdict::Ask(question) => {
+                // The other end waits so long for this end's hello, and should hear the answer before.
+                let bound = self.shared.settings.session.hello_timeout / 2;
+                self.asking = Some((Box::pin(question.ask(bound)), remote));
+                None
+            }
         }
+    }
+
+    fn unauthenticated(&self, reason: CloseReason) -> HopEvent {
+        tracing::warn!(remote = self.pump.link().remote(), %reason, "peer refused");
+        self.shared.with_core(|core| core.stats_mut().unauthenticated += 1);
+        HopEvent::Refuse(reason)
+    }
+
+    fn admit(&mut self, remote: &Remote) -> HopEvent {
         match self.shared.with_core(|core| core.admit(remote, now())) {
             Ok(key) => {
                 self.key = Some(key);

@@ -41,17 +41,27 @@ fn transport(limits: &Limits, keep_alive: Option<Duration>) -> TransportConfig {
 }
 
 pub(super) fn server(tls: &rustls::ServerConfig, limits: &Limits) -> Result<ServerConfig, LinkError> {
-    let mut tls = tls.clone();
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.max_early_data_size = 0;
-    let crypto = QuicServerConfig::try_from(tls).map_err(|error| unusable(&error))?;
-    let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+    let mut config = ServerConfig::with_crypto(crypto(tls)?);
     config
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
         .transport_config(Arc::new(transport(limits, None)));
     Ok(config)
+}
+
+/// The same with other certificates. The keys of the tokens by which addresses are told stay.
+pub(super) fn renewed(old: &ServerConfig, tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkError> {
+    let mut config = old.clone();
+    config.crypto = crypto(tls)?;
+    Ok(config)
+}
+
+fn crypto(tls: &rustls::ServerConfig) -> Result<Arc<QuicServerConfig>, LinkError> {
+    let mut tls = tls.clone();
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = 0;
+    QuicServerConfig::try_from(tls).map(Arc::new).map_err(|error| unusable(&error))
 }
 
 pub(super) fn client(tls: &rustls::ClientConfig, limits: &Limits) -> Result<ClientConfig, LinkError> {

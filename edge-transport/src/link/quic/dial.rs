@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use quinn::{ClientConfig, Endpoint};
+use quinn::{ConnectionError, Endpoint, TransportErrorCode};
 use tokio::net::lookup_host;
 
 use super::stream::QuicLink;
@@ -16,8 +16,7 @@ pub struct QuicDialer {
     host: String,
     port: u16,
     server_name: String,
-    config: ClientConfig,
-    verifies: bool,
+    tls: ClientTls,
     limits: Limits,
     address: String,
 }
@@ -28,13 +27,14 @@ impl QuicDialer {
     /// # Errors
     /// If the TLS configuration lacks TLS 1.3.
     pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
+        // Only whether it can be made: each attempt makes its own, since the certificates may change.
+        config::client(&tls.config(), &limits)?;
         let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Ok(Self {
             host: host.to_owned(),
             port,
             server_name: host.to_owned(),
-            config: config::client(tls.config(), &limits)?,
-            verifies: tls.verifies(),
+            tls: tls.clone(),
             limits,
             address: format!("quic://{bracketed}:{port}"),
         })
@@ -70,12 +70,13 @@ impl QuicDialer {
             doing: format!("open a UDP port for {}", self.address),
             source,
         })?;
+        let config = config::client(&self.tls.config(), &self.limits)?;
         let connection = endpoint
-            .connect_with(self.config.clone(), server, &self.server_name)
+            .connect_with(config, server, &self.server_name)
             .map_err(|error| handshake_failed(&self.address, error.to_string()))?
             .await
-            .map_err(|error| handshake_failed(&self.address, error.to_string()))?;
-        let credentials = if self.verifies { credentials(&connection) } else { Credentials::None };
+            .map_err(|error| handshake_failed(&self.address, explain(&error)))?;
+        let credentials = if self.tls.verifies() { credentials(&connection) } else { Credentials::None };
         let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
         // The server looks at the client's certificate only after this end believes that all is done.
         if std::future::poll_fn(|cx| io.poll_greeted(cx)).await.is_err() {
@@ -86,6 +87,17 @@ impl QuicDialer {
             return Err(handshake_failed(&self.address, cause));
         }
         Ok(Link::new(io, LinkKind::Quic, &*self.address, credentials))
+    }
+}
+
+fn explain(error: &ConnectionError) -> String {
+    match error {
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+        {
+            "the hub cannot take this link now: it is busy, try again later".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 

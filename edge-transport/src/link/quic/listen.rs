@@ -10,6 +10,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::{Incoming, Limits, Link, LinkError, LinkKind, Listener};
+use crate::tls::ServerTls;
 
 /// Handshakes under way above which a client has to show first that its address is its own (RFC 9000 section 8.1.2): half
 /// of what a hub allows by default. Costs honest clients a round trip, and those that invent addresses their place.
@@ -18,10 +19,18 @@ const UNVALIDATED: usize = 128;
 /// Accepts QUIC links; made by [`bind`].
 pub struct QuicListener {
     endpoint: Endpoint,
+    tls: ServerTls,
+    current: Current,
     /// Held by each handshake under way.
     under_way: Arc<()>,
     address: SocketAddr,
     limits: Limits,
+}
+
+/// The configuration of the last handshake, and the TLS configuration that it was made of.
+struct Current {
+    made_of: Arc<rustls::ServerConfig>,
+    config: Arc<quinn::ServerConfig>,
 }
 
 /// Listens on a UDP address. The configuration comes from [`crate::tls::server_config`], or for trials from
@@ -34,10 +43,11 @@ pub struct QuicListener {
 /// Outside of a tokio runtime with I/O and time.
 pub async fn bind(
     address: impl ToSocketAddrs + fmt::Display,
-    tls: &Arc<rustls::ServerConfig>,
+    tls: &ServerTls,
     limits: Limits,
 ) -> Result<QuicListener, LinkError> {
-    let config = config::server(tls, &limits)?;
+    let made_of = tls.config();
+    let config = config::server(&made_of, &limits)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
     let mut outcome =
         Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name stands for no address"));
@@ -49,7 +59,8 @@ pub async fn bind(
     }
     let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
-    Ok(QuicListener { endpoint, under_way: Arc::new(()), address: bound, limits })
+    let current = Current { made_of, config: Arc::new(config) };
+    Ok(QuicListener { endpoint, tls: tls.clone(), current, under_way: Arc::new(()), address: bound, limits })
 }
 
 impl QuicListener {
@@ -57,6 +68,19 @@ impl QuicListener {
     #[must_use]
     pub const fn socket_address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The configuration for the next handshake.
+    fn config(&mut self) -> Arc<quinn::ServerConfig> {
+        let latest = self.tls.config();
+        if !Arc::ptr_eq(&latest, &self.current.made_of) {
+            match config::renewed(&self.current.config, &latest) {
+                Ok(config) => self.current.config = Arc::new(config),
+                Err(error) => tracing::error!(%error, "the old certificate stays in use for QUIC"),
+            }
+            self.current.made_of = latest;
+        }
+        Arc::clone(&self.current.config)
     }
 }
 
@@ -84,12 +108,12 @@ impl Listener for QuicListener {
             let _ = incoming.retry();
         };
         let place = Arc::clone(&self.under_way);
-        let limits = self.limits.clone();
+        let (limits, config) = (self.limits.clone(), self.config());
         Ok(Box::pin(async move {
             let remote = incoming.remote_address().to_string();
             let greet = async {
-                let connection =
-                    incoming.await.map_err(|error| handshake_failed(&remote, explain(&error)))?;
+                let refused = |error| handshake_failed(&remote, explain(&error));
+                let connection = incoming.accept_with(config).map_err(refused)?.await.map_err(refused)?;
                 let credentials = credentials(&connection);
                 let io = QuicLink::start(connection, limits.max_frame).await?;
                 Ok(Link::new(io, LinkKind::Quic, &*remote, credentials))

@@ -1,6 +1,7 @@
 //! The dialling side.
 
 use std::fmt;
+use std::io;
 
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -75,8 +76,8 @@ impl WsDialer {
             let io = WsLink::new(socket, self.limits.max_frame);
             return Ok(Link::new(io, LinkKind::Ws, &*self.address, Credentials::None));
         };
-        let connect = TlsConnector::from(std::sync::Arc::clone(tls.config())).connect(name.clone(), stream);
-        let stream = connect.await.map_err(|error| failed(error.to_string()))?;
+        let connect = TlsConnector::from(tls.config()).connect(name.clone(), stream);
+        let stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
         let credentials = match stream.get_ref().1.peer_certificates() {
             Some([own, ..]) if tls.verifies() => Credentials::Certificate(peer_names(own)),
             _ => Credentials::None,
@@ -102,6 +103,16 @@ impl Dialer for WsDialer {
 
     fn address(&self) -> &str {
         &self.address
+    }
+}
+
+/// What the alert of a listener that has no place stands for.
+fn tls_cause(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::AlertReceived(rustls::AlertDescription::InternalError)) => {
+            "the hub cannot take this link now: it is busy, try again later".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 

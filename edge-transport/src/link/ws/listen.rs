@@ -1,11 +1,9 @@
 //! The accepting side.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsAcceptor;
@@ -18,13 +16,13 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
 use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, accepted};
-use crate::tls::peer_names;
+use crate::tls::{ServerTls, peer_names};
 
 /// Accepts websocket links; made by [`bind`].
 pub struct WsListener {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
     limits: Limits,
 }
 
@@ -35,13 +33,13 @@ pub struct WsListener {
 /// If the address cannot be listened on.
 pub async fn bind(
     address: impl ToSocketAddrs + fmt::Display,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<ServerTls>,
     limits: Limits,
 ) -> Result<WsListener, LinkError> {
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (tcp)"), source };
     let listener = TcpListener::bind(&address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    Ok(WsListener { listener, address: bound, tls: tls.map(TlsAcceptor::from), limits })
+    Ok(WsListener { listener, address: bound, tls, limits })
 }
 
 impl WsListener {
@@ -66,7 +64,9 @@ impl Listener for WsListener {
             Err(error) => return Ok(Box::pin(std::future::ready(Err(error)))),
         };
         let (kind, tls, limits) = (self.kind(), self.tls.clone(), self.limits.clone());
+        let unserved = Unserved { stream: Some(stream), tls: tls.is_some() };
         Ok(Box::pin(async move {
+            let Some(stream) = unserved.serve() else { return Err(LinkError::Cut) };
             let remote = from.to_string();
             let link = tokio::time::timeout(limits.handshake_timeout, greet(stream, &remote, tls, &limits));
             link.await.unwrap_or_else(|_| Err(handshake_failed(kind, &remote, timed_out(&limits))))
@@ -82,10 +82,39 @@ impl Listener for WsListener {
     }
 }
 
+/// A connection whose handshake has not begun. One that is dropped like this is told to come back later.
+struct Unserved {
+    stream: Option<TcpStream>,
+    tls: bool,
+}
+
+/// A TLS record with the fatal alert `internal_error`: "unrelated to the peer", as RFC 8446 section 6.2 has it.
+const BUSY_TLS: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
+
+const BUSY_HTTP: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+impl Unserved {
+    fn serve(mut self) -> Option<TcpStream> {
+        self.stream.take()
+    }
+}
+
+impl Drop for Unserved {
+    fn drop(&mut self) {
+        // Neither call waits: the socket of the runtime's is one that does not block.
+        if let Some(Ok(mut stream)) = self.stream.take().map(TcpStream::into_std) {
+            // With a request unread, closing would reset the connection, and the answer be lost.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write(if self.tls { BUSY_TLS } else { BUSY_HTTP });
+        }
+    }
+}
+
 async fn greet(
     stream: TcpStream,
     remote: &str,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
     limits: &Limits,
 ) -> Result<Link, LinkError> {
     // Without it the kernel holds back the small writes of the handshake, and then those of every call.
@@ -94,7 +123,7 @@ async fn greet(
         let socket = upgrade(stream, LinkKind::Ws, remote, limits).await?;
         return Ok(Link::new(WsLink::new(socket, limits.max_frame), LinkKind::Ws, remote, Credentials::None));
     };
-    let stream = tls
+    let stream = TlsAcceptor::from(tls.config())
         .accept(stream)
         .await
         .map_err(|error| handshake_failed(LinkKind::Wss, remote, tls_cause(&error)))?;

@@ -43,6 +43,9 @@ fn timed_out(limits: &Limits) -> String {
 /// What went wrong before the first frame, in words that help.
 fn explain(error: Error) -> String {
     match error {
+        Error::Http(response) if response.status().as_u16() == 503 => {
+            "the hub cannot take this link now: it is busy, try again later".to_owned()
+        }
         Error::Http(response) => format!("the server answered {} instead of a websocket", response.status()),
         Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             "the other end hung up: is its port a websocket one, and TLS used at both ends or neither?"

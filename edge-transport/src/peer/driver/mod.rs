@@ -168,11 +168,22 @@ impl Driver {
         self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
     }
 
-    /// Does something else while there is no link; `None` if the peer is to end meanwhile.
+    /// Does something else while there is no link; `None` if the peer is to end meanwhile. Calls that wait for the next link have
+    /// their bounds all the while.
     async fn offline<F: Future>(&mut self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         poll_fn(|cx| {
             while self.poll_inbox(cx).is_ready() {}
+            while let Some(next) = self.session.next_wakeup() {
+                if timer.deadline() != tokio::time::Instant::from_std(next) {
+                    timer.as_mut().reset(next.into());
+                }
+                if timer.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+                self.handle(Event::Tick);
+            }
             if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
         })
         .await

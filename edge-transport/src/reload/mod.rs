@@ -1,0 +1,260 @@
+//! Files that are read again when they change: certificates, keys, authorities, tokens.
+//!
+//! [`FileWatch`] compares what is in the files, not their times: a link that is swapped, a file that is renamed into place and one
+//! that is written over are all noticed, and a clock that was set back changes nothing. Several files that belong together are
+//! used only as a whole: a certificate whose key has not come yet is a broken state, in which the old pair stays in use. What
+//! was made of the old files goes on: links that stand live on.
+
+mod expiry;
+mod watch;
+
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+pub use self::watch::{FileWatch, Notice};
+use crate::tls::sha256;
+
+/// Largest file that is read, in bytes.
+pub const MAX_FILE: usize = 32 * 1024 * 1024;
+
+/// A file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system refuses.
+    #[error("cannot read {what} {}: {source}", path.display())]
+    Io {
+        /// What the file should hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// It is too large.
+    #[error("{what} {} has more than {MAX_FILE} bytes", path.display())]
+    TooLarge {
+        /// What the file should hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A file, and what it should hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Input {
+    pub(crate) what: &'static str,
+    pub(crate) path: PathBuf,
+}
+
+impl Input {
+    fn read(&self) -> Result<Vec<u8>, ReadError> {
+        let (what, path) = (self.what, self.path.clone());
+        let mut content = Vec::new();
+        let read =
+            File::open(&path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut content));
+        match read {
+            Ok(_) if content.len() > MAX_FILE => Err(ReadError::TooLarge { what, path }),
+            Ok(_) => Ok(content),
+            Err(source) => Err(ReadError::Io { what, path, source }),
+        }
+    }
+}
+
+/// What a look at the files has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// Nothing that was not known.
+    Unchanged,
+    /// New files, which are in use from now on.
+    Renewed,
+    /// The files hold again what is in use; they were broken before.
+    Mended,
+    /// The files cannot be used; what was made of the last good ones stays in use.
+    Broken(String),
+}
+
+type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
+
+/// A value made of files, and made anew when they change.
+pub(crate) struct Reloading<T, E> {
+    inputs: Vec<Input>,
+    make: Make<T, E>,
+    current: RwLock<Arc<T>>,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    in_use: [u8; 32],
+    /// What was read last, whether or not it could be used; `None` if it could not be read.
+    tried: Option<[u8; 32]>,
+    broken: Option<String>,
+}
+
+impl<T, E: From<ReadError> + Display> Reloading<T, E> {
+    /// Reads the files and makes the first value.
+    pub(crate) fn open(
+        inputs: Vec<Input>,
+        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Self, E> {
+        let contents = read_all(&inputs)?;
+        let current = RwLock::new(Arc::new(make(&contents)?));
+        let in_use = fingerprint(&contents);
+        let seen = Mutex::new(Seen { in_use, tried: Some(in_use), broken: None });
+        Ok(Self { inputs, make: Box::new(make), current, seen })
+    }
+
+    /// The value of the last good files.
+    pub(crate) fn current(&self) -> Arc<T> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the files. Blocks for as long as reading them takes.
+    pub(crate) fn check(&self) -> Reload {
+        let contents = match read_all(&self.inputs) {
+            Ok(contents) => contents,
+            Err(error) => {
+                let mut seen = self.seen();
+                seen.tried = None;
+                return seen.broken(error.to_string());
+            }
+        };
+        let found = fingerprint(&contents);
+        let mut seen = self.seen();
+        if seen.tried == Some(found) {
+            return Reload::Unchanged;
+        }
+        seen.tried = Some(found);
+        if found == seen.in_use {
+            return match seen.broken.take() {
+                Some(_) => Reload::Mended,
+                None => Reload::Unchanged,
+            };
+        }
+        match (self.make)(&contents) {
+            Ok(made) => {
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
+                (seen.in_use, seen.broken) = (found, None);
+                Reload::Renewed
+            }
+            Err(error) => seen.broken(error.to_string()),
+        }
+    }
+
+    #[cfg(any(feature = "metrics", test))]
+    /// Whether the files, as they were when last looked at, cannot be used.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.seen().broken.is_some()
+    }
+
+    /// The files, for people.
+    pub(crate) fn files(&self) -> String {
+        let paths: Vec<_> = self.inputs.iter().map(|input| input.path.display().to_string()).collect();
+        paths.join(", ")
+    }
+}
+
+impl Seen {
+    /// The same cause again and again is told once.
+    fn broken(&mut self, cause: String) -> Reload {
+        if self.broken.as_ref() == Some(&cause) {
+            return Reload::Unchanged;
+        }
+        self.broken = Some(cause.clone());
+        Reload::Broken(cause)
+    }
+}
+
+impl<T, E> fmt::Debug for Reloading<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloading").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
+
+fn read_all(inputs: &[Input]) -> Result<Vec<Vec<u8>>, ReadError> {
+    inputs.iter().map(Input::read).collect()
+}
+
+fn fingerprint(contents: &[Vec<u8>]) -> [u8; 32] {
+    let each: Vec<u8> = contents.iter().flat_map(|content| sha256(content)).collect();
+    sha256(&each)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open(paths: &[PathBuf]) -> Reloading<String, Refused> {
+        let inputs = paths.iter().map(|path| Input { what: "half", path: path.clone() }).collect();
+        Reloading::open(inputs, |halves| match halves {
+            [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
+            _ => Err(Refused("not a pair".to_owned())),
+        })
+        .unwrap()
+    }
+
+    #[derive(Debug)]
+    struct Refused(String);
+
+    impl Display for Refused {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(&self.0)
+        }
+    }
+
+    impl From<ReadError> for Refused {
+        fn from(error: ReadError) -> Self {
+            Self(error.to_string())
+        }
+    }
+
+    #[test]
+    fn files_that_belong_together_are_used_as_a_whole_and_a_broken_state_is_told_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = ["one", "other"].map(|name| directory.path().join(name));
+        let write = |at: usize, text: &str| fs::write(&paths[at], text).unwrap();
+        let mut check: Box<dyn FnMut() -> Reload>;
+        write(0, "a");
+        write(1, "a");
+        let pair = Arc::new(open(&paths));
+        {
+            let pair = Arc::clone(&pair);
+            check = Box::new(move || pair.check());
+        }
+        assert_eq!(check(), Reload::Unchanged);
+
+        write(0, "b");
+        assert_eq!(check(), Reload::Broken("not a pair".to_owned()));
+        assert_eq!(check(), Reload::Unchanged, "told once");
+        assert!(pair.is_broken());
+        assert_eq!(*pair.current(), "a", "the old stays");
+        write(1, "b");
+        assert_eq!(check(), Reload::Renewed);
+        assert!(!pair.is_broken());
+        assert_eq!(*pair.current(), "b");
+
+        fs::remove_file(&paths[1]).unwrap();
+        assert!(matches!(check(), Reload::Broken(cause) if cause.contains("cannot read half")));
+        assert_eq!(check(), Reload::Unchanged, "told once");
+        write(1, "b");
+        assert_eq!(check(), Reload::Mended);
+        assert_eq!(check(), Reload::Unchanged);
+        assert_eq!(*pair.current(), "b");
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused_by_its_bound() {
+        let endless = Input { what: "tokens", path: "/dev/zero".into() };
+        assert!(matches!(endless.read(), Err(ReadError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,151 @@
+//! TLS material in files, which change while the process runs.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::{ClientConfig, ServerConfig};
+
+use super::identity::Pem;
+use super::{ClientAuth, Identity, TlsError, client, server};
+use crate::reload::{Input, Reloading};
+
+/// Which files hold the TLS material of one end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsPaths {
+    /// The certificate chain, own certificate first, and its private key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// The authorities that the other end is verified with.
+    pub authorities: Option<PathBuf>,
+}
+
+impl TlsPaths {
+    /// No file yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The certificate chain, own certificate first, and its private key.
+    #[must_use]
+    pub fn with_certificate(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
+        self.certificate = Some((chain.as_ref().to_owned(), key.as_ref().to_owned()));
+        self
+    }
+
+    /// The authorities that the other end is verified with.
+    #[must_use]
+    pub fn with_authorities(mut self, path: impl AsRef<Path>) -> Self {
+        self.authorities = Some(path.as_ref().to_owned());
+        self
+    }
+}
+
+/// What was made of the files when they were last good.
+pub(crate) struct Loaded<C> {
+    config: Arc<C>,
+    identity: Identity,
+    paths: TlsPaths,
+}
+
+/// A TLS configuration made of files, and made anew when they change: [`FileWatch`](crate::reload::FileWatch) looks at them. New
+/// handshakes use the new one, links that stand live on. Cheap to clone, and all clones change together.
+pub struct TlsFiles<C> {
+    made: Arc<Reloading<Loaded<C>, TlsError>>,
+}
+
+/// Files of an accepting end.
+pub type ServerFiles = TlsFiles<ServerConfig>;
+
+/// Files of a dialling end.
+pub type ClientFiles = TlsFiles<ClientConfig>;
+
+impl TlsFiles<ServerConfig> {
+    /// The configuration of an accepting end.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what to do: a certificate is needed, and authorities unless `clients` is
+    /// [`ClientAuth::None`].
+    pub fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
+        Self::open(paths, move |identity| server::configuration(identity, clients))
+    }
+}
+
+impl TlsFiles<ClientConfig> {
+    /// The configuration of a dialling end.
+    ///
+    /// # Errors
+    /// [`TlsError`], which names the file and what to do: authorities are needed.
+    pub fn client(paths: TlsPaths) -> Result<Self, TlsError> {
+        Self::open(paths, client::client_config)
+    }
+}
+
+impl<C: Send + Sync + 'static> TlsFiles<C> {
+    fn open(
+        paths: TlsPaths,
+        configure: impl Fn(&Identity) -> Result<Arc<C>, TlsError> + Send + Sync + 'static,
+    ) -> Result<Self, TlsError> {
+        let mut inputs = Vec::new();
+        if let Some((chain, key)) = &paths.certificate {
+            inputs.push(Input { what: "certificate chain", path: chain.clone() });
+            inputs.push(Input { what: "private key", path: key.clone() });
+        }
+        if let Some(authorities) = &paths.authorities {
+            inputs.push(Input { what: "CA certificates", path: authorities.clone() });
+        }
+        let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
+        let make = move |contents: &[Vec<u8>]| {
+            let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
+            let pair = match &paths.certificate {
+                Some(_) => pem.next().zip(pem.next()),
+                None => None,
+            };
+            let identity = Identity::assemble(pair, pem.next())?;
+            let config = configure(&identity)?;
+            Ok(Loaded { config, identity, paths: paths.clone() })
+        };
+        Ok(Self { made: Arc::new(Reloading::open(inputs, make)?) })
+    }
+}
+
+impl<C> TlsFiles<C> {
+    pub(crate) fn reloading(&self) -> Arc<Reloading<Loaded<C>, TlsError>> {
+        Arc::clone(&self.made)
+    }
+
+    pub(crate) fn ends(loaded: &Loaded<C>) -> Vec<(PathBuf, SystemTime)> {
+        let chain = loaded.paths.certificate.as_ref().map(|(chain, _)| chain.clone());
+        let own = chain.zip(loaded.identity.expires());
+        let authorities = loaded.paths.authorities.clone().zip(loaded.identity.authorities_expire());
+        own.into_iter().chain(authorities).collect()
+    }
+}
+
+impl<C: Send + Sync + 'static> TlsFiles<C> {
+    /// The configuration as it is now.
+    #[must_use]
+    pub fn config(&self) -> Arc<C> {
+        Arc::clone(&self.made.current().config)
+    }
+
+    /// The identity as it is now.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.made.current().identity.clone()
+    }
+}
+
+impl<C> Clone for TlsFiles<C> {
+    fn clone(&self) -> Self {
+        Self { made: Arc::clone(&self.made) }
+    }
+}
+
+impl<C> fmt::Debug for TlsFiles<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsFiles").field("made", &self.made).finish()
+    }
+}

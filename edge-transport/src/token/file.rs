@@ -1,0 +1,207 @@
+//! Tokens in a file: the reference implementation of [`Tokens`].
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Token, TokenRefused, Tokens, same};
+use crate::hub::covered_by;
+use crate::name::{InvalidName, PeerId};
+use crate::reload::{Input, ReadError, Reloading};
+use crate::tls::sha256;
+
+/// Most lines of a token file.
+const MAX_LINES: usize = 200_000;
+
+/// Hexadecimal digits of a SHA-256.
+const DIGITS: usize = 64;
+
+/// Why a token file cannot be used. Never holds what is in the file besides names.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It has too many lines.
+    #[error("token file {} has more than {MAX_LINES} lines", path.display())]
+    TooManyLines {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is not a name and a digest.
+    #[error("token file {}, line {line}: {cause}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counts from 1.
+        line: usize,
+        /// What is wrong, and what is expected.
+        cause: String,
+    },
+}
+
+/// The digest of a token as a token file holds it: SHA-256 in hexadecimal.
+#[must_use]
+pub fn token_digest(token: &Token) -> String {
+    sha256(token.secret().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+type Digests = HashMap<PeerId, Vec<[u8; 32]>>;
+
+/// A file with the digests of tokens: in each line a peer's name, white space, and the SHA-256 of its token in hexadecimal. Empty
+/// lines and those that begin with `#` are left out. A name may have several lines, so that a token can be replaced without
+/// a moment in which neither is good. As with certificates, a token of `proxy` is good for `proxy/replica-2` too.
+///
+/// A token must be random, as `openssl rand -hex 32` makes it: then its digest needs no salt.
+///
+/// The file is read at the start, and again by a [`FileWatch`](crate::reload::FileWatch). Links that stand are not cut when their
+/// token goes. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct TokenFile {
+    pub(crate) digests: Arc<Reloading<Digests, TokenFileError>>,
+}
+
+impl TokenFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or a line is not a name and a digest.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TokenFileError> {
+        let path = path.as_ref().to_owned();
+        let input = Input { what: "tokens", path: path.clone() };
+        let make = move |contents: &[Vec<u8>]| {
+            contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
+        };
+        Ok(Self { digests: Arc::new(Reloading::open(vec![input], make)?) })
+    }
+
+    /// How many names have a token.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        self.digests.current().len()
+    }
+}
+
+#[async_trait::async_trait]
+impl Tokens for TokenFile {
+    async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
+        let shown = sha256(token.secret().as_bytes());
+        let digests = self.digests.current();
+        let of_name = covered_by(claimed).filter_map(|name| digests.get(name)).flatten();
+        // All of them are compared, so that the time does not tell which was the right one.
+        match of_name.fold(false, |found, known| found | same(known, &shown)) {
+            true => Ok(()),
+            false => Err(TokenRefused::Unknown),
+        }
+    }
+}
+
+fn parse(text: &[u8], path: &Path) -> Result<Digests, TokenFileError> {
+    let refused = |line: usize, cause: String| TokenFileError::Line { path: path.to_owned(), line, cause };
+    let mut digests = Digests::new();
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let number = index + 1;
+        if index >= MAX_LINES {
+            return Err(TokenFileError::TooManyLines { path: path.to_owned() });
+        }
+        let line = std::str::from_utf8(line).map_err(|_| refused(number, "it is not UTF-8".to_owned()))?;
+        let mut words = line.split_ascii_whitespace();
+        let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+        let name = PeerId::new(name).map_err(|cause: InvalidName| {
+            // The first word may be a token that stands there by mistake: its characters are not told.
+            let what = match cause {
+                InvalidName::TooLong { found, max, .. } => {
+                    format!("{found} bytes; at most {max} are allowed")
+                }
+                _ => "a character other than letters, digits and any of `-_.:/@`".to_owned(),
+            };
+            refused(number, format!("the first word is no peer's name: it has {what}"))
+        })?;
+        let digest = match (words.next(), words.next()) {
+            (Some(digest), None) => hex(digest),
+            _ => None,
+        };
+        let digest = digest.ok_or_else(|| {
+            let expected = "a name, a space, and the SHA-256 of the token as 64 hexadecimal digits: printf %s TOKEN | sha256sum";
+            refused(number, format!("expected {expected}"))
+        })?;
+        digests.entry(name).or_default().push(digest);
+    }
+    Ok(digests)
+}
+
+fn hex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut digest = [0; 32];
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Token {
+        Token::new(format!("{text}-0123456789abcdef")).unwrap()
+    }
+
+    fn open(text: &str) -> Result<TokenFile, TokenFileError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        std::fs::write(&path, text).unwrap();
+        TokenFile::open(path)
+    }
+
+    #[test]
+    fn the_digest_is_that_of_every_tool() {
+        let token = Token::new("0123456789abcdef").unwrap();
+        let expected = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
+        assert_eq!(token_digest(&token), expected);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_good_for_its_name_and_what_lies_below() {
+        let (one, two, other) = (token("one"), token("two"), token("other"));
+        let text = format!(
+            "# tokens\n\nproxy {}\nproxy\t{} \nedge-1 {}\n",
+            token_digest(&one),
+            token_digest(&two).to_uppercase(),
+            token_digest(&other)
+        );
+        let file = open(&text).unwrap();
+        assert_eq!(file.names(), 2);
+        for (claimed, token, good) in [
+            ("proxy", &one, true),
+            ("proxy", &two, true),
+            ("proxy/replica-2", &two, true),
+            ("proxy2", &one, false),
+            ("proxy", &other, false),
+            ("edge-1", &other, true),
+            ("edge-1", &one, false),
+            ("edge-2", &other, false),
+        ] {
+            let checked = file.check(&PeerId::new(claimed).unwrap(), token).await;
+            assert_eq!(checked.is_ok(), good, "{claimed}");
+        }
+    }
+
+    #[test]
+    fn a_bad_line_is_named_by_its_number_and_not_quoted() {
+        let digest = token_digest(&token("x"));
+        for (text, expected) in [
+            ("edge-1\n".to_owned(), "line 1: expected a name, a space"),
+            (format!("a {digest}\nedge-1 s3cret-0123456789abcdef\n"), "line 2: expected a name, a space"),
+            (format!("edge-1 {digest} more\n"), "line 1: expected a name, a space"),
+            (format!("s3cret+x {digest}\n"), "line 1: the first word is no peer's name"),
+            (format!("edge-1 {}g\n", &digest[1..]), "64 hexadecimal digits"),
+        ] {
+            let error = open(&text).unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("s3cret"), "{text}: {error}");
+        }
+    }
+}

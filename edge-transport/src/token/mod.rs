@@ -1,0 +1,170 @@
+//! Bearer tokens: how a peer without a certificate proves its name.
+//!
+//! A token is a secret that a peer and the hub share. The peer sends it in its hello, on links that hide it from others (TLS,
+//! QUIC, unix sockets) and to a hub that it has verified, and the hub asks its [`Tokens`] whether it is the peer's. Nothing
+//! prints a token, and the session never sees it: the link puts it into the hello, and the hub takes it out.
+
+#[cfg(feature = "runtime")]
+mod dial;
+#[cfg(all(feature = "tls", feature = "runtime"))]
+mod file;
+
+use std::fmt;
+use std::hint::black_box;
+use std::str::FromStr;
+use std::sync::Arc;
+
+#[cfg(feature = "runtime")]
+pub use self::dial::{TokenDialer, TokenSource};
+#[cfg(all(feature = "tls", feature = "runtime"))]
+pub use self::file::{TokenFile, TokenFileError, token_digest};
+#[cfg(feature = "runtime")]
+use crate::name::PeerId;
+
+/// Shortest token in bytes: less could be guessed.
+pub const MIN_TOKEN: usize = 16;
+
+/// Longest token in bytes: room for a signed one with its claims.
+pub const MAX_TOKEN: usize = 8 * 1024;
+
+/// Why a text is no token. Says nothing of what the text is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidToken {
+    /// It is too short or too long.
+    #[error(
+        "token of {found} bytes; {MIN_TOKEN} to {MAX_TOKEN} are allowed: make one with `openssl rand -hex 32`"
+    )]
+    Length {
+        /// Its bytes.
+        found: usize,
+    },
+    /// It holds a character that tokens may not hold.
+    #[error("token with a byte at {at} that is not allowed: visible ASCII characters only, without spaces")]
+    Character {
+        /// The place of the byte, from the start.
+        at: usize,
+    },
+}
+
+/// A bearer token: 16 to 8192 visible ASCII characters. Neither printed nor compared byte by byte: [`PartialEq`] takes the
+/// same time wherever two tokens of one length differ.
+#[derive(Clone)]
+pub struct Token(Arc<str>);
+
+impl Token {
+    /// Checks and takes a token. White space around it, such as the end of a file's line, is left out.
+    ///
+    /// # Errors
+    /// If it is too short, too long, or holds other characters.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidToken> {
+        let text = text.as_ref().trim_ascii();
+        if !(MIN_TOKEN..=MAX_TOKEN).contains(&text.len()) {
+            return Err(InvalidToken::Length { found: text.len() });
+        }
+        match text.bytes().position(|byte| !byte.is_ascii_graphic()) {
+            Some(at) => Err(InvalidToken::Character { at }),
+            None => Ok(Self(text.into())),
+        }
+    }
+
+    /// The secret itself, for whoever checks it. It belongs into no log, error or file.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Token {
+    type Err = InvalidToken;
+
+    fn from_str(text: &str) -> Result<Self, InvalidToken> {
+        Self::new(text)
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        same(self.0.as_bytes(), other.0.as_bytes())
+    }
+}
+
+impl Eq for Token {}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Whether two byte strings are equal, in a time that depends on their lengths alone.
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    let differing = one.iter().zip(other).fold(0_u8, |sum, (a, b)| black_box(sum | (a ^ b)));
+    one.len() == other.len() && black_box(differing) == 0
+}
+
+/// Why a token proves nothing.
+#[cfg(feature = "runtime")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenRefused {
+    /// It is not this peer's token. Whether the peer has another one, or none, is not told.
+    #[error(
+        "its token is not one of this name: give it the token that the hub knows, or let the hub know it"
+    )]
+    Unknown,
+    /// It cannot be checked now; the peer should try again.
+    #[error("its token cannot be checked now, try again later: {cause}")]
+    Unavailable {
+        /// What is missing.
+        cause: String,
+    },
+}
+
+/// Knows whose a token is. The reference implementation is [`TokenFile`]; one's own may ask a server.
+#[cfg(feature = "runtime")]
+#[async_trait::async_trait]
+pub trait Tokens: Send + Sync {
+    /// Whether the token proves that its bearer may use this name. The hub gives the answer half of `hello_timeout` of its settings,
+    /// and drops the question when the link ends before.
+    ///
+    /// # Errors
+    /// Why not. The text is logged and told to the other end: it must not hold the token.
+    async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_never_printed() {
+        let token = Token::new("0123456789abcdef").unwrap();
+        assert_eq!(format!("{token:?} {token:#?}"), "Token(..) Token(..)");
+        let error = Token::new("0123456789 abcdef").unwrap_err();
+        assert_eq!(error, InvalidToken::Character { at: 10 });
+        assert!(!format!("{error} {error:?}").contains("0123456789a"));
+    }
+
+    #[test]
+    fn a_token_outside_its_bounds_is_refused_with_the_bound() {
+        for (length, good) in [(0, false), (15, false), (16, true), (8192, true), (8193, false)] {
+            let token = Token::new("x".repeat(length));
+            assert_eq!(token.is_ok(), good, "{length}");
+            assert!(good || token.unwrap_err().to_string().contains("16 to 8192"));
+        }
+        assert_eq!(Token::new(" 0123456789abcdef\n").unwrap().secret(), "0123456789abcdef");
+    }
+
+    #[test]
+    fn tokens_are_equal_only_as_a_whole() {
+        for (one, other, equal) in [
+            ("0123456789abcdef", "0123456789abcdef", true),
+            ("0123456789abcdef", "0123456789abcdeg", false),
+            ("1123456789abcdef", "0123456789abcdef", false),
+            ("0123456789abcdef", "0123456789abcdef0", false),
+        ] {
+            assert_eq!(Token::new(one).unwrap() == Token::new(other).unwrap(), equal, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Closing at every moment: nothing waits for ever.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod session_common;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::frame::WireFrame;
+use edge_transport::hub::AllowAll;
+use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::{Credentials, Dialer, Link, LinkError, LinkKind};
+use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
+use edge_transport::{Hub, Peer, PeerId, PeerSettings, PeerState};
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use session_common::{Echo, collect, echo, peer_id, service_name};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Longer than every bound of the session together; time is virtual.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+/// Where the peer's way to the hub stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// The link is being made, and never is.
+    Dial,
+    /// The hub asks whose the token is, and nobody answers.
+    Authentication,
+    /// There is no hub, and the next attempt is far.
+    Backoff,
+    /// Connected, and all that is sent stays in the link, pings too.
+    Blocked,
+    /// Connected, with a call that nobody answers.
+    Call,
+}
+
+const MOMENTS: [Moment; 5] =
+    [Moment::Dial, Moment::Authentication, Moment::Backoff, Moment::Blocked, Moment::Call];
+
+/// What ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    PeerCloses,
+    PeerDrains,
+    PeerIsDropped,
+    HubCloses,
+    HubDrains,
+}
+
+const ENDS: [End; 5] = [End::PeerCloses, End::PeerDrains, End::PeerIsDropped, End::HubCloses, End::HubDrains];
+
+/// Dials as the moment has it.
+struct Gate {
+    moment: Moment,
+    dialer: MemoryDialer,
+    blocked: Arc<Valve>,
+}
+
+/// Whether links take what is sent.
+#[derive(Default)]
+struct Valve {
+    shut: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl Dialer for Gate {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        match self.moment {
+            Moment::Dial => std::future::pending().await,
+            Moment::Backoff => Err(LinkError::Cut),
+            Moment::Authentication | Moment::Call | Moment::Blocked => {
+                let link = self.dialer.dial().await?;
+                let stalling = Stalling { link, valve: Arc::clone(&self.blocked) };
+                Ok(Link::new(stalling, LinkKind::Memory, "hub", Credentials::None))
+            }
+        }
+    }
+
+    fn address(&self) -> &str {
+        "memory:gate"
+    }
+}
+
+/// A link that takes nothing and closes never once its valve is shut, as a full socket does whose other end is gone.
+struct Stalling {
+    link: Link,
+    valve: Arc<Valve>,
+}
+
+impl Stalling {
+    fn shut<T>(&self) -> Option<Poll<T>> {
+        self.valve.shut.load(std::sync::atomic::Ordering::SeqCst).then_some(Poll::Pending)
+    }
+}
+
+impl Stream for Stalling {
+    type Item = Result<Bytes, LinkError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.shut().unwrap_or_else(|| self.link.poll_next_unpin(cx))
+    }
+}
+
+impl Sink<WireFrame> for Stalling {
+    type Error = LinkError;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.shut().unwrap_or_else(|| self.link.poll_ready_unpin(cx))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
+        self.link.start_send_unpin(frame)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.shut().unwrap_or_else(|| self.link.poll_flush_unpin(cx))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        self.shut().unwrap_or_else(|| self.link.poll_close_unpin(cx))
+    }
+}
+
+/// Never says whose a token is, but `helper` may come in.
+struct Silent {
+    asked: Arc<Notify>,
+    moment: Moment,
+}
+
+#[async_trait::async_trait]
+impl Tokens for Silent {
+    async fn check(&self, claimed: &PeerId, _: &Token) -> Result<(), TokenRefused> {
+        if self.moment == Moment::Authentication && claimed.as_str() != "helper" {
+            self.asked.notify_one();
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+struct Scene {
+    hub: Hub,
+    peer: Peer,
+    state: tokio::sync::watch::Receiver<PeerState>,
+    call: Option<edge_transport::ReplyStream>,
+    helper: Peer,
+}
+
+impl Scene {
+    /// Goes on until the moment has come.
+    async fn at(moment: Moment) -> Self {
+        let (listener, dialer) = memory::listen("hub", 1 << 20);
+        let asked = Arc::new(Notify::new());
+        let silent = Silent { asked: Arc::clone(&asked), moment };
+        let hub =
+            Hub::builder().listener(Box::new(listener)).tokens(silent).policy(AllowAll).start().unwrap();
+        let blocked = Arc::new(Valve::default());
+        let token = TokenSource::Fixed(Token::new("0123456789abcdef").unwrap());
+        let with_token = |dialer: Box<dyn Dialer>| Box::new(TokenDialer::new(dialer, token.clone()));
+        let echo_service = Echo::default();
+        let helper = Peer::builder(peer_id("helper"))
+            .dialer(with_token(Box::new(dialer.clone())))
+            .service(service_name("echo"), echo_service.clone())
+            .start()
+            .unwrap();
+        helper.connected().await.unwrap();
+        let mut settings = PeerSettings::default();
+        settings.dial_timeout = FOR_EVER;
+        (settings.retry_first, settings.retry_cap) = (FOR_EVER, FOR_EVER);
+        let gate = Gate { moment, dialer, blocked: Arc::clone(&blocked) };
+        let peer = Peer::builder(peer_id("peer"))
+            .dialer(with_token(Box::new(gate)))
+            .settings(settings)
+            .start()
+            .unwrap();
+        let mut state = peer.watch();
+        let mut call = None;
+        match moment {
+            Moment::Dial => sleep(Duration::from_millis(1)).await,
+            Moment::Authentication => asked.notified().await,
+            Moment::Backoff => {
+                let failed = |state: &PeerState| matches!(state, PeerState::Connecting { attempts: 1.., .. });
+                state.wait_for(failed).await.unwrap();
+            }
+            Moment::Blocked | Moment::Call => {
+                peer.connected().await.unwrap();
+                call = Some(peer.call(echo("helper", "never")).await.unwrap());
+                echo_service.started.notified().await;
+                let shut = moment == Moment::Blocked;
+                blocked.shut.store(shut, std::sync::atomic::Ordering::SeqCst);
+                // Some pings wait in the link by now, and the link is not yet found dead.
+                sleep(Duration::from_secs(if shut { 4 } else { 0 })).await;
+            }
+        }
+        Self { hub, state, peer, call, helper }
+    }
+}
+
+/// Ends one thing, in a task of its own. A peer that was dropped before has nothing left to end.
+fn end(end: End, hub: &Hub, peer: &mut Option<Peer>) -> tokio::task::JoinHandle<()> {
+    let (hub, peer) = (hub.clone(), if end == End::PeerIsDropped { peer.take() } else { peer.clone() });
+    tokio::spawn(async move {
+        match (end, peer) {
+            (End::PeerCloses, Some(peer)) => peer.close().await,
+            (End::PeerDrains, Some(peer)) => peer.drain("ends").await,
+            (End::PeerIsDropped | End::PeerCloses | End::PeerDrains, _) => {}
+            (End::HubCloses, _) => hub.close().await,
+            (End::HubDrains, _) => hub.drain("ends").await,
+        }
+    })
+}
+
+/// Anchors (f) 18: every order of two ends, at every moment. The peer ends with its last handle, the hub is closed, calls get
+/// their end, and none of them waits longer than the bounds of the settings allow together.
+#[tokio::test(start_paused = true)]
+async fn every_order_of_ends_at_every_moment_comes_to_an_end() {
+    for moment in MOMENTS {
+        for first in ENDS {
+            for second in ENDS {
+                for apart in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(3)] {
+                    let case = format!("{moment:?}, {first:?}, after {apart:?} {second:?}");
+                    ends(Scene::at(moment).await, first, apart, second, &case).await;
+                }
+            }
+        }
+    }
+}
+
+async fn ends(scene: Scene, first: End, apart: Duration, second: End, case: &str) {
+    let before = Instant::now();
+    let Scene { hub, peer, mut state, call, helper } = scene;
+    let call = call.map(|call| tokio::spawn(collect(call)));
+    let mut peer = Some(peer);
+    let one = end(first, &hub, &mut peer);
+    sleep(apart).await;
+    let two = end(second, &hub, &mut peer);
+    drop(peer);
+    for (task, end) in [(one, first), (two, second)] {
+        let ended = timeout(FOR_EVER / 2, task).await;
+        assert!(ended.is_ok(), "{case}: {end:?} never returns");
+    }
+    // All handles are gone: the peer's task must be too, and with it its calls.
+    let closed = state.wait_for(|state| *state == PeerState::Closed);
+    assert!(timeout(FOR_EVER / 2, closed).await.is_ok(), "{case}: the peer lives on");
+    if let Some(call) = call {
+        let ended = timeout(FOR_EVER / 2, call).await;
+        assert!(ended.is_ok(), "{case}: the call has no end");
+        assert!(ended.unwrap().unwrap().1.is_err(), "{case}");
+    }
+    assert!(timeout(FOR_EVER / 2, hub.close()).await.is_ok(), "{case}: the hub does not close");
+    assert!(timeout(FOR_EVER / 2, helper.close()).await.is_ok(), "{case}: the helper does not close");
+    assert!(before.elapsed() < Duration::from_secs(120), "{case}: took {:?}", before.elapsed());
+    assert_eq!(hub.stats().open_calls, 0, "{case}");
+}
+
+/// Anchors (f) 18: a hub that is asked about a token and gets no answer gives the place at its door back.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_nobody_can_check_is_refused_in_time_and_may_be_tried_again() {
+    let scene = Scene::at(Moment::Authentication).await;
+    let before = Instant::now();
+    let mut state = scene.state.clone();
+    let refused = state.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
+    let refused = timeout(FOR_EVER / 2, refused).await.unwrap().unwrap().clone();
+    let text = format!("{refused:?}");
+    assert!(text.contains("its token could not be checked within 2.5s, try again later"), "{text}");
+    assert!(before.elapsed() <= Duration::from_secs(3), "{:?}", before.elapsed());
+    assert_eq!(scene.hub.stats().unauthenticated, 1);
+}
+
+/// Anchors (f) 18: a hub that closes while a peer is being authenticated does not wait for that.
+#[tokio::test(start_paused = true)]
+async fn a_hub_that_closes_waits_for_no_handshake() {
+    let scene = Scene::at(Moment::Authentication).await;
+    let before = Instant::now();
+    scene.hub.close().await;
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+}

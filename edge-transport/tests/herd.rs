@@ -1,0 +1,310 @@
+//! Many agents that come back at the same moment.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod session_common;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::hub::AllowAll;
+use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::{Dialer, Link, LinkError};
+use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
+use edge_transport::{
+    Hub, HubSettings, IncomingRequest, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent,
+    ReplySender, Service,
+};
+use session_common::{echo, peer_id, service_name};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+const AGENTS: usize = 100;
+/// Calls that wait for the hub at each agent.
+const CALLS: usize = 1000;
+/// Calls that wait for each agent.
+const CALLS_TO_EACH: usize = 200;
+
+/// Where the hub is now, if there is one: a hub that starts again is reached by the same dialers.
+#[derive(Clone)]
+struct Place {
+    hub: Arc<watch::Sender<Option<MemoryDialer>>>,
+    /// Attempts wait for the hub, so that all of them reach it at the same moment.
+    together: bool,
+}
+
+#[async_trait::async_trait]
+impl Dialer for Place {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let mut hub = self.hub.subscribe();
+        let dialer = match self.together {
+            true => hub.wait_for(Option::is_some).await.unwrap().clone(),
+            false => hub.borrow_and_update().clone(),
+        };
+        dialer.ok_or(LinkError::Cut)?.dial().await
+    }
+
+    fn address(&self) -> &str {
+        "memory:hub"
+    }
+}
+
+/// Believes every token after a while, and notes how many are looked at.
+#[derive(Clone)]
+struct Slow {
+    time: Duration,
+    under_way: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+#[async_trait::async_trait]
+impl Tokens for Slow {
+    async fn check(&self, _: &PeerId, _: &Token) -> Result<(), TokenRefused> {
+        self.most.fetch_max(self.under_way.fetch_add(1, SeqCst) + 1, SeqCst);
+        if !self.time.is_zero() {
+            sleep(self.time).await;
+        }
+        self.under_way.fetch_sub(1, SeqCst);
+        Ok(())
+    }
+}
+
+fn settings() -> HubSettings {
+    let mut settings = HubSettings::default();
+    settings.max_handshakes = 4;
+    settings.max_waiting_handshakes = 8;
+    settings
+}
+
+impl Place {
+    fn new(together: bool) -> Self {
+        Self { hub: Arc::new(watch::Sender::new(None)), together }
+    }
+
+    /// Starts a hub here, with the number of handshakes that were under way at most.
+    fn open(&self, time: Duration, settings: HubSettings) -> (Hub, Arc<AtomicUsize>) {
+        let (listener, dialer) = memory::listen("hub", 16 << 20);
+        let slow = Slow { time, under_way: Arc::default(), most: Arc::default() };
+        let most = Arc::clone(&slow.most);
+        let builder = Hub::builder().listener(Box::new(listener)).settings(settings).policy(AllowAll);
+        let hub = builder.tokens(slow).start().unwrap();
+        self.hub.send_replace(Some(dialer));
+        (hub, most)
+    }
+
+    fn agent(&self, index: usize, service: impl Service) -> Peer {
+        let mut settings = PeerSettings::default();
+        settings.connect_wait = Duration::from_secs(600);
+        settings.dial_timeout = Duration::from_secs(600);
+        let token = Token::new("0123456789abcdef").unwrap();
+        Peer::builder(peer_id(&format!("agent-{index}")))
+            .dialer(Box::new(TokenDialer::new(Box::new(self.clone()), TokenSource::Fixed(token))))
+            .service(service_name("echo"), service)
+            .settings(settings)
+            .seed(index as u64)
+            .start()
+            .unwrap()
+    }
+}
+
+/// Answers at once, counts, and looks at how much waits at the hub.
+#[derive(Clone, Default)]
+struct Counting {
+    calls: Arc<AtomicU64>,
+    hub: Arc<OnceLock<Hub>>,
+    most: Arc<AtomicUsize>,
+}
+
+#[async_trait::async_trait]
+impl Service for Counting {
+    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
+        self.calls.fetch_add(1, SeqCst);
+        self.most.fetch_max(self.hub.get().map_or(0, |hub| hub.stats().queued_bytes), SeqCst);
+        let _ = replies.message_and_finish(request.body, Bytes::new()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn agents_beyond_the_bounds_are_told_to_come_back_and_all_are_in_soon() {
+    let place = Place::new(false);
+    let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, Counting::default())).collect();
+    // All of them try, and wait longer and longer.
+    sleep(Duration::from_secs(60)).await;
+    let (hub, most) = place.open(Duration::from_millis(20), settings());
+    let before = Instant::now();
+    for agent in &agents {
+        timeout(Duration::from_secs(120), agent.connected()).await.unwrap().unwrap();
+    }
+    assert!(before.elapsed() < Duration::from_secs(60), "{:?}", before.elapsed());
+    assert_eq!(hub.stats().peers, AGENTS);
+    assert!(most.load(SeqCst) <= 4, "{most:?} handshakes at once");
+
+    // They lose the hub at the same moment, and are back: most find no place at first, and hear why.
+    hub.close().await;
+    let states: Vec<_> = agents.iter().map(Peer::watch).collect();
+    let refused = states.into_iter().map(|mut state| {
+        tokio::spawn(async move {
+            loop {
+                if let PeerState::Connecting { last_error: Some(error), .. } = &*state.borrow_and_update()
+                    && error.contains("try again later")
+                {
+                    return error.clone();
+                }
+                state.changed().await.unwrap();
+            }
+        })
+    });
+    let refused: Vec<_> = refused.collect();
+    let (hub, most) = place.open(Duration::from_millis(200), settings());
+    let before = Instant::now();
+    for agent in &agents {
+        timeout(Duration::from_secs(120), agent.connected()).await.unwrap().unwrap();
+    }
+    // A hundred handshakes of 200 ms, four at a time, take 5 s; the waits in between may double that and not more.
+    assert!(before.elapsed() < Duration::from_secs(20), "{:?}", before.elapsed());
+    assert!(most.load(SeqCst) <= 4, "{most:?} handshakes at once");
+    assert!(hub.stats().turned_away > 0, "{:?}", hub.stats());
+    assert_eq!(hub.stats().failed_handshakes, 0, "nobody had to wait until it gave up");
+    let (mut told, mut of) = (0, 0);
+    for task in refused {
+        of += 1;
+        if task.is_finished() {
+            told += 1;
+            let text = task.await.unwrap();
+            assert!(
+                text.contains("the queue of links that wait to be let in is at its bound of 8"),
+                "{text}"
+            );
+        }
+    }
+    assert!(told > AGENTS / 4, "{told} of {of} were told");
+}
+
+/// Whose calls were answered, in the order of the answers.
+type Order = Arc<std::sync::Mutex<Vec<usize>>>;
+
+/// How the calls of one agent ended.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ends {
+    answered: usize,
+    refused: usize,
+}
+
+/// Makes all calls at once and counts their ends; `order` notes each answered call.
+async fn flood(caller: Peer, target: String, count: usize, order: Order, index: usize) -> Ends {
+    let mut calls = JoinSet::new();
+    for number in 0..count {
+        let (caller, target, order) = (caller.clone(), target.clone(), Arc::clone(&order));
+        calls.spawn(async move {
+            let body = format!("{index}.{number}");
+            let mut replies = match caller.call(echo(&target, body.clone())).await {
+                Ok(replies) => replies,
+                Err(error) => return Err(error.reason()),
+            };
+            match replies.next().await.unwrap() {
+                Ok(ReplyEvent::Message(message)) => assert_eq!(message, Bytes::from(body)),
+                Ok(other) => panic!("{other:?}"),
+                Err(failure) => return Err(failure.reason()),
+            }
+            order.lock().unwrap().push(index);
+            Ok(())
+        });
+    }
+    let mut ends = Ends::default();
+    while let Some(end) = calls.join_next().await {
+        match end.unwrap() {
+            Ok(()) => ends.answered += 1,
+            // What a caller may try again; anything else would be a verdict on the call.
+            Err(Reason::Overloaded | Reason::LinkLost | Reason::PeerOffline | Reason::Draining) => {
+                ends.refused += 1;
+            }
+            Err(other) => panic!("agent {index}: {other:?}"),
+        }
+    }
+    ends
+}
+
+/// The share of the slowest agent when half of all answers are in, against an equal share.
+fn fairness(order: &[usize]) -> f64 {
+    let half = &order[..order.len() / 2];
+    let mut of_each = [0_usize; AGENTS];
+    half.iter().for_each(|index| of_each[*index] += 1);
+    let least = of_each.iter().min().copied().unwrap_or(0);
+    (least * AGENTS) as f64 / half.len() as f64
+}
+
+/// Anchors (f) 11: the agents' own calls: 100 agents come back together, each with 1,000 calls that waited for the hub.
+#[tokio::test(start_paused = true)]
+async fn calls_that_waited_at_many_agents_are_all_answered_or_may_be_tried_again_and_none_starves() {
+    let place = Place::new(true);
+    let counting = Counting::default();
+    let order = Order::default();
+    let mut floods = JoinSet::new();
+    // First in the line, so that there is somebody to answer.
+    let cloud = place.agent(AGENTS, counting.clone());
+    let mut agents = Vec::new();
+    for index in 0..AGENTS {
+        let agent = place.agent(index, Counting::default());
+        agents.push(agent.clone());
+        floods.spawn(flood(agent, format!("agent-{AGENTS}"), CALLS, Arc::clone(&order), index));
+    }
+    sleep(Duration::from_secs(5)).await;
+    let mut bounds = HubSettings::default();
+    bounds.total_queue_bytes = 1 << 20;
+    let (hub, _) = place.open(Duration::ZERO, bounds.clone());
+    assert!(counting.hub.set(hub.clone()).is_ok());
+    cloud.connected().await.unwrap();
+    let ends = ends_of(floods, CALLS).await;
+
+    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
+    assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));
+    assert_eq!(hub.stats().peers, AGENTS + 1, "nobody's link was lost over it");
+    let order = order.lock().unwrap();
+    assert!(fairness(&order) > 0.5, "share of the slowest in the first half: {}", fairness(&order));
+    let least = ends.iter().map(|ends| ends.answered).min().unwrap();
+    assert!(least * AGENTS * 2 > order.len(), "the slowest got {least} of {} answers", order.len());
+}
+
+/// The ends of all calls, of which each has one.
+async fn ends_of(mut floods: JoinSet<Ends>, count: usize) -> Vec<Ends> {
+    let mut ends = Vec::new();
+    while let Some(end) = timeout(Duration::from_secs(600), floods.join_next()).await.unwrap() {
+        let end = end.unwrap();
+        assert_eq!(end.answered + end.refused, count);
+        ends.push(end);
+    }
+    assert_eq!(ends.len(), AGENTS);
+    ends
+}
+
+/// Anchors (f) 11: the other way: 1,000 calls wait for each of 100 agents that come back together.
+#[tokio::test(start_paused = true)]
+async fn calls_that_waited_for_many_agents_reach_each_of_them_in_its_share() {
+    let place = Place::new(true);
+    let counting = Counting::default();
+    let agents: Vec<_> = (0..AGENTS).map(|index| place.agent(index, counting.clone())).collect();
+    let order = Order::default();
+    let mut floods = JoinSet::new();
+    for index in 0..AGENTS {
+        // A proxy for each node, which comes when the nodes are there.
+        let proxy = place.agent(AGENTS + index, Counting::default());
+        floods.spawn(flood(proxy, format!("agent-{index}"), CALLS_TO_EACH, Arc::clone(&order), index));
+    }
+    sleep(Duration::from_secs(5)).await;
+    let bounds = HubSettings::default();
+    let (hub, _) = place.open(Duration::ZERO, bounds.clone());
+    assert!(counting.hub.set(hub.clone()).is_ok());
+    for agent in &agents {
+        agent.connected().await.unwrap();
+    }
+    ends_of(floods, CALLS_TO_EACH).await;
+
+    assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
+    assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));
+    let order = order.lock().unwrap();
+    assert!(fairness(&order) > 0.5, "share of the slowest in the first half: {}", fairness(&order));
+    assert_eq!(order.len(), AGENTS * CALLS_TO_EACH, "nothing is full");
+}

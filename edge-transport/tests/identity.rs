@@ -1,0 +1,491 @@
+//! Who a peer is: tokens, false names, and certificates that change while links stand.
+
+#![cfg(all(feature = "ws", feature = "quic"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod link_pki;
+mod session_common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use edge_transport::frame::{self, CallId, End, Frame, Hello, Kind, Lane, Part, Reply};
+use edge_transport::hub::HubBuilder;
+use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
+use edge_transport::reload::{FileWatch, Notice};
+use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
+use edge_transport::token::{Token, TokenDialer, TokenFile, TokenRefused, TokenSource, Tokens, token_digest};
+use edge_transport::{Epoch, Hub, Peer, PeerState, Reason};
+use futures_util::{SinkExt, StreamExt};
+use link_pki::{Authority, Issued};
+use session_common::{Echo, collect, echo, peer_id, service_name};
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Over {
+    Wss,
+    Quic,
+}
+
+const BOTH: [Over; 2] = [Over::Wss, Over::Quic];
+
+async fn listen(over: Over, tls: ServerTls) -> (Box<dyn Listener>, u16) {
+    match over {
+        Over::Wss => {
+            let listener = ws::bind("127.0.0.1:0", Some(tls), Limits::default()).await.unwrap();
+            let port = listener.socket_address().port();
+            (Box::new(listener), port)
+        }
+        Over::Quic => {
+            let listener = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+            let port = listener.socket_address().port();
+            (Box::new(listener), port)
+        }
+    }
+}
+
+fn dialer(over: Over, port: u16, tls: &ClientTls) -> Box<dyn Dialer> {
+    match over {
+        Over::Wss => {
+            Box::new(ws::WsDialer::new("127.0.0.1", port, Some(tls.clone()), Limits::default()).unwrap())
+        }
+        Over::Quic => Box::new(quic::QuicDialer::new("127.0.0.1", port, tls, Limits::default()).unwrap()),
+    }
+}
+
+fn token(name: &str) -> Token {
+    Token::new(format!("s3cret-of-{name}-0123456789")).unwrap()
+}
+
+fn with_token(dialer: Box<dyn Dialer>, token: Token) -> Box<dyn Dialer> {
+    Box::new(TokenDialer::new(dialer, TokenSource::Fixed(token)))
+}
+
+/// Why the peer is not connected.
+async fn refusal(peer: &Peer) -> String {
+    let mut watch = peer.watch();
+    let refused = watch.wait_for(|state| matches!(state, PeerState::Connecting { last_error: Some(_), .. }));
+    format!("{:?}", *timeout(SOON, refused).await.unwrap().unwrap())
+}
+
+async fn connected(name: &str, dialer: Box<dyn Dialer>) -> Peer {
+    let builder = Peer::builder(peer_id(name)).dialer(dialer);
+    let peer = builder.service(service_name("echo"), Echo::default()).start().unwrap();
+    timeout(SOON, peer.connected()).await.unwrap().unwrap();
+    peer
+}
+
+/// A directory with files that a test writes over.
+struct Files {
+    directory: TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn write_pair(&self, issued: &Issued) {
+        self.write("cert.pem", &issued.certificate);
+        self.write("key.pem", &issued.key);
+    }
+
+    fn paths(&self) -> TlsPaths {
+        TlsPaths::new()
+            .with_certificate(self.path("cert.pem"), self.path("key.pem"))
+            .with_authorities(self.path("ca.pem"))
+    }
+}
+
+fn token_hub(tokens: impl Tokens + 'static) -> HubBuilder {
+    Hub::builder().tokens(tokens)
+}
+
+#[tokio::test]
+async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass() {
+    for over in BOTH {
+        let (authority, files) = (Authority::new(), Files::new());
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let lines =
+            format!("edge-1 {}\nproxy {}\n", token_digest(&token("edge-1")), token_digest(&token("proxy")));
+        let known = TokenFile::open(files.write("tokens", lines)).unwrap();
+        let hub = token_hub(known.clone()).listener(listener).start().unwrap();
+        let anonymous = Identity::without_certificate(authority.pem().as_bytes()).unwrap();
+        let dial = || dialer(over, port, &ClientTls::new(&anonymous).unwrap());
+
+        let _edge = connected("edge-1", with_token(dial(), token("edge-1"))).await;
+        let proxy = Peer::builder(peer_id("proxy/replica-1")).dialer(with_token(dial(), token("proxy")));
+        let proxy = proxy.start().unwrap();
+        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+        let (messages, _) = collect(proxy.call(echo("edge-1", "x")).await.unwrap()).await;
+        assert_eq!(messages, [Bytes::from("x")]);
+
+        // Another's token, no token, and a certificate's name beside the token's.
+        let other = dialer(over, port, &ClientTls::new(&authority.identity("edge-2")).unwrap());
+        for (dialer, expected) in [
+            (with_token(dial(), token("edge-1")), "its token is not one of this name"),
+            (dial(), "the link proves no name"),
+            (with_token(other, token("edge-9")), "its certificate is for [edge-2]"),
+        ] {
+            let before = hub.stats().unauthenticated;
+            let peer = Peer::builder(peer_id("edge-9")).dialer(dialer).start().unwrap();
+            let refused = refusal(&peer).await;
+            assert!(refused.contains(expected) && !refused.contains("s3cret"), "{over:?}: {refused}");
+            assert!(hub.stats().unauthenticated > before, "counted");
+            peer.close().await;
+        }
+
+        // A new token is good as soon as the file has been looked at, and an old one no longer.
+        let watch = FileWatch::new().tokens(&known);
+        assert_eq!(watch.check(SystemTime::now()), []);
+        files.write("tokens", format!("edge-9 {}\n", token_digest(&token("new"))));
+        assert!(matches!(&watch.check(SystemTime::now())[..], [Notice::Renewed { .. }]));
+        let _late = connected("edge-9", with_token(dial(), token("new"))).await;
+        let old = Peer::builder(peer_id("edge-1")).epoch(Epoch::new(u64::MAX));
+        let old = old.dialer(with_token(dial(), token("edge-1"))).start().unwrap();
+        assert!(refusal(&old).await.contains("its token is not one of this name"));
+        assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "its link stands");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_never_sent_over_a_link_that_others_can_read_unless_that_was_asked_for() {
+    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
+    let port = listener.socket_address().port();
+    let hub = token_hub(Always).listener(Box::new(listener)).start().unwrap();
+    let plain = || Box::new(ws::WsDialer::new("127.0.0.1", port, None, Limits::default()).unwrap());
+
+    let peer = Peer::builder(peer_id("edge-1")).dialer(with_token(plain(), token("edge-1"))).start().unwrap();
+    let refused = refusal(&peer).await;
+    assert!(refused.contains("the token is not sent"), "{refused}");
+    assert_eq!(hub.stats().unauthenticated, 0, "the hub saw no hello");
+
+    // And who sends it all the same is told that it is known now.
+    let forced = TokenDialer::new(plain(), TokenSource::Fixed(token("edge-1"))).insecure();
+    let peer = Peer::builder(peer_id("edge-1")).dialer(Box::new(forced)).start().unwrap();
+    let refused = refusal(&peer).await;
+    assert!(refused.contains("replace that token") && !refused.contains("s3cret"), "{refused}");
+}
+
+/// Believes every token.
+struct Always;
+
+#[async_trait::async_trait]
+impl Tokens for Always {
+    async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn over_a_unix_socket_a_token_is_not_needed_and_not_looked_at() {
+    struct Never;
+    #[async_trait::async_trait]
+    impl Tokens for Never {
+        async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
+            panic!("the kernel has said who it is")
+        }
+    }
+    let files = Files::new();
+    let path = files.path("hub.sock");
+    let listener = uds::bind(&path, Limits::default()).unwrap();
+    let _hub = token_hub(Never).listener(Box::new(listener)).start().unwrap();
+    let dial = Box::new(uds::UdsDialer::new(path, Limits::default()).unwrap());
+    let _edge = connected("edge-1", with_token(dial, token("edge-1"))).await;
+}
+
+/// Speaks frame by frame.
+struct Raw(Link);
+
+impl Raw {
+    async fn send(&mut self, frame: Frame) {
+        self.0.send(frame::encode(frame, Lane::Control)).await.unwrap();
+    }
+
+    async fn receive(&mut self) -> Option<Frame> {
+        loop {
+            let bytes = timeout(SOON, self.0.next()).await.unwrap()?.ok()?;
+            match frame::decode(bytes, usize::MAX).unwrap() {
+                Frame { kind: Kind::Ping { .. }, .. } => {}
+                frame => return Some(frame),
+            }
+        }
+    }
+
+    async fn hello(dialer: Box<dyn Dialer>, name: &str) -> Self {
+        let mut raw = Self(dialer.dial().await.unwrap());
+        raw.send(Frame::hop(Kind::Hello(Hello::new(peer_id(name), Epoch::new(1))))).await;
+        raw
+    }
+}
+
+/// Anchors (f) 14: agent B answers agent A's call: the answer is refused and counted, and A's own answer arrives.
+#[tokio::test]
+async fn an_answer_from_another_node_than_the_one_asked_is_refused_and_counted() {
+    for over in BOTH {
+        let authority = Authority::new();
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let hub = Hub::builder().listener(listener).start().unwrap();
+        let dial = |name: &str| dialer(over, port, &ClientTls::new(&authority.identity(name)).unwrap());
+        let mut proxy = Raw::hello(dial("proxy"), "proxy").await;
+        let mut edge = Raw::hello(dial("edge-a"), "edge-a").await;
+        let mut mallory = Raw::hello(dial("edge-b"), "edge-b").await;
+        for raw in [&mut proxy, &mut edge, &mut mallory] {
+            assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)), "{over:?}");
+        }
+
+        let id = CallId::new(Epoch::new(1), 1);
+        let request = frame::Request::new(service_name("echo"), Bytes::from("x"));
+        proxy.send(Frame::call(None, Some(peer_id("edge-a")), id, Part::Request(request))).await;
+        edge.receive().await.unwrap();
+        let reply = |source: Option<&str>, text: &'static str| {
+            let mut reply = Reply::new(1);
+            reply.message = Some(Bytes::from(text));
+            reply.end = Some(End::Finished(Bytes::new()));
+            Frame::call(source.map(peer_id), Some(peer_id("proxy")), id, Part::Reply(reply))
+        };
+        // In its own name, and in that of the node which was asked.
+        mallory.send(reply(None, "false")).await;
+        mallory.send(reply(Some("edge-a"), "false")).await;
+        timeout(SOON, async {
+            while (hub.stats().wrong_replier, hub.stats().spoofed) != (1, 1) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        edge.send(reply(None, "true")).await;
+        let got = proxy.receive().await.unwrap();
+        assert_eq!(got.source, Some(peer_id("edge-a")));
+        assert!(
+            matches!(&got.kind, Kind::Call(_, Part::Reply(reply)) if reply.message == Some(Bytes::from("true"))),
+            "{over:?}: {got:?}"
+        );
+    }
+}
+
+/// Anchors (f) 14: agent B presents A's name with B's certificate: refused and counted, and A is not disturbed.
+#[tokio::test]
+async fn a_node_that_takes_anothers_name_is_refused_and_counted_and_the_other_stays() {
+    for over in BOTH {
+        let authority = Authority::new();
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Required).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let hub = Hub::builder().listener(listener).start().unwrap();
+        let dial = |name: &str| dialer(over, port, &ClientTls::new(&authority.identity(name)).unwrap());
+        let edge = connected("edge-a", dial("edge-a")).await;
+        let proxy = Peer::builder(peer_id("proxy")).dialer(dial("proxy")).start().unwrap();
+        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+
+        // A later life of A, had it been A.
+        let mallory = Peer::builder(peer_id("edge-a")).epoch(Epoch::new(u64::MAX)).dialer(dial("edge-b"));
+        let refused = refusal(&mallory.start().unwrap()).await;
+        assert!(refused.contains("its certificate is for [edge-b]"), "{over:?}: {refused}");
+        assert!(hub.stats().unauthenticated >= 1);
+        assert_eq!(hub.stats().fenced, 0);
+        assert!(edge.state().is_connected());
+        assert!(collect(proxy.call(echo("edge-a", "x")).await.unwrap()).await.1.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn nodes_call_nobody_unless_the_hub_was_told_otherwise_and_a_refused_call_is_counted() {
+    let (listener, dial) = edge_transport::link::memory::listen("hub", 1 << 20);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let (one, _two) = (
+        connected("edge-1", Box::new(dial.clone())).await,
+        connected("edge-2", Box::new(dial.clone())).await,
+    );
+    assert_eq!(collect(one.call(echo("edge-2", "x")).await.unwrap()).await.1, Err(Reason::Forbidden));
+    assert_eq!(hub.stats().forbidden, 1);
+    let proxy = Peer::builder(peer_id("proxy")).dialer(Box::new(dial)).start().unwrap();
+    proxy.connected().await.unwrap();
+    assert!(collect(proxy.call(echo("edge-2", "x")).await.unwrap()).await.1.is_ok());
+}
+
+/// A hub and an agent whose certificates come from files.
+struct Renewal {
+    over: Over,
+    hub_files: Files,
+    edge_files: Files,
+    hub: Hub,
+    port: u16,
+    client: TlsFiles<rustls::ClientConfig>,
+    watch: Arc<FileWatch>,
+}
+
+impl Renewal {
+    async fn new(over: Over, authority: &Authority) -> Self {
+        let (hub_files, edge_files) = (Files::new(), Files::new());
+        hub_files.write_pair(&authority.issue("hub"));
+        hub_files.write("ca.pem", authority.pem());
+        edge_files.write_pair(&authority.issue("edge-1"));
+        edge_files.write("ca.pem", authority.pem());
+        let server = TlsFiles::server(hub_files.paths(), ClientAuth::Required).unwrap();
+        let client = TlsFiles::client(edge_files.paths()).unwrap();
+        let watch = Arc::new(FileWatch::new().tls(&server).tls(&client));
+        let (listener, port) = listen(over, server.into()).await;
+        let hub = Hub::builder().listener(listener).start().unwrap();
+        Self { over, hub_files, edge_files, hub, port, client, watch }
+    }
+
+    fn dialer(&self) -> Box<dyn Dialer> {
+        dialer(self.over, self.port, &ClientTls::from(self.client.clone()))
+    }
+
+    fn check(&self) -> Vec<Notice> {
+        self.watch.check(SystemTime::now())
+    }
+}
+
+#[tokio::test]
+async fn certificates_change_without_a_restart_and_links_that_stand_live_on() {
+    for over in BOTH {
+        let (old, new) = (Authority::new(), Authority::new());
+        let net = Renewal::new(over, &old).await;
+        assert_eq!(net.check(), []);
+        let edge = connected("edge-1", net.dialer()).await;
+        let PeerState::Connected { since, .. } = edge.state() else { panic!("{:?}", edge.state()) };
+        let proxy_tls = ClientTls::new(&old.identity("proxy")).unwrap();
+        let proxy = Peer::builder(peer_id("proxy")).dialer(dialer(over, net.port, &proxy_tls));
+        let proxy = proxy.start().unwrap();
+        timeout(SOON, proxy.connected()).await.unwrap().unwrap();
+
+        // The hub moves to another authority: who still shows the old one is a stranger to new handshakes.
+        net.hub_files.write_pair(&new.issue("hub"));
+        net.hub_files.write("ca.pem", new.pem());
+        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]), "{over:?}");
+        net.dialer().dial().await.unwrap_err();
+        assert!(collect(proxy.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok(), "{over:?}");
+        assert!(matches!(edge.state(), PeerState::Connected { since: still, .. } if still == since));
+
+        // The agent follows; the same dialer shows the new certificate.
+        net.edge_files.write_pair(&new.issue("edge-2"));
+        net.edge_files.write("ca.pem", new.pem());
+        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]), "{over:?}");
+        let later = connected("edge-2", net.dialer()).await;
+        assert!(later.state().is_connected());
+        assert_eq!(net.hub.stats().peers, 3);
+    }
+}
+
+#[tokio::test]
+async fn broken_files_are_told_once_and_the_old_ones_stay_in_use() {
+    for over in BOTH {
+        let authority = Authority::new();
+        let net = Renewal::new(over, &authority).await;
+        let (good, other) = (authority.issue("hub"), authority.issue("hub"));
+        let expired = authority.issue_until("hub", 2001);
+        for (certificate, key, expected) in [
+            ("garbage".to_owned(), good.key.clone(), "no certificate in"),
+            (good.certificate.clone(), "garbage".to_owned(), "no private key in"),
+            (good.certificate.clone(), other.key.clone(), "does not belong to the certificate"),
+            (expired.certificate.clone(), expired.key.clone(), "expired"),
+        ] {
+            net.hub_files.write("cert.pem", certificate);
+            net.hub_files.write("key.pem", &key);
+            match &net.check()[..] {
+                [Notice::Broken { cause, files }] => {
+                    assert!(cause.contains(expected) && files.contains("cert.pem"), "{cause}");
+                    assert!(!cause.contains("PRIVATE KEY-"), "{cause}");
+                }
+                other => panic!("{expected}: {other:?}"),
+            }
+            assert_eq!(net.check(), [], "told once");
+            net.dialer().dial().await.unwrap();
+        }
+        net.hub_files.write_pair(&good);
+        assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]));
+        net.dialer().dial().await.unwrap();
+    }
+}
+
+#[test]
+fn the_end_of_each_certificate_is_told_from_its_file() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let (authority, files) = (Authority::new(), Files::new());
+    files.write_pair(&authority.issue_until("edge-1", 2040));
+    files.write("ca.pem", authority.pem());
+    let tls = TlsFiles::client(files.paths()).unwrap();
+    let watch = FileWatch::new().tls(&tls);
+    let end = tls.identity().expires().unwrap();
+    assert!(watch.check(end - 31 * DAY).is_empty());
+    let soon = watch.check(end - 30 * DAY);
+    let file = files.path("cert.pem");
+    assert_eq!(soon, [Notice::Ending { file: file.clone(), left: 30 * DAY }]);
+    assert!(watch.check(end - 30 * DAY).is_empty(), "once a day");
+    assert_eq!(watch.check(end), [Notice::Ended { file, ago: Duration::ZERO }]);
+}
+
+/// Never says whose a token is.
+struct Silent {
+    asked: Arc<tokio::sync::Notify>,
+}
+
+#[async_trait::async_trait]
+impl Tokens for Silent {
+    async fn check(&self, _: &edge_transport::PeerId, _: &Token) -> Result<(), TokenRefused> {
+        self.asked.notify_one();
+        std::future::pending().await
+    }
+}
+
+fn one_place() -> edge_transport::HubSettings {
+    let mut settings = edge_transport::HubSettings::default();
+    (settings.max_handshakes, settings.max_waiting_handshakes) = (1, 0);
+    settings
+}
+
+const BUSY: &str = "the hub cannot take this link now: it is busy, try again later";
+
+#[tokio::test]
+async fn a_hub_without_a_place_says_so_before_any_cryptography() {
+    for over in BOTH {
+        let authority = Authority::new();
+        let tls = server_config(&authority.identity("hub"), ClientAuth::Optional).unwrap();
+        let (listener, port) = listen(over, tls).await;
+        let asked = Arc::new(tokio::sync::Notify::new());
+        let hub = token_hub(Silent { asked: Arc::clone(&asked) }).settings(one_place()).listener(listener);
+        let hub = hub.start().unwrap();
+        let anonymous = Identity::without_certificate(authority.pem().as_bytes()).unwrap();
+        let dial = dialer(over, port, &ClientTls::new(&anonymous).unwrap());
+        let first = Peer::builder(peer_id("first")).dialer(with_token(dial, token("first"))).start().unwrap();
+        asked.notified().await;
+
+        let second = dialer(over, port, &ClientTls::new(&authority.identity("second")).unwrap());
+        let error = second.dial().await.unwrap_err().to_string();
+        assert!(error.contains(BUSY), "{over:?}: {error}");
+        assert_eq!(hub.stats().turned_away, 1);
+        first.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_hub_without_a_place_answers_plain_websockets_with_503() {
+    let listener = ws::bind("127.0.0.1:0", None, Limits::default()).await.unwrap();
+    let address = listener.socket_address();
+    let hub = Hub::builder().listener(Box::new(listener)).settings(one_place()).allow_unauthenticated();
+    let hub = hub.start().unwrap();
+    let _silent = tokio::net::TcpStream::connect(address).await.unwrap();
+    let dialer = ws::WsDialer::new("127.0.0.1", address.port(), None, Limits::default()).unwrap();
+    let error = dialer.dial().await.unwrap_err().to_string();
+    assert!(error.contains(BUSY), "{error}");
+    assert_eq!(hub.stats().turned_away, 1);
+}
