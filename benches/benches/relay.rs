@@ -24,7 +24,7 @@ fn relay(criterion: &mut Criterion) {
                     async move {
                         let started = Instant::now();
                         futures_util::stream::iter(0..calls)
-                            .map(|_| load::create_volume(&channel))
+                            .map(|number| load::create_volume(&channel, number))
                             .buffer_unordered(in_flight)
                             .for_each(|answered| async { answered.expect("an answer") })
                             .await;

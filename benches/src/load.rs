@@ -25,7 +25,7 @@ const LONGEST: u64 = 600_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[non_exhaustive]
 pub enum Work {
-    /// One `CreateVolume`, always of the same name.
+    /// One `CreateVolume` of a new name.
     CreateVolume,
     /// A `CreateVolume` of a new name, then its `DeleteVolume`; counted as two calls.
     CreateDelete,
@@ -117,12 +117,13 @@ pub async fn connect(endpoint: &str) -> Result<Channel, LoadError> {
     Endpoint::from_shared(endpoint.to_owned()).map_err(failed)?.connect().await.map_err(failed)
 }
 
-/// One `CreateVolume` of the usual payload.
+/// One `CreateVolume` of the usual payload, for the volume of this number.
 ///
 /// # Errors
 /// If the connection or the call fails.
-pub async fn create_volume(channel: &Channel) -> Result<(), LoadError> {
-    answer(&mut Grpc::new(channel.clone()), CREATE, payload::request()).await.map(drop)
+pub async fn create_volume(channel: &Channel, number: u64) -> Result<(), LoadError> {
+    let request = payload::numbered(&payload::request(), number);
+    answer(&mut Grpc::new(channel.clone()), CREATE, request).await.map(drop)
 }
 
 async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> Result<Bytes, LoadError> {
@@ -209,7 +210,8 @@ impl Caller {
         self.turn += 1;
         match self.work {
             Work::CreateVolume => {
-                self.call(CREATE, self.request.clone(), from, tally).await?;
+                let request = payload::numbered(&self.request, (self.number as u64) << 32 | self.turn);
+                self.call(CREATE, request, from, tally).await?;
             }
             Work::Probe => {
                 self.call(PROBE, Bytes::new(), from, tally).await?;

@@ -64,6 +64,17 @@ pub fn request() -> Bytes {
     create_volume(NAME).encode_to_vec().into()
 }
 
+/// The same request for another volume: calls for one and the same would be one operation to the relay, and share an answer.
+#[must_use]
+pub fn numbered(request: &Bytes, number: u64) -> Bytes {
+    let digits = format!("{number:012x}");
+    let mut bytes = request.to_vec();
+    // The name is the first field: a byte of key, a byte of length, the name.
+    let end = 2 + NAME.len();
+    bytes[end - 12..end].copy_from_slice(&digits.as_bytes()[digits.len() - 12..]);
+    bytes.into()
+}
+
 /// An answer of about 300 bytes.
 #[must_use]
 pub fn reply() -> Bytes {
@@ -85,6 +96,14 @@ pub fn reply() -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_numbered_request_differs_in_its_name_alone() {
+        use prost::Message;
+        let numbered = super::numbered(&super::request(), u64::MAX);
+        let found = super::CreateVolumeRequest::decode(numbered).unwrap();
+        assert_eq!(found, super::create_volume("pvc-7d9a4f31-52c8-4be0-93d6-ffffffffffff"));
+    }
+
     #[test]
     fn the_payload_has_the_size_of_a_real_one() {
         let (request, reply) = (super::request().len(), super::reply().len());

@@ -5,6 +5,7 @@ mod capability;
 pub mod method;
 pub mod name;
 pub mod secrets;
+pub mod shape;
 mod topology;
 pub mod validate;
 

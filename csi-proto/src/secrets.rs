@@ -23,7 +23,7 @@ pub struct SecretField {
 const STRIPPED: &str = "***stripped***";
 
 /// The key under which kubelet hands over service-account tokens when a CSIDriver asks for `tokenRequests`.
-const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+pub const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Stands where a sensitive value would.
 struct Stripped {

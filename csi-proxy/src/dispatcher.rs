@@ -2,19 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use csi_proto::DriverName;
+use csi_proto::{DriverName, Method};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::address::SocketAddress;
-use crate::call::Call;
+use crate::call::{Call, CallId, MethodPath};
 use crate::driver::Driver;
 use crate::endpoint::Drained;
 use crate::fault::Fault;
 use crate::observe::Observation;
+use crate::operation::journal::{
+    self, Contents, Journal, JournalSettings, OpenJournalError, Quarantined, Writer,
+};
+#[cfg(feature = "metrics")]
+use crate::operation::never_began;
+use crate::operation::{Answer, Asked, Counts, Desk, Identity, Limits, Restored, Run, Stage, Uncertain, Way};
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply};
 
@@ -26,12 +32,16 @@ const WAITING_PARTS: usize = 4;
 
 /// The drivers of a node. Cheap to clone; all clones see the same drivers, which may come and go while calls run.
 ///
-/// A call that has been given to a driver runs to its end in a task of its own, whether or not anybody still waits for it.
+/// A call that has been given to a driver runs to its end in a task of its own, whether or not anybody still waits for it. Calls
+/// that ask for the same [operation](crate::operation) while it runs share it, and an answer that nobody waited for is there for the
+/// next who asks.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
     max_in_flight: usize,
     open: Arc<watch::Sender<Open>>,
+    limits: Limits,
+    desk: Arc<Desk>,
 }
 
 /// What is open, over all drivers, also those that have been taken away.
@@ -67,7 +77,82 @@ impl Dispatcher {
             drivers: Arc::default(),
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             open: Arc::new(watch::Sender::default()),
+            limits: Limits::default(),
+            desk: Arc::new(Desk::new(Limits::default())),
         }
+    }
+
+    /// Keeps answers that nobody waited for within these bounds. What is kept already stays for as long as it was to.
+    #[must_use]
+    pub fn with_operation_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self.desk.set_limits(limits);
+        self
+    }
+
+    /// Knows the operations that the journal knows, and writes it from now on, in a thread that ends with the last clone and
+    /// its calls. To be called before there are clones or calls. Blocks while the journal is read.
+    ///
+    /// What was under way when the journal was last written is [uncertain](Self::uncertain_operations), and each is a line in
+    /// the log.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn with_journal(
+        mut self,
+        mut journal: impl Journal + 'static,
+        settings: JournalSettings,
+    ) -> Result<Self, OpenJournalError> {
+        let contents = journal::read(&mut journal, SystemTime::now())?;
+        tell(&contents);
+        let writer =
+            Writer::start(Box::new(journal), settings, &contents).map_err(OpenJournalError::Thread)?;
+        self.desk = Arc::new(Desk::new(self.limits).with_journal(contents.restored, writer));
+        Ok(self)
+    }
+
+    /// The operations whose end is not known, because their driver was lost, or this process was. Each is done again when it is
+    /// asked for, and forgotten when something else begins on its volume, or after [`Limits::kept_for`].
+    #[must_use]
+    pub fn uncertain_operations(&self) -> Vec<Uncertain> {
+        self.desk.uncertain()
+    }
+
+    /// How many operations there are.
+    #[must_use]
+    pub fn operation_counts(&self) -> Counts {
+        self.desk.counts()
+    }
+
+    /// Why the journal has failed; `None` while it works, and without one.
+    #[must_use]
+    pub fn journal_failure(&self) -> Option<String> {
+        self.desk.journal()?.failure()
+    }
+
+    /// Opens the journal anew after a failure, and waits until it holds all that it should. Nothing happens if it works.
+    ///
+    /// # Errors
+    /// If it fails again, with the reason.
+    pub async fn reopen_journal(&self) -> Result<(), String> {
+        self.desk.reopen_journal().await
+    }
+
+    /// Waits until all that has happened so far is in the journal, on the disk.
+    ///
+    /// # Errors
+    /// If the journal has failed, with the reason.
+    pub async fn flush_journal(&self) -> Result<(), String> {
+        match self.desk.journal() {
+            Some(writer) => writer.flush().done().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the gauges of the operations, which change too often to be set each time.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self) {
+        crate::metrics::operations(&self.desk.counts());
     }
 
     /// Gives a driver at most this many calls at once; one more fails with [`Fault::Overloaded`]. Holds for drivers that are
@@ -105,14 +190,22 @@ impl Dispatcher {
         self.drivers.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open.
+    /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open. Then what is
+    /// known of operations is in the journal, if that works.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
         let mut open = self.open.subscribe();
-        match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
+        let drained = match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
             Err(_) => Drained::Some,
-        }
+        };
+        // A failure has been told.
+        let _ = self.flush_journal().await;
+        drained
+    }
+
+    fn draining() -> Fault {
+        Fault::Draining { what: "the dispatcher".to_owned() }
     }
 
     fn admit(&self, name: &DriverName) -> Result<(Driver, Place), Fault> {
@@ -129,7 +222,7 @@ impl Dispatcher {
             !open.draining
         });
         if !admitted {
-            return Err(Fault::Draining { what: "the dispatcher".to_owned() });
+            return Err(Self::draining());
         }
         Ok((driver.clone(), Place { open: Arc::clone(&self.open), _slot: slot }))
     }
@@ -144,6 +237,10 @@ impl Default for Dispatcher {
 #[async_trait]
 impl Relay for Dispatcher {
     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let method = Method::from_path(call.method.as_str());
+        if let Some(identity) = method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
+            return self.ask(identity, call).await;
+        }
         let (driver, place) = self.admit(&call.driver)?;
         let (answered, answer) = oneshot::channel();
         tokio::spawn(see_through(driver, call, answered, place));
@@ -152,6 +249,131 @@ impl Relay for Dispatcher {
             Err(_) => Err(Fault::ServiceLost { what: "the dispatcher's task".to_owned() }.into()),
         }
     }
+}
+
+impl Dispatcher {
+    /// A call that asks for an operation.
+    async fn ask(&self, identity: Identity, call: Call) -> Result<Replies, RelayError> {
+        if self.open.borrow().draining {
+            return Err(Self::draining().into());
+        }
+        let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
+        let observed = Observed::of(&call);
+        let Asked { asker, run } = self.desk.ask(identity, until);
+        match run.map(|run| (self.admit(&call.driver), run)) {
+            Some((Ok((driver, place)), run)) => drop(tokio::spawn(run_operation(driver, call, run, place))),
+            Some((Err(fault), run)) => run.refused(fault),
+            None => observed.waits(),
+        }
+        match asker.answer().await {
+            Ok((answer, way, receipt)) => {
+                observed.answered(way);
+                let (message, outcome) = answer.into_parts();
+                Ok(Replies::whole(message, outcome).with_receipt(receipt))
+            }
+            Err(fault) => {
+                observed.failed(&fault);
+                Err(fault.into())
+            }
+        }
+    }
+}
+
+/// What the operator is told of a call that asks for an operation, where the driver is not called for it.
+struct Observed {
+    id: CallId,
+    driver: DriverName,
+    method: MethodPath,
+}
+
+impl Observed {
+    fn of(call: &Call) -> Self {
+        Self { id: call.id, driver: call.driver.clone(), method: call.method.clone() }
+    }
+
+    fn waits(&self) {
+        let Self { id, driver, method } = self;
+        tracing::debug!(call = %id, %driver, %method, "asks for what is under way or over; the driver is not called for it");
+    }
+
+    fn answered(&self, way: Way) {
+        let Self { id, driver, method } = self;
+        let outcome = match way {
+            Way::Ran => "run",
+            Way::Joined => "joined",
+            Way::Late => "handed_out_late",
+        };
+        if way != Way::Ran {
+            tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+        }
+        #[cfg(feature = "metrics")]
+        crate::metrics::operation(driver, outcome);
+    }
+
+    fn failed(&self, fault: &Fault) {
+        if let Fault::OperationPending { running, .. } = fault {
+            let Self { id, driver, method } = self;
+            tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
+            #[cfg(feature = "metrics")]
+            crate::metrics::operation(driver, "aborted");
+        }
+    }
+}
+
+/// Says what the journal knew.
+fn tell(contents: &Contents) {
+    for Restored { identity, stage, age, .. } in &contents.restored {
+        let (driver, method, digest) = (identity.driver(), identity.method(), identity.digest());
+        let started = match stage {
+            Stage::Accepted => false,
+            Stage::Started => true,
+            Stage::Finished(_) => continue,
+        };
+        let about = identity.keys().first().map(|key| key.subject().to_string()).unwrap_or_default();
+        tracing::warn!(
+            %driver, %method, about, %digest, started, ?age,
+            "the end of an operation is not known; it is done again when it is asked for"
+        );
+    }
+    for Quarantined { row, defect } in &contents.quarantined {
+        tracing::error!(row, %defect, "a record of the journal of operations cannot be read and was set aside");
+    }
+    #[cfg(feature = "metrics")]
+    crate::metrics::journal_quarantined(contents.quarantined.len());
+}
+
+/// Has the driver do an operation, whoever waits for it.
+async fn run_operation(driver: Driver, call: Call, run: Run, _place: Place) {
+    let observation = Observation::start("dispatcher", &call);
+    let ticket = match run.begin().await {
+        Ok(ticket) => ticket,
+        Err((ticket, fault)) => {
+            drop(observation.answered(Err(fault.clone().into())));
+            return ticket.lost(fault);
+        }
+    };
+    // Only unary methods are operations, and a driver answers those as a whole.
+    let answer = observation.answered(driver.relay(call).await).map(Replies::into_whole);
+    let fault = match answer {
+        Ok(Ok((message, outcome))) => match outcome.fault().cloned() {
+            None => match Answer::new(message, outcome) {
+                Some(answer) => return ticket.answered(answer).await,
+                None => unexpected(),
+            },
+            Some(fault) => fault,
+        },
+        Ok(Err(_)) => unexpected(),
+        Err(error) => error.into_fault(),
+    };
+    #[cfg(feature = "metrics")]
+    if !never_began(&fault) {
+        crate::metrics::operation(driver.name(), "uncertain");
+    }
+    ticket.lost(fault);
+}
+
+fn unexpected() -> Fault {
+    Fault::Protocol { reason: "an answer of a driver that is not one message and a status".to_owned() }
 }
 
 /// Makes the call and stays with it to its end.

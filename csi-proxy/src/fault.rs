@@ -124,6 +124,18 @@ pub enum Fault {
         /// Which part.
         what: String,
     },
+    /// Another operation on the same volume, snapshot or group is running at the driver.
+    OperationPending {
+        /// The driver.
+        driver: DriverName,
+        /// The method that is running.
+        running: String,
+    },
+    /// An answer that must no longer be given cannot be taken out of the journal, so nothing may make it wrong meanwhile.
+    JournalFailed {
+        /// What failed.
+        reason: String,
+    },
     /// The driver has not been reached since this endpoint started, so what it offers is not known yet.
     NotReady {
         /// The driver.
@@ -139,6 +151,10 @@ pub enum Fault {
 /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will be as
 ///   large the next time, and a code that may be retried would have the sidecar send it for ever. `RESOURCE_EXHAUSTED`
 ///   would make external-provisioner move the volume to another node, where the request is no smaller;
+/// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for this volume, back
+///   off and ask again. It is true when it is said, for this process itself waits for the operation that runs, and it is safe:
+///   `ABORTED` is one of the four codes that the sidecars read as "may still be running", so nothing is forgotten. It cannot be
+///   taken for the driver's verdict on the request, which is not known yet;
 /// - everything else is `UNAVAILABLE`.
 #[must_use]
 pub fn outcome_of(fault: &Fault) -> (Code, String) {
@@ -150,6 +166,11 @@ pub fn outcome_of(fault: &Fault) -> (Code, String) {
         }
         F::CallerGone => {
             return (Code::CANCELLED, "the caller left; the operation may still be running".to_owned());
+        }
+        F::OperationPending { driver, running } => {
+            let text =
+                format!("{running} is pending at driver {driver} for the same volume; try again later");
+            return (Code::ABORTED, text);
         }
         F::RequestTooLarge { found, max } => {
             let text = format!("request of {found} bytes; at most {max} can be carried; nothing was sent");
@@ -187,6 +208,11 @@ pub fn outcome_of(fault: &Fault) -> (Code, String) {
         F::ServiceLost { what } => {
             format!("{what} ended without an answer; the operation may still be running")
         }
+        F::JournalFailed { reason } => {
+            format!(
+                "the journal of operations failed and holds an answer that this would make wrong: {reason}"
+            )
+        }
         F::NotReady { driver } => {
             format!("driver {driver} has not been reached yet; what it offers is not known")
         }
@@ -219,6 +245,8 @@ impl Fault {
             Self::Forbidden { .. } => "forbidden",
             Self::Protocol { .. } => "protocol",
             Self::ServiceLost { .. } => "service_lost",
+            Self::OperationPending { .. } => "operation_pending",
+            Self::JournalFailed { .. } => "journal_failed",
             Self::NotReady { .. } => "not_ready",
         }
     }
@@ -259,10 +287,12 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
         Fault::Forbidden { reason: text() },
         Fault::Protocol { reason: text() },
         Fault::ServiceLost { what: text() },
+        Fault::OperationPending { driver: driver.clone(), running: text() },
+        Fault::JournalFailed { reason: text() },
         Fault::NotReady { driver },
     ];
     let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-    assert_eq!(kinds.len(), 21, "a kind is missing or there twice");
+    assert_eq!(kinds.len(), 23, "a kind is missing or there twice");
     all
 }
 
@@ -278,6 +308,7 @@ mod tests {
                 Fault::Deadline { .. } => Code::DEADLINE_EXCEEDED,
                 Fault::CallerGone => Code::CANCELLED,
                 Fault::RequestTooLarge { .. } => Code::INVALID_ARGUMENT,
+                Fault::OperationPending { .. } => Code::ABORTED,
                 Fault::NodeOffline { .. }
                 | Fault::NodeUnknown { .. }
                 | Fault::NoNode { .. }
@@ -295,6 +326,7 @@ mod tests {
                 | Fault::Forbidden { .. }
                 | Fault::Protocol { .. }
                 | Fault::ServiceLost { .. }
+                | Fault::JournalFailed { .. }
                 | Fault::NotReady { .. } => Code::UNAVAILABLE,
             };
             let (code, message) = outcome_of(&fault);

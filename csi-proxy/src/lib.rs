@@ -62,13 +62,39 @@
 //!
 //! [`conformance`] tests such a relay. [`RelayService`] and [`ServiceRelay`] make tower services of relays and back.
 //!
+//! # One execution an operation
+//!
+//! A sidecar that gives up and asks again does not make the driver do its work twice: a [`Dispatcher`] knows the [`operation`] of
+//! each call, and, with a journal, after a restart too.
+//!
+//! ```
+//! # #[cfg(feature = "redb")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let state_dir = directory.path();
+//! use csi_proxy::Dispatcher;
+//! use csi_proxy::operation::journal::JournalSettings;
+//! use csi_proxy::operation::journal::redb::RedbJournal;
+//!
+//! let opened = RedbJournal::open_or_set_aside(state_dir.join("operations.redb"))?;
+//! let drivers = Dispatcher::new()
+//!     .with_journal(opened.journal, JournalSettings::default())?
+//!     .with_driver("csi-hostpath".parse()?, "unix:///plugins/csi-hostpath/csi.sock".parse()?);
+//! assert!(drivers.uncertain_operations().is_empty(), "nothing was under way when the last one ended");
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "redb"))]
+//! # fn main() {}
+//! ```
+//!
 //! # Features
 //!
 //! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
 //!   [wire] form and the [`startup`] state machine.
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
-//! - `metrics`: the histogram `csi_plugin_operations_seconds` and the counter `csi_plugin_relay_faults_total` through the
-//!   `metrics` facade.
+//! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
+//!   count of operations and their journal (`csi_plugin_operations_*`, `csi_plugin_journal_*`), through the `metrics` facade.
+//! - `redb`: the journal of operations on disk.
 //!
 //! # Bounds
 //!
@@ -96,6 +122,7 @@ mod grpc;
 mod metrics;
 #[cfg(feature = "runtime")]
 mod observe;
+pub mod operation;
 mod outcome;
 #[cfg(feature = "runtime")]
 mod relay;

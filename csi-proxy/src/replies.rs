@@ -9,6 +9,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 use crate::fault::Fault;
+#[cfg(feature = "runtime")]
+use crate::operation::Receipt;
 use crate::outcome::Outcome;
 
 /// One part of an answer.
@@ -35,7 +37,11 @@ impl fmt::Debug for Reply {
 /// A unary answer holds its parts and costs no task, channel or allocation. Dropping it says that nobody waits any more; it
 /// does not stop the work. A source that ends without an outcome is completed with [`Fault::ServiceLost`].
 #[must_use = "an answer that is not read is lost"]
-pub struct Replies(Source);
+pub struct Replies {
+    source: Source,
+    #[cfg(feature = "runtime")]
+    receipt: Option<Receipt>,
+}
 
 enum Source {
     Unary { message: Bytes, outcome: Outcome },
@@ -44,15 +50,25 @@ enum Source {
     Ended,
 }
 
+impl From<Source> for Replies {
+    fn from(source: Source) -> Self {
+        Self {
+            source,
+            #[cfg(feature = "runtime")]
+            receipt: None,
+        }
+    }
+}
+
 impl Replies {
     /// One message and its outcome: nearly every CSI answer.
     pub fn unary(message: impl Into<Bytes>, outcome: Outcome) -> Self {
-        Self(Source::Unary { message: message.into(), outcome })
+        Source::Unary { message: message.into(), outcome }.into()
     }
 
     /// No message, only an outcome: nearly every failure.
     pub fn outcome(outcome: impl Into<Outcome>) -> Self {
-        Self(Source::Outcome(outcome.into()))
+        Source::Outcome(outcome.into()).into()
     }
 
     #[cfg(feature = "runtime")]
@@ -65,7 +81,32 @@ impl Replies {
 
     /// Parts as they come. The first [`Reply::End`] is the last part that is read.
     pub fn stream(parts: impl Stream<Item = Reply> + Send + 'static) -> Self {
-        Self(Source::Stream(Box::pin(parts)))
+        Source::Stream(Box::pin(parts)).into()
+    }
+
+    /// The same answer with somebody who wants to know whether it was delivered: whether it was read to its end or taken as a
+    /// [whole](Self::into_whole).
+    #[cfg(feature = "runtime")]
+    pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
+        self.receipt = Some(receipt);
+        self
+    }
+
+    /// Takes over to say whether the answer was delivered.
+    #[cfg(feature = "runtime")]
+    #[cfg_attr(
+        not(feature = "edge-transport"),
+        allow(dead_code, reason = "for relays that know better than reading")
+    )]
+    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
+        self.receipt.take()
+    }
+
+    fn delivered(&mut self) {
+        #[cfg(feature = "runtime")]
+        if let Some(receipt) = self.receipt.take() {
+            receipt.delivered();
+        }
     }
 
     /// The next part; `None` after the end.
@@ -92,11 +133,20 @@ impl Replies {
     /// # Errors
     /// Gives the answer back if its parts are still coming.
     #[allow(clippy::result_large_err, reason = "an answer is moved here, not carried up through callers")]
-    pub fn into_whole(self) -> Result<(Option<Bytes>, Outcome), Self> {
-        match self.0 {
-            Source::Unary { message, outcome } => Ok((Some(message), outcome)),
-            Source::Outcome(outcome) => Ok((None, outcome)),
-            source @ (Source::Stream(_) | Source::Ended) => Err(Self(source)),
+    pub fn into_whole(mut self) -> Result<(Option<Bytes>, Outcome), Self> {
+        match std::mem::replace(&mut self.source, Source::Ended) {
+            Source::Unary { message, outcome } => {
+                self.delivered();
+                Ok((Some(message), outcome))
+            }
+            Source::Outcome(outcome) => {
+                self.delivered();
+                Ok((None, outcome))
+            }
+            source @ (Source::Stream(_) | Source::Ended) => {
+                self.source = source;
+                Err(self)
+            }
         }
     }
 }
@@ -105,19 +155,23 @@ impl Stream for Replies {
     type Item = Reply;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        if let Source::Stream(stream) = &mut self.0 {
+        if let Source::Stream(stream) = &mut self.source {
             let part = ready!(stream.as_mut().poll_next(cx)).unwrap_or_else(|| Reply::End(lost()));
             if matches!(part, Reply::End(_)) {
-                self.0 = Source::Ended;
+                self.source = Source::Ended;
+                self.delivered();
             }
             return Poll::Ready(Some(part));
         }
-        Poll::Ready(match std::mem::replace(&mut self.0, Source::Ended) {
+        Poll::Ready(match std::mem::replace(&mut self.source, Source::Ended) {
             Source::Unary { message, outcome } => {
-                self.0 = Source::Outcome(outcome);
+                self.source = Source::Outcome(outcome);
                 Some(Reply::Message(message))
             }
-            Source::Outcome(outcome) => Some(Reply::End(outcome)),
+            Source::Outcome(outcome) => {
+                self.delivered();
+                Some(Reply::End(outcome))
+            }
             Source::Stream(_) | Source::Ended => None,
         })
     }
@@ -125,7 +179,7 @@ impl Stream for Replies {
 
 impl fmt::Debug for Replies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.source {
             Source::Unary { message, outcome } => {
                 write!(f, "Unary({} bytes, {outcome:?})", message.len())
             }

@@ -163,15 +163,20 @@ impl<R: Relay> SessionService<R> {
 impl<R: Relay + 'static> Service for SessionService<R> {
     async fn call(&self, request: IncomingRequest, replies: ReplySender) {
         let IncomingRequest { metadata, body, remaining, .. } = request;
-        let answer = match Call::decode(metadata, body) {
+        let mut answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
                 call.remaining = remaining;
                 self.relay.relay(call).await.unwrap_or_else(Replies::outcome)
             }
             Err(error) => Replies::outcome(Fault::Protocol { reason: format!("header of a call: {error}") }),
         };
-        // Fails only if nobody waits for the answer any more.
-        let _ = send(answer, replies).await;
+        let receipt = answer.take_receipt();
+        // Fails only if nobody waits for the answer any more. Then the next one who asks is to have it.
+        if send(answer, replies).await.is_ok()
+            && let Some(receipt) = receipt
+        {
+            receipt.delivered();
+        }
     }
 }
 

@@ -266,6 +266,8 @@ impl FaultRecord {
             F::ServiceLost { what } => record(19, &"", what),
             F::NotReady { driver } => record(20, driver, ""),
             F::FrameTooLarge { reason } => record(21, &"", reason),
+            F::OperationPending { driver, running } => record(22, driver, running),
+            F::JournalFailed { reason } => record(23, &"", reason),
         }
     }
 
@@ -294,6 +296,8 @@ impl FaultRecord {
             19 => Fault::ServiceLost { what: reason },
             20 => Fault::NotReady { driver: driver_name(subject)? },
             21 => Fault::FrameTooLarge { reason },
+            22 => Fault::OperationPending { driver: driver_name(subject)?, running: reason },
+            23 => Fault::JournalFailed { reason },
             _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
         })
     }

@@ -1,6 +1,8 @@
 //! `edge-agent`: answers for the CSI drivers of one node.
 
+mod ceiling;
 mod inspect;
+mod operations;
 mod options;
 mod registry;
 mod status;
@@ -8,14 +10,14 @@ mod volumes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{Dispatcher, Drained, Driver, DriverSettings, SessionService};
+use csi_proxy::{Drained, Driver, SessionService};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
+pub use self::ceiling::{InvalidCeiling, MethodCeiling};
 pub use self::inspect::{Inspect, InspectOptions, Place};
 pub use self::options::AgentOptions;
 use self::status::AgentStatus;
@@ -23,9 +25,6 @@ pub use self::volumes::VolumesOptions;
 use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
 use crate::uplink;
-
-/// Shortest `--call-ceiling`: less would cut work that every driver needs time for.
-const SHORTEST_CEILING: Duration = Duration::from_secs(1);
 
 /// The binary.
 #[must_use]
@@ -42,8 +41,9 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let dispatcher = Dispatcher::new();
-    let settings = driver_settings(&options)?;
+    let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
+    let dispatcher = operations::open(state.as_ref())?;
+    let settings = ceiling::driver_settings(&options)?;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {
             return Err(Fatal::Input(format!("--driver: {} is named twice", driver.name)));
@@ -54,7 +54,6 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
-    let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
     let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str()).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let mut builder = Peer::builder(name)
@@ -104,18 +103,4 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     tracing::info!("ended");
     Ok(())
-}
-
-/// Bounds of every driver's calls.
-fn driver_settings(options: &AgentOptions) -> Result<DriverSettings, Fatal> {
-    let ceiling = options.call_ceiling.duration();
-    if ceiling < SHORTEST_CEILING {
-        let found = options.call_ceiling;
-        return Err(Fatal::Input(format!(
-            "--call-ceiling: {found} is too short; give at least {SHORTEST_CEILING:?}"
-        )));
-    }
-    let mut settings = DriverSettings::default();
-    settings.ceiling = ceiling;
-    Ok(settings)
 }

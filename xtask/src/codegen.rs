@@ -14,6 +14,7 @@ mod redaction;
 mod rust;
 mod schema;
 mod session;
+mod shapes;
 mod validation;
 
 use error::CodegenError;
@@ -46,6 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
     let mut library = bindings::generate(&schema)?;
     library.push(methods::generate(&schema)?);
     library.push(redaction::generate(&schema)?);
+    library.push(shapes::generate(&schema)?);
     library.push(validation::generate(&schema)?);
     let tests = [dispatch::generate(&schema)?];
     let session = [session::generate(&root.join(SESSION_PROTO))?];

@@ -3,19 +3,20 @@
 mod answer;
 mod connection;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use csi_proto::DriverName;
+use csi_proto::{DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
 use self::answer::Answer;
 use self::connection::{Connections, Windows};
 use crate::address::SocketAddress;
-use crate::call::Call;
+use crate::call::{Call, MethodPath};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::relay::{Relay, RelayError};
@@ -28,6 +29,8 @@ pub struct DriverSettings {
     /// How long a call may take at most; default 15 minutes, at most a year. The driver sees it as its deadline. It is not the
     /// caller's time, which ends the wait only: some operations take longer than any sidecar waits.
     pub ceiling: Duration,
+    /// The same for single methods, in the place of [`Self::ceiling`].
+    pub ceilings: BTreeMap<Method, Duration>,
     /// How long to wait for the socket to accept; default 5 s.
     pub connect: Duration,
     /// Largest answer message in bytes; default 16 MiB.
@@ -38,9 +41,19 @@ impl Default for DriverSettings {
     fn default() -> Self {
         Self {
             ceiling: Duration::from_secs(15 * 60),
+            ceilings: BTreeMap::new(),
             connect: Duration::from_secs(5),
             max_reply: 16 * 1024 * 1024,
         }
+    }
+}
+
+impl DriverSettings {
+    /// How long a call of this method may take at most.
+    #[must_use]
+    pub fn ceiling_of(&self, method: &MethodPath) -> Duration {
+        let own = Method::from_path(method.as_str()).and_then(|method| self.ceilings.get(&method));
+        (*own.unwrap_or(&self.ceiling)).min(LONGEST)
     }
 }
 
@@ -57,7 +70,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 pub struct Driver {
     unary: Arc<Connections>,
     streams: Arc<Connections>,
-    ceiling: Duration,
+    settings: Arc<DriverSettings>,
 }
 
 impl Driver {
@@ -70,11 +83,10 @@ impl Driver {
     /// A driver with these bounds. Nothing is opened yet.
     #[must_use]
     pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
-        let ceiling = settings.ceiling.min(LONGEST);
         let connections =
             |windows| Arc::new(Connections::new(name.clone(), address.clone(), settings.clone(), windows));
         let (unary, streams) = (connections(Windows::AT_ONCE), connections(Windows::AS_CALLERS_READ));
-        Self { unary, streams, ceiling }
+        Self { unary, streams, settings: Arc::new(settings) }
     }
 
     /// Its name.
@@ -90,12 +102,13 @@ impl Driver {
     }
 
     async fn call(&self, call: Call) -> Result<Replies, Fault> {
-        let end = Instant::now() + self.ceiling;
-        let late = Fault::Deadline { waited: self.ceiling };
+        let ceiling = self.settings.ceiling_of(&call.method);
+        let end = Instant::now() + ceiling;
+        let late = Fault::Deadline { waited: ceiling };
         let unary = call.method.is_unary();
         let connections = if unary { &self.unary } else { &self.streams };
         let begun = async {
-            let answer = connections.call(call, self.ceiling).await?;
+            let answer = connections.call(call, ceiling).await?;
             if unary { answer.whole().await.map(Begun::Whole) } else { Ok(Begun::Parts(answer)) }
         };
         match timeout_at(end, begun).await {

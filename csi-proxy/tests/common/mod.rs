@@ -7,6 +7,8 @@
     reason = "every test file uses a part of it"
 )]
 
+pub mod counting;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -299,7 +301,7 @@ impl Stage {
 }
 
 /// Fails rather than hangs.
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
+pub async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(std::time::Duration::from_secs(20), future).await.expect("nothing within 20 s")
 }
 

@@ -6,6 +6,7 @@ use clap::Parser;
 use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
+use super::ceiling::MethodCeiling;
 use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
@@ -33,8 +34,8 @@ pub struct AgentOptions {
     #[arg(long, value_name = "URL", required = true)]
     pub hub: Vec<Address>,
 
-    /// Directory for what is kept over a restart, made if missing; without it a restart is told from its predecessor by the
-    /// clock alone
+    /// Directory for what is kept over a restart, made if missing: drivers' operations and the answers that nobody has taken yet
+    /// (operations.redb). Without it those are forgotten, and a restart is told from its predecessor by the clock alone
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -55,6 +56,10 @@ pub struct AgentOptions {
     /// least 1s). More for drivers whose work takes longer, or it is begun again and again
     #[arg(long, value_name = "TIME", default_value = "15m")]
     pub call_ceiling: TimeSpan,
+
+    /// The same for one method, like CreateVolume=2h. May be given again for others
+    #[arg(long, value_name = "METHOD=TIME")]
+    pub method_ceiling: Vec<MethodCeiling>,
 
     /// Certificates, or none.
     #[command(flatten)]

@@ -7,6 +7,9 @@ use super::volumes::NodeVolumes;
 use crate::status::{Fact, Status};
 use crate::uplink;
 
+/// Most uncertain operations on the page; the metric has their number.
+const UNCERTAIN_SHOWN: usize = 20;
+
 /// The agent's page.
 #[derive(Debug)]
 pub(super) struct AgentStatus {
@@ -33,18 +36,38 @@ impl Status for AgentStatus {
     fn facts(&self) -> Vec<Fact> {
         let mut facts = uplink::facts(&self.peer);
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
+        facts.extend(operation_facts(&self.dispatcher));
         facts.extend(self.volumes.iter().flat_map(volume_facts));
         facts
     }
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
+        self.dispatcher.publish_metrics();
         if let Some(volumes) = &self.volumes {
             let shown = volumes.shown();
             metrics::gauge!("edge_csi_desired_revision").set(shown.revision as f64);
             metrics::gauge!("edge_csi_refused_consumers").set(shown.refused.len() as f64);
         }
     }
+}
+
+/// What drivers are at, and what is in the way.
+fn operation_facts(dispatcher: &Dispatcher) -> Vec<Fact> {
+    let counts = dispatcher.operation_counts();
+    let mut facts = vec![
+        Fact::new("operations running", counts.running),
+        Fact::new("answers that wait for their askers", counts.kept),
+    ];
+    facts.extend(dispatcher.uncertain_operations().iter().take(UNCERTAIN_SHOWN).map(|uncertain| {
+        let identity = &uncertain.identity;
+        let about = identity.keys().first().map(|key| key.subject().to_string()).unwrap_or_default();
+        let what = format!("{} of {about} at {}", identity.method().name(), identity.driver());
+        Fact::new("operation whose end is not known", what)
+    }));
+    facts
+        .extend(dispatcher.journal_failure().map(|reason| Fact::new("journal of operations failed", reason)));
+    facts
 }
 
 /// How many volumes are in which state, and what is in the way of some.

@@ -1,0 +1,86 @@
+//! What a driver said at the end of an operation.
+
+use bytes::Bytes;
+
+use super::identity::Identity;
+use super::subject::{self, Key};
+use crate::code::Code;
+use crate::outcome::{Origin, Outcome};
+
+/// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Answer {
+    message: Option<Bytes>,
+    outcome: Outcome,
+}
+
+impl Answer {
+    /// An answer, if it is the driver's and not a fault of ours.
+    #[must_use]
+    pub fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
+        (outcome.origin == Origin::Driver).then_some(Self { message, outcome })
+    }
+
+    /// The message, as the driver sent it.
+    #[must_use]
+    pub fn message(&self) -> Option<&Bytes> {
+        self.message.as_ref()
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Message and status.
+    #[must_use]
+    pub fn into_parts(self) -> (Option<Bytes>, Outcome) {
+        (self.message, self.outcome)
+    }
+
+    /// Whether it ends the operation. The four codes by which a driver says "ask again" do not: whoever asks again must reach
+    /// the driver, and not what it said before.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(
+            self.outcome.code,
+            Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED
+        )
+    }
+
+    /// What a success says that it was about, beside what the request named: the ids of what was made.
+    #[must_use]
+    pub fn keys(&self, identity: &Identity) -> Vec<Key> {
+        let message = self.message.as_ref().filter(|_| self.outcome.is_ok());
+        let subjects =
+            message.map(|message| subject::of_answer(identity.method(), message)).unwrap_or_default();
+        let keys = subjects.into_iter().map(|subject| Key::new(identity.driver().clone(), subject));
+        keys.filter(|key| !identity.keys().contains(key)).collect()
+    }
+
+    /// About how many bytes of memory it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let Outcome { message, details, trailers, .. } = &self.outcome;
+        let trailers: usize = trailers.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
+        256 + self.message.as_ref().map_or(0, Bytes::len) + message.len() + details.len() + trailers
+    }
+
+    /// The same answer in memory of its own: as it came, it may hold on to the buffer of a whole connection.
+    pub(super) fn compact(&mut self) {
+        if let Some(message) = &mut self.message {
+            *message = Bytes::copy_from_slice(message);
+        }
+        self.outcome.details = Bytes::copy_from_slice(&self.outcome.details);
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer")
+            .field("message", &self.message.as_ref().map(|message| format!("{} bytes", message.len())))
+            .field("outcome", &self.outcome)
+            .finish()
+    }
+}

@@ -1,0 +1,209 @@
+//! A digest that is the same for every encoding of one request, and knows nothing of its secrets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use csi_proto::secrets::TOKENS;
+use csi_proto::shape::{Inside, Shape};
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 over a request without its secrets, in one form whatever the order of its fields and map entries was.
+///
+/// Fields that these bindings do not know are part of it. Secrets (option 1059) are not, nor are the service-account tokens
+/// that kubelet puts in a volume's context: they may be others at the retry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of an encoded request. Of bytes that are no protobuf message, it is that of the bytes.
+    #[must_use]
+    pub fn of(shape: &Shape, request: &[u8]) -> Self {
+        let mut form = Vec::with_capacity(request.len() * 2);
+        match fields(request) {
+            Some(fields) => message(shape, fields, &mut form),
+            None => raw(request, &mut form),
+        }
+        Self(Sha256::digest(&form).into())
+    }
+
+    /// Takes the bytes of a digest.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// The first eight bytes, which tell digests apart in a log.
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One field as it stands on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Field<'a> {
+    pub(super) number: u32,
+    pub(super) value: Value<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value<'a> {
+    Varint(u64),
+    Fixed64(&'a [u8]),
+    Bytes(&'a [u8]),
+    Fixed32(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The text that the field holds.
+    pub(super) fn text(self) -> Option<&'a str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            Self::Varint(_) | Self::Fixed64(_) | Self::Fixed32(_) => None,
+        }
+    }
+}
+
+/// The fields of a message in their order; `None` if the bytes are no message, or one with groups, which proto3 does not have.
+pub(super) fn fields(mut bytes: &[u8]) -> Option<Vec<Field<'_>>> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes)?;
+        let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
+        let value = match key & 7 {
+            0 => Value::Varint(varint(&mut bytes)?),
+            1 => Value::Fixed64(take(&mut bytes, 8)?),
+            2 => {
+                let length = usize::try_from(varint(&mut bytes)?).ok()?;
+                Value::Bytes(take(&mut bytes, length)?)
+            }
+            5 => Value::Fixed32(take(&mut bytes, 4)?),
+            _ => return None,
+        };
+        fields.push(Field { number, value });
+    }
+    Some(fields)
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in 0..10 {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f).checked_shl(shift * 7)?;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+// Each piece begins with what it is and how much of it there is, so that no two messages have the same form.
+
+fn raw(bytes: &[u8], form: &mut Vec<u8>) {
+    piece(b'r', bytes, form);
+}
+
+fn piece(kind: u8, bytes: &[u8], form: &mut Vec<u8>) {
+    count(kind, bytes.len(), form);
+    form.extend_from_slice(bytes);
+}
+
+fn count(kind: u8, count: usize, form: &mut Vec<u8>) {
+    form.push(kind);
+    prost::encoding::encode_varint(count as u64, form);
+}
+
+fn message(shape: &Shape, mut fields: Vec<Field<'_>>, form: &mut Vec<u8>) {
+    fields.retain(|field| !matches!(shape.field(field.number), Some(Inside::Secret)));
+    // Stable: the order of the elements of a list counts.
+    fields.sort_by_key(|field| field.number);
+    let groups = || fields.chunk_by(|a, b| a.number == b.number);
+    count(b'm', groups().count(), form);
+    for group in groups() {
+        let Some(first) = group.first() else { continue };
+        form.extend_from_slice(&first.number.to_le_bytes());
+        match shape.field(first.number) {
+            Some(Inside::Map) => map(group, form),
+            inside => {
+                count(b'l', group.len(), form);
+                for field in group {
+                    value(inside, field.value, form);
+                }
+            }
+        }
+    }
+}
+
+fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
+    match (inside, value) {
+        (Some(Inside::Message(shape)), Value::Bytes(bytes)) => match fields(bytes) {
+            Some(fields) => message(shape, fields, form),
+            None => raw(bytes, form),
+        },
+        (_, Value::Bytes(bytes)) => piece(b'b', bytes, form),
+        (_, Value::Varint(number)) => piece(b'v', &number.to_le_bytes(), form),
+        (_, Value::Fixed64(bytes)) => piece(b'8', bytes, form),
+        (_, Value::Fixed32(bytes)) => piece(b'4', bytes, form),
+    }
+}
+
+fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
+    let mut pairs = BTreeMap::new();
+    let mut odd = Vec::new();
+    for entry in entries {
+        match entry.value {
+            Value::Bytes(bytes) => match pair(bytes) {
+                Some((key, _)) if key == TOKENS.as_bytes() => {}
+                // As when it is decoded, the last entry of a key counts.
+                Some((key, value)) => drop(pairs.insert(key, value)),
+                None => odd.push(entry.value),
+            },
+            other => odd.push(other),
+        }
+    }
+    count(b'p', pairs.len(), form);
+    for (key, value) in pairs {
+        piece(b'k', key, form);
+        piece(b'b', value, form);
+    }
+    count(b'o', odd.len(), form);
+    for entry in odd {
+        value(None, entry, form);
+    }
+}
+
+/// Key and value of a map's entry; `None` if it is not text to text.
+fn pair(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut key, mut value) = (&[][..], &[][..]);
+    for field in fields(entry)? {
+        match field {
+            Field { number: 1, value: Value::Bytes(bytes) } => key = bytes,
+            Field { number: 2, value: Value::Bytes(bytes) } => value = bytes,
+            _ => return None,
+        }
+    }
+    Some((key, value))
+}
+
+#[cfg(test)]
+mod tests;

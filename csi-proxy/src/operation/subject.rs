@@ -1,0 +1,160 @@
+//! What an operation is about.
+
+use std::fmt;
+use std::sync::Arc;
+
+use csi_proto::method::VolumeKey;
+use csi_proto::{DriverName, Method};
+
+use super::canonical::{Field, Value, fields};
+
+/// Longest [`Subject`] in bytes. The spec has 128; a call that names something longer takes no part in this.
+pub const MAX_SUBJECT: usize = 4096;
+
+/// Most [`Subject`]s that one operation has. A call that names more takes no part in this.
+pub const MAX_SUBJECTS: usize = 1024;
+
+/// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
+const SNAPSHOT_IDS: u32 = 2;
+
+// The fields of the answers that make something: what was made, and where that has its id.
+const MADE: u32 = 1;
+const VOLUME_ID: u32 = 2;
+const SNAPSHOT_ID: u32 = 2;
+const GROUP_SNAPSHOT_ID: u32 = 1;
+const SNAPSHOTS: u32 = 2;
+
+/// What an operation is about: at most one operation of a driver runs for each.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Subject {
+    /// A volume that has no id yet, by the name that it is to get.
+    VolumeName(Box<str>),
+    /// A volume, by its id.
+    Volume(Box<str>),
+    /// A snapshot, by its id.
+    Snapshot(Box<str>),
+    /// A snapshot of a group of volumes, by its id.
+    GroupSnapshot(Box<str>),
+}
+
+impl Subject {
+    /// The name or id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::VolumeName(id) | Self::Volume(id) | Self::Snapshot(id) | Self::GroupSnapshot(id) => id,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::VolumeName(_) => "volume named",
+            Self::Volume(_) => "volume",
+            Self::Snapshot(_) => "snapshot",
+            Self::GroupSnapshot(_) => "group snapshot",
+        };
+        write!(f, "{kind} {:?}", self.id())
+    }
+}
+
+/// A subject at a driver. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<(DriverName, Subject)>);
+
+impl Key {
+    /// What a driver has under this name.
+    #[must_use]
+    pub fn new(driver: DriverName, subject: Subject) -> Self {
+        Self(Arc::new((driver, subject)))
+    }
+
+    /// The driver.
+    #[must_use]
+    pub fn driver(&self) -> &DriverName {
+        &self.0.0
+    }
+
+    /// What of the driver's.
+    #[must_use]
+    pub fn subject(&self) -> &Subject {
+        &self.0.1
+    }
+}
+
+/// What a request is about: at least one thing, the first of which names the operation. Empty if the request names nothing, or
+/// more than the bounds allow.
+pub(super) fn of_request(method: Method, request: &[Field<'_>]) -> Vec<Subject> {
+    type Make = fn(Box<str>) -> Subject;
+    let (Some(key), Some(field)) = (method.volume_key(), method.volume_field()) else { return Vec::new() };
+    let make: Make = match key {
+        VolumeKey::Name => Subject::VolumeName,
+        VolumeKey::VolumeId | VolumeKey::SourceVolumeId | VolumeKey::SourceVolumeIds => Subject::Volume,
+        VolumeKey::SnapshotId | VolumeKey::TargetSnapshotId => Subject::Snapshot,
+        VolumeKey::GroupSnapshotId => Subject::GroupSnapshot,
+        // A way of a later version to name a volume.
+        _ => return Vec::new(),
+    };
+    let several = key == VolumeKey::SourceVolumeIds;
+    let mut subjects = named(request, field.number, several, make);
+    if method == Method::DeleteVolumeGroupSnapshot && !subjects.is_empty() {
+        subjects.extend(named(request, SNAPSHOT_IDS, true, Subject::Snapshot));
+    }
+    let usable = |subject: &Subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT;
+    if subjects.len() > MAX_SUBJECTS || !subjects.iter().all(usable) {
+        return Vec::new();
+    }
+    subjects
+}
+
+fn named(fields: &[Field<'_>], number: u32, several: bool, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
+    let mut found: Vec<_> = fields.iter().filter(|field| field.number == number).collect();
+    if !several {
+        // As when it is decoded, the last one counts.
+        found.drain(..found.len().saturating_sub(1));
+    }
+    let found: Option<Vec<_>> =
+        found.iter().map(|field| field.value.text().map(|id| make(id.into()))).collect();
+    found.unwrap_or_default()
+}
+
+/// Whether the method makes something whose id only its answer tells.
+pub(super) fn is_making(method: Method) -> bool {
+    matches!(method, Method::CreateVolume | Method::CreateSnapshot | Method::CreateVolumeGroupSnapshot)
+}
+
+/// What a successful answer says that the operation was about, beside what the request named: the ids of what it made.
+pub(super) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
+    let mut subjects = match method {
+        Method::CreateVolume => made(answer, VOLUME_ID, Subject::Volume),
+        Method::CreateSnapshot => made(answer, SNAPSHOT_ID, Subject::Snapshot),
+        Method::CreateVolumeGroupSnapshot => {
+            let mut subjects = made(answer, GROUP_SNAPSHOT_ID, Subject::GroupSnapshot);
+            let group = fields(answer).and_then(|fields| inner(&fields, MADE).last());
+            let group = group.and_then(fields).unwrap_or_default();
+            let snapshots = inner(&group, SNAPSHOTS).filter_map(fields).take(MAX_SUBJECTS);
+            subjects
+                .extend(snapshots.flat_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot)));
+            subjects
+        }
+        _ => Vec::new(),
+    };
+    subjects.retain(|subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT);
+    subjects
+}
+
+/// The id of what an answer says was made.
+fn made(answer: &[u8], id: u32, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
+    let message = fields(answer).and_then(|fields| inner(&fields, MADE).last());
+    message.and_then(fields).map(|fields| named(&fields, id, false, make)).unwrap_or_default()
+}
+
+/// The messages in the fields of a number.
+fn inner<'a>(fields: &[Field<'a>], number: u32) -> impl Iterator<Item = &'a [u8]> {
+    fields.iter().filter(move |field| field.number == number).filter_map(|field| match field.value {
+        Value::Bytes(bytes) => Some(bytes),
+        Value::Varint(_) | Value::Fixed64(_) | Value::Fixed32(_) => None,
+    })
+}

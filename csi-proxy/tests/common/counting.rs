@@ -1,0 +1,154 @@
+//! A driver that counts what it does, and does it only when it may.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use csi_proto::csi::v1 as csi;
+use csi_proxy::{Call, CallId, MethodPath, SocketAddress};
+use prost::Message as _;
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+use super::{Raw, driver_name, in_time, node};
+
+/// Counts executions by method and subject, `CreateVolume pvc-1`. A call waits for leave to end, unless all have it.
+#[derive(Debug, Clone)]
+pub struct CountingDriver {
+    executions: Arc<watch::Sender<BTreeMap<String, usize>>>,
+    leave: Arc<Semaphore>,
+    failures: Arc<Mutex<VecDeque<Status>>>,
+}
+
+impl CountingDriver {
+    /// Serves on a socket in this directory, in the runtime of the caller, each call waiting for [`Self::let_go`].
+    pub fn holding(directory: &Path) -> (Self, SocketAddress) {
+        let driver = Self {
+            executions: Arc::new(watch::Sender::default()),
+            leave: Arc::new(Semaphore::new(0)),
+            failures: Arc::default(),
+        };
+        let address = SocketAddress::new(socket(directory).to_str().unwrap()).unwrap();
+        driver.serve(directory);
+        (driver, address)
+    }
+
+    /// As [`Self::holding`], but no call waits.
+    pub fn free(directory: &Path) -> (Self, SocketAddress) {
+        let (driver, address) = Self::holding(directory);
+        driver.let_go(1 << 20);
+        (driver, address)
+    }
+
+    fn serve(&self, directory: &Path) {
+        let incoming = UnixListenerStream::new(UnixListener::bind(socket(directory)).unwrap());
+        tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(self.clone(), incoming));
+    }
+
+    /// So many calls may end.
+    pub fn let_go(&self, calls: usize) {
+        self.leave.add_permits(calls);
+    }
+
+    /// The next call that has leave to end fails with this.
+    pub fn fail_next(&self, status: Status) {
+        self.failures.lock().unwrap().push_back(status);
+    }
+
+    /// How often it was told to do this.
+    pub fn executions(&self, what: &str) -> usize {
+        self.executions.borrow().get(what).copied().unwrap_or_default()
+    }
+
+    /// All that it was told to do.
+    pub fn all(&self) -> BTreeMap<String, usize> {
+        self.executions.borrow().clone()
+    }
+
+    /// Waits until it was told to do this so often.
+    pub async fn was_told(&self, what: &str, times: usize) {
+        let mut executions = self.executions.subscribe();
+        let told = executions.wait_for(|all| all.get(what).copied().unwrap_or_default() >= times);
+        in_time(told).await.unwrap();
+    }
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("driver.sock")
+}
+
+#[derive(Debug, Clone)]
+struct Running {
+    driver: CountingDriver,
+    method: String,
+}
+
+impl tonic::server::UnaryService<Bytes> for Running {
+    type Response = Bytes;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Status>> + Send>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let Self { driver, method } = self.clone();
+        Box::pin(async move {
+            let body = request.into_inner();
+            // The first field of the requests that are used here is the name or the id.
+            let subject = csi::DeleteVolumeRequest::decode(body).map(|r| r.volume_id).unwrap_or_default();
+            let what = format!("{method} {subject}");
+            driver.executions.send_modify(|all| *all.entry(what).or_default() += 1);
+            driver.leave.acquire().await.unwrap().forget();
+            if let Some(status) = driver.failures.lock().unwrap().pop_front() {
+                return Err(status);
+            }
+            let answer = match method.as_str() {
+                "CreateVolume" => {
+                    let volume = csi::Volume { volume_id: format!("vol-{subject}"), ..Default::default() };
+                    csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
+                }
+                _ => Bytes::new(),
+            };
+            Ok(Response::new(answer))
+        })
+    }
+}
+
+impl tower::Service<http::Request<tonic::body::Body>> for CountingDriver {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        let method = request.uri().path().rsplit('/').next().unwrap().to_owned();
+        let running = Running { driver: self.clone(), method };
+        Box::pin(async move { Ok(tonic::server::Grpc::new(Raw).unary(running, request).await) })
+    }
+}
+
+impl tonic::server::NamedService for CountingDriver {
+    const NAME: &'static str = "any";
+}
+
+/// A call of the controller with this request.
+pub fn call(method: &str, request: &impl prost::Message) -> Call {
+    let path = MethodPath::new(format!("/csi.v1.Controller/{method}")).unwrap();
+    Call::new(CallId::new(), node(), driver_name(), path, request.encode_to_vec().into())
+}
+
+/// A CreateVolume of this name.
+pub fn create(name: &str) -> Call {
+    call("CreateVolume", &csi::CreateVolumeRequest { name: name.to_owned(), ..Default::default() })
+}
+
+/// A DeleteVolume of this id.
+pub fn delete(id: &str) -> Call {
+    call("DeleteVolume", &csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() })
+}

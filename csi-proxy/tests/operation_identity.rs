@@ -1,0 +1,75 @@
+//! What takes part in operations, and what of it is written: over the whole table of methods.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use csi_proto::method::VolumeKey;
+use csi_proto::secrets::SECRET_FIELDS;
+use csi_proto::{DriverName, Method};
+use csi_proxy::operation::{Identity, MAX_SUBJECT, Subject};
+
+fn driver() -> DriverName {
+    DriverName::new("csi-hostpath").unwrap()
+}
+
+fn text(number: u32, text: &str) -> Vec<u8> {
+    let mut field = Vec::new();
+    prost::encoding::encode_varint(u64::from(number << 3 | 2), &mut field);
+    prost::encoding::encode_varint(text.len() as u64, &mut field);
+    field.extend_from_slice(text.as_bytes());
+    field
+}
+
+#[test]
+fn the_methods_that_change_something_take_part_and_no_others() {
+    for &method in Method::ALL {
+        let request = method.volume_field().map(|field| text(field.number, "x")).unwrap_or_default();
+        let identity = Identity::of(&driver(), method, &request);
+        assert_eq!(identity.is_some(), method.is_mutating() && !method.is_server_streaming(), "{method}");
+        let Some(identity) = identity else { continue };
+        let expected = match method.volume_key().unwrap() {
+            VolumeKey::Name => Subject::VolumeName("x".into()),
+            VolumeKey::SnapshotId => Subject::Snapshot("x".into()),
+            VolumeKey::GroupSnapshotId => Subject::GroupSnapshot("x".into()),
+            _ => Subject::Volume("x".into()),
+        };
+        assert_eq!(identity.keys()[0].subject(), &expected, "{method}");
+    }
+}
+
+#[test]
+fn a_request_that_does_not_say_what_it_is_about_takes_no_part() {
+    let too_long = text(1, &"x".repeat(MAX_SUBJECT + 1));
+    for request in [&[][..], &text(1, ""), &text(2, "x"), b"\xff", b"\x0a\x02\xff\xff", &too_long] {
+        assert_eq!(Identity::of(&driver(), Method::DeleteVolume, request), None, "{request:?}");
+    }
+}
+
+#[test]
+fn a_group_is_about_each_of_its_volumes_once() {
+    let request = [text(1, "group"), text(2, "vol-1"), text(2, "vol-2"), text(2, "vol-1")].concat();
+    let identity = Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request).unwrap();
+    let about: Vec<_> = identity.keys().iter().map(|key| key.subject().clone()).collect();
+    assert_eq!(about, [Subject::Volume("vol-1".into()), Subject::Volume("vol-2".into())]);
+    let request = [text(1, "group-1"), text(2, "snap-1"), text(2, "snap-2")].concat();
+    let identity = Identity::of(&driver(), Method::DeleteVolumeGroupSnapshot, &request).unwrap();
+    let about: Vec<_> = identity.keys().iter().map(|key| key.subject().clone()).collect();
+    let snapshot = |id: &str| Subject::Snapshot(id.into());
+    assert_eq!(about, [Subject::GroupSnapshot("group-1".into()), snapshot("snap-1"), snapshot("snap-2")]);
+}
+
+/// Answers are written to the journal: this is why that is safe.
+#[test]
+fn no_response_has_a_field_for_a_secret() {
+    for field in SECRET_FIELDS {
+        assert!(field.message.ends_with("Request"), "{field:?}");
+    }
+}
+
+#[test]
+fn an_identity_prints_no_part_of_a_request_but_what_it_is_about() {
+    let request = [text(1, "vol-1"), text(4, "canary"), text(5, "canary")].concat();
+    for &method in Method::ALL.iter().filter(|method| method.volume_key() == Some(VolumeKey::VolumeId)) {
+        let printed = format!("{:?}", Identity::of(&driver(), method, &request));
+        assert!(!printed.contains("canary"), "{printed}");
+    }
+}

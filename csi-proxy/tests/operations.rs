@@ -1,0 +1,293 @@
+//! One execution an operation, with a driver on a real socket that counts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::counting::{CountingDriver, call, create, delete};
+use common::{Act, Script, Stage, driver_name, framed, raw_call};
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use csi_proxy::{
+    Call, Code, Dispatcher, Driver, DriverSettings, Fault, Outcome, Relay as _, RelayError, SocketAddress,
+};
+use prost::Message as _;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+
+type Answer = Result<(Vec<Bytes>, Outcome), Fault>;
+
+/// A dispatcher before a counting driver.
+struct Edge {
+    _directory: tempfile::TempDir,
+    driver: CountingDriver,
+    dispatcher: Dispatcher,
+}
+
+impl Edge {
+    fn holding() -> Self {
+        Self::with(CountingDriver::holding)
+    }
+
+    fn free() -> Self {
+        Self::with(CountingDriver::free)
+    }
+
+    fn with(serve: fn(&std::path::Path) -> (CountingDriver, SocketAddress)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (driver, address) = serve(directory.path());
+        let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
+        Self { _directory: directory, driver, dispatcher }
+    }
+
+    fn ask(&self, call: Call) -> JoinHandle<Answer> {
+        let dispatcher = self.dispatcher.clone();
+        tokio::spawn(async move { asked(&dispatcher, call).await })
+    }
+
+    /// Waits until so many calls are at the dispatcher.
+    async fn waiting(&self, askers: usize) {
+        common::in_time(async {
+            while self.dispatcher.operation_counts().askers != askers {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until so many answers are kept.
+    async fn kept(&self, answers: usize) {
+        common::in_time(async {
+            while self.dispatcher.operation_counts().kept != answers {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn asked(dispatcher: &Dispatcher, call: Call) -> Answer {
+    let replies = dispatcher.relay(call).await.map_err(RelayError::into_fault)?;
+    Ok(replies.collect().await)
+}
+
+fn volume_id(answer: Answer) -> String {
+    let (messages, outcome) = answer.unwrap();
+    assert!(outcome.is_ok(), "{outcome:?}");
+    csi::CreateVolumeResponse::decode(messages[0].clone()).unwrap().volume.unwrap().volume_id
+}
+
+/// Anchors (f) 4: CreateVolume takes 40 s, the client waits 10 s and asks again with a growing pause. The driver executes once, and
+/// the last retry, which comes when the work has ended, gets the answer that was kept.
+#[tokio::test(start_paused = true)]
+async fn a_client_with_less_patience_than_the_driver_gets_its_answer_from_one_execution() {
+    let notice = Arc::new(Notify::new());
+    let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::clone(&notice))] }).await;
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        notice.notify_one();
+    });
+    let request = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() }.encode_to_vec();
+    let mut codes = Vec::new();
+    for pause in [1, 2, 8, 0] {
+        let seen =
+            raw_call(&stage.socket(), CREATE, &[("grpc-timeout", "10S")], framed(&request)).await.unwrap();
+        codes.push(seen.code());
+        if seen.code() == Some(0) {
+            let answer = csi::CreateVolumeResponse::decode(&seen.body[5..]).unwrap();
+            assert_eq!(answer.volume.unwrap().volume_id, "vol-pvc-1");
+        }
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+    }
+    assert_eq!(codes, [Some(4), Some(4), Some(4), Some(0)]);
+    assert_eq!(stage.seen().len(), 1, "executions");
+    let seen = raw_call(&stage.socket(), CREATE, &[], framed(&request)).await.unwrap();
+    assert_eq!((seen.code(), stage.seen().len()), (Some(0), 2), "handed out once; the next one is done");
+}
+
+/// Anchors (f) 8, the dispatcher's part: however often the same calls come, and in whatever order, each operation is executed
+/// once, and everyone gets its answer.
+#[tokio::test]
+async fn calls_that_come_several_times_and_in_any_order_are_executed_once() {
+    let edge = Edge::holding();
+    let names = ["a", "b", "c", "d"];
+    let calls: Vec<_> = names.map(create).into_iter().collect();
+    let mut asked = Vec::new();
+    for round in 0..5 {
+        for at in 0..names.len() {
+            let call = calls[(at * 3 + round) % names.len()].clone();
+            let name = names[(at * 3 + round) % names.len()];
+            asked.push((name, edge.ask(call)));
+        }
+    }
+    edge.waiting(20).await;
+    edge.driver.let_go(100);
+    for (name, answer) in asked {
+        assert_eq!(volume_id(answer.await.unwrap()), format!("vol-{name}"));
+    }
+    assert!(edge.driver.all().values().all(|count| *count == 1), "{:?}", edge.driver.all());
+    assert_eq!(edge.dispatcher.operation_counts(), Default::default());
+}
+
+#[tokio::test]
+async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
+    let edge = Edge::holding();
+    // As Go writes them: `parameters` (4) in any order, and `secrets` (5) that were rotated.
+    let entry = |number: u8, key: &str, value: &str| {
+        let inner =
+            [&[10, u8::try_from(key.len()).unwrap()], key.as_bytes(), &[18, 1], value.as_bytes()].concat();
+        [&[number << 3 | 2, u8::try_from(inner.len()).unwrap()][..], &inner].concat()
+    };
+    let request = |parts: &[Vec<u8>]| Bytes::from([b"\x0a\x05pvc-1".to_vec(), parts.concat()].concat());
+    let mut first = create("pvc-1");
+    first.body = request(&[entry(4, "a", "1"), entry(4, "b", "2"), entry(5, "key", "x")]);
+    let mut second = create("pvc-1");
+    second.body = request(&[entry(4, "b", "2"), entry(5, "key", "y"), entry(4, "a", "1")]);
+    let answers = [edge.ask(first), edge.ask(second)];
+    edge.waiting(2).await;
+    edge.driver.let_go(2);
+    for answer in answers {
+        assert_eq!(volume_id(answer.await.unwrap()), "vol-pvc-1");
+    }
+    assert_eq!(edge.driver.executions("CreateVolume pvc-1"), 1);
+}
+
+#[tokio::test]
+async fn another_request_on_the_same_volume_is_aborted_and_runs_afterwards() {
+    let edge = Edge::holding();
+    let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let expand = || call("ControllerExpandVolume", &expand);
+    let deleting = edge.ask(delete("v"));
+    edge.driver.was_told("DeleteVolume v", 1).await;
+    let fault = asked(&edge.dispatcher, expand()).await.unwrap_err();
+    assert_eq!(fault, Fault::OperationPending { driver: driver_name(), running: "DeleteVolume".to_owned() });
+    assert_eq!(Outcome::from(fault).code, Code::ABORTED);
+    edge.driver.let_go(2);
+    assert!(deleting.await.unwrap().unwrap().1.is_ok());
+    assert!(asked(&edge.dispatcher, expand()).await.unwrap().1.is_ok());
+    assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 1);
+}
+
+#[tokio::test]
+async fn what_changes_nothing_and_what_is_not_known_reaches_the_driver_every_time() {
+    let edge = Edge::holding();
+    let validate = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let running = edge.ask(delete("v"));
+    edge.driver.was_told("DeleteVolume v", 1).await;
+    let mut asked = vec![running];
+    for what in ["ValidateVolumeCapabilities", "LaterVersion"] {
+        for _ in 0..2 {
+            asked.push(edge.ask(call(what, &validate)));
+        }
+        edge.driver.was_told(&format!("{what} v"), 2).await;
+    }
+    for _ in 0..2 {
+        // Without an id the driver is the one to say what is wrong.
+        asked.push(edge.ask(delete("")));
+    }
+    edge.driver.was_told("DeleteVolume ", 2).await;
+    edge.driver.let_go(10);
+    for answer in asked {
+        assert!(answer.await.unwrap().unwrap().1.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_the_driver_that_nobody_waited_for_is_handed_out_unchanged() {
+    let edge = Edge::holding();
+    let mut status = Status::with_details(tonic::Code::FailedPrecondition, "größe", vec![1, 2, 3].into());
+    status.metadata_mut().insert("vendor", "x".parse().unwrap());
+    edge.driver.fail_next(status);
+    let first = edge.ask(delete("v"));
+    edge.driver.was_told("DeleteVolume v", 1).await;
+    first.abort();
+    edge.waiting(0).await;
+    edge.driver.let_go(1);
+    edge.kept(1).await;
+    let (messages, outcome) = asked(&edge.dispatcher, delete("v")).await.unwrap();
+    assert_eq!((messages.len(), outcome.code, &*outcome.message), (0, Code::FAILED_PRECONDITION, "größe"));
+    assert_eq!(
+        (&*outcome.details, outcome.trailers.value("vendor").map(|v| &**v)),
+        (&[1, 2, 3][..], Some(&b"x"[..]))
+    );
+    assert_eq!(edge.driver.executions("DeleteVolume v"), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_never_read_is_there_for_the_next_who_asks() {
+    let edge = Edge::free();
+    drop(edge.dispatcher.relay(create("pvc-1")).await.unwrap());
+    assert_eq!(edge.dispatcher.operation_counts().kept, 1);
+    assert_eq!(volume_id(asked(&edge.dispatcher, create("pvc-1")).await), "vol-pvc-1");
+    assert_eq!(edge.driver.executions("CreateVolume pvc-1"), 1);
+    assert_eq!(edge.dispatcher.operation_counts(), Default::default());
+}
+
+#[tokio::test]
+async fn a_driver_that_is_lost_leaves_an_uncertain_operation_that_the_retry_does_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (driver, address) = {
+        let _there = elsewhere.enter();
+        CountingDriver::holding(directory.path())
+    };
+    let dispatcher = Dispatcher::new().with_driver(driver_name(), address.clone());
+    let ask = tokio::spawn({
+        let dispatcher = dispatcher.clone();
+        async move { asked(&dispatcher, create("pvc-1")).await }
+    });
+    driver.was_told("CreateVolume pvc-1", 1).await;
+    elsewhere.shutdown_background();
+    let fault = ask.await.unwrap().unwrap_err();
+    assert!(matches!(fault, Fault::DriverGone { .. }), "{fault:?}");
+    let uncertain = dispatcher.uncertain_operations();
+    assert!(uncertain.len() == 1 && uncertain[0].started, "{uncertain:?}");
+    assert_eq!(uncertain[0].identity.method(), Method::CreateVolume);
+    std::fs::remove_file(address.path()).unwrap();
+    let (driver, _) = CountingDriver::free(directory.path());
+    assert_eq!(volume_id(asked(&dispatcher, create("pvc-1")).await), "vol-pvc-1");
+    assert_eq!(driver.executions("CreateVolume pvc-1"), 1);
+    assert_eq!(dispatcher.uncertain_operations(), []);
+}
+
+#[tokio::test]
+async fn a_call_for_a_driver_that_is_not_there_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = SocketAddress::new(directory.path().join("none.sock").to_str().unwrap()).unwrap();
+    let dispatcher = Dispatcher::new();
+    assert!(matches!(asked(&dispatcher, delete("v")).await, Err(Fault::DriverNotRegistered { .. })));
+    let dispatcher = dispatcher.with_driver(driver_name(), missing);
+    assert!(matches!(asked(&dispatcher, delete("v")).await, Err(Fault::DriverSocketMissing { .. })));
+    assert_eq!(dispatcher.operation_counts(), Default::default());
+    dispatcher.drain(Duration::ZERO).await;
+    assert!(matches!(asked(&dispatcher, delete("v")).await, Err(Fault::Draining { .. })));
+}
+
+/// The driver's ceiling is a setting of each method; a driver's work is not cut by anything else.
+#[tokio::test(start_paused = true)]
+async fn each_method_has_its_own_ceiling() {
+    let directory = tempfile::tempdir().unwrap();
+    let (driver, address) = CountingDriver::holding(directory.path());
+    let mut settings = DriverSettings::default();
+    settings.ceilings.insert(Method::CreateVolume, Duration::from_secs(3600));
+    settings.ceilings.insert(Method::ControllerExpandVolume, Duration::from_secs(60));
+    let dispatcher = Dispatcher::new();
+    dispatcher.register(Driver::with_settings(driver_name(), address, settings));
+    let expand = csi::ControllerExpandVolumeRequest { volume_id: "w".to_owned(), ..Default::default() };
+    for (call, ceiling) in
+        [(create("v"), 3600), (delete("v"), 900), (call("ControllerExpandVolume", &expand), 60)]
+    {
+        let fault = asked(&dispatcher, call.clone()).await.unwrap_err();
+        assert_eq!(fault, Fault::Deadline { waited: Duration::from_secs(ceiling) }, "{}", call.method);
+    }
+    assert_eq!(driver.all().len(), 3);
+    assert_eq!(dispatcher.operation_counts().uncertain, 3);
+}

@@ -1,0 +1,129 @@
+//! One execution an operation, with an agent that is a process and can be killed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::time::Duration;
+
+use csi_proto::csi::v1 as csi;
+use edge_csi_tests::csi::{controller, create_volume, within};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::wait;
+use rustix::process::Signal;
+use tonic::{Code, Status};
+
+const JOURNAL: &str = "agent-state/operations.redb";
+
+fn signal_driver(stand: &Stand, signal: Signal) {
+    stand.driver.as_ref().unwrap().signal(signal);
+}
+
+/// Waits until the driver has answered the agent's CreateVolume, and gives what was logged after that.
+async fn driver_answered(agent: &Process) -> String {
+    wait::until("the driver answers", async || {
+        let log = agent.log();
+        let call = log.lines().find(|line| line.contains("CreateVolume") && line.contains("dispatcher"))?;
+        let id = call.split("call=").nth(1)?.split_whitespace().next()?;
+        let end = |line: &&str| line.contains("dispatcher") && line.contains(id) && line.contains("answered");
+        let line = log.lines().find(end)?;
+        log.split_once(line).map(|(_, rest)| rest.to_owned())
+    })
+    .await
+}
+
+async fn create(stand: &Stand, name: &str, patience: Duration) -> Result<String, Status> {
+    let request = within(patience, create_volume(name));
+    let answer = controller(&stand.proxy_socket()).create_volume(request).await?;
+    Ok(answer.into_inner().volume.unwrap().volume_id)
+}
+
+/// Asks with less patience than the driver needs.
+async fn too_late(stand: &Stand, name: &str) {
+    let status = create(stand, name, Duration::from_millis(300)).await.unwrap_err();
+    // The client's own clock may be the first to say so.
+    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+}
+
+/// Asks until it is answered, as a sidecar does, which never sees a final code on its way.
+async fn retried(stand: &Stand, name: &str) -> String {
+    wait::until("the retry succeeds", async || match create(stand, name, Duration::from_secs(60)).await {
+        Ok(id) => Some(id),
+        Err(status) => {
+            let code = status.code();
+            assert!(matches!(code, Code::Unavailable | Code::Aborted | Code::DeadlineExceeded), "{status}");
+            None
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_answer_that_came_too_late_is_given_to_the_retry() {
+    let stand = Stand::start(Over::Uds).await;
+    let agent = stand.agent.as_ref().unwrap();
+    signal_driver(&stand, Signal::STOP);
+    too_late(&stand, "pvc-late").await;
+    agent.logged("CreateVolume").await;
+    too_late(&stand, "pvc-late").await;
+    signal_driver(&stand, Signal::CONT);
+    driver_answered(agent).await;
+    let id = create(&stand, "pvc-late", Duration::from_secs(60)).await.unwrap();
+    assert!(!id.is_empty());
+    agent.logged("handed_out_late").await;
+}
+
+#[tokio::test]
+async fn another_request_on_a_volume_that_the_driver_is_at_is_aborted() {
+    let stand = Stand::start(Over::Uds).await;
+    signal_driver(&stand, Signal::STOP);
+    too_late(&stand, "pvc-busy").await;
+    let mut other = create_volume("pvc-busy");
+    other.capacity_range = Some(csi::CapacityRange { required_bytes: 2 << 20, ..Default::default() });
+    let request = within(Duration::from_secs(60), other);
+    let status = controller(&stand.proxy_socket()).create_volume(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    assert!(status.message().contains("pending"), "{status}");
+    signal_driver(&stand, Signal::CONT);
+}
+
+/// Anchors (f) 7, the agent's part, with processes: the agent is killed while the driver is at it. The next one says so, and the
+/// retry has it done.
+#[tokio::test]
+async fn an_agent_that_is_killed_in_mid_call_knows_of_it_and_the_retry_succeeds() {
+    let mut stand = Stand::start(Over::Uds).await;
+    signal_driver(&stand, Signal::STOP);
+    too_late(&stand, "pvc-killed").await;
+    wait::until("it is in the journal, which is written behind", async || {
+        let journal = std::fs::read(stand.path(JOURNAL)).ok()?;
+        journal.windows(10).any(|part| part == b"pvc-killed").then_some(())
+    })
+    .await;
+    stand.agent.as_mut().unwrap().kill();
+    signal_driver(&stand, Signal::CONT);
+    stand.start_agent(&[]);
+    let agent = stand.agent.as_ref().unwrap();
+    agent.logged("the end of an operation is not known").await;
+    assert!(agent.log().contains("pvc-killed"), "{}", agent.log());
+    assert!(!retried(&stand, "pvc-killed").await.is_empty());
+}
+
+/// Anchors (f) 7: an answer that nobody had taken outlives a kill -9 of the agent.
+#[tokio::test]
+async fn an_answer_that_waits_outlives_the_agent() {
+    let mut stand = Stand::start(Over::Uds).await;
+    signal_driver(&stand, Signal::STOP);
+    too_late(&stand, "pvc-kept").await;
+    stand.agent.as_ref().unwrap().logged("journal of operations written").await;
+    signal_driver(&stand, Signal::CONT);
+    wait::until("the answer is in the journal", async || {
+        let since = driver_answered(stand.agent.as_ref().unwrap()).await;
+        since.contains("journal of operations written").then_some(())
+    })
+    .await;
+    stand.agent.as_mut().unwrap().kill();
+    // Without its driver the new agent can only say what it knows.
+    stand.driver.as_mut().unwrap().kill();
+    stand.start_agent(&[]);
+    assert!(!retried(&stand, "pvc-kept").await.is_empty());
+    stand.agent.as_ref().unwrap().logged("handed_out_late").await;
+}
