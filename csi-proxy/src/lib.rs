@@ -100,11 +100,6 @@
 //!
 //! Request 8 MiB, answer message 16 MiB, metadata 8 KiB, 1024 open calls a connection and a driver, 128 connections, 15 minutes a
 //! call; all but the metadata are settings ([`EndpointSettings`], [`DriverSettings`], [`Dispatcher::with_max_in_flight`]).
-//!
-//! # Known limit
-//!
-//! A caller whose `:authority` is a percent-encoded socket path (grpc-go before its fix of kubernetes/kubernetes#112597) is
-//! refused by the HTTP/2 library. Today's sidecars, kubelet and csi-sanity send `localhost`.
 
 mod address;
 pub mod call;

@@ -8,7 +8,11 @@
 //!   `csi_plugin_operations_uncertain`; counter `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`,
 //!   `handed_out_late`, `aborted`, `uncertain`;
 //! - gauges `csi_plugin_journal_bytes` and `csi_plugin_journal_failed` (0 or 1), histogram `csi_plugin_journal_commit_seconds`,
-//!   counter `csi_plugin_journal_quarantined_total`.
+//!   counter `csi_plugin_journal_quarantined_total`;
+//! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: how long the driver has not confirmed what an endpoint
+//!   answers by itself; brought up to date each time that it was asked;
+//! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered while the driver could not be
+//!   asked.
 
 use std::time::Duration;
 
@@ -20,6 +24,8 @@ use crate::outcome::Outcome;
 
 const OPERATIONS: &str = "csi_plugin_operations_seconds";
 const FAULTS: &str = "csi_plugin_relay_faults_total";
+const STARTUP_AGE: &str = "csi_plugin_startup_age_seconds";
+const STALE_ANSWERS: &str = "csi_plugin_startup_stale_answers_total";
 
 pub(crate) fn record(
     stage: &'static str,
@@ -67,6 +73,14 @@ pub(crate) fn journal_failed(failed: bool) {
 
 pub(crate) fn journal_quarantined(rows: usize) {
     metrics::counter!("csi_plugin_journal_quarantined_total").increment(rows as u64);
+}
+
+pub(crate) fn facts_age(driver: &DriverName, age: Duration) {
+    metrics::gauge!(STARTUP_AGE, "driver_name" => driver.to_string()).set(age.as_secs_f64());
+}
+
+pub(crate) fn stale_answer(driver: &DriverName) {
+    metrics::counter!(STALE_ANSWERS, "driver_name" => driver.to_string()).increment(1);
 }
 
 /// The name that grpc-go prints, which dashboards for the sidecars look for.

@@ -15,7 +15,9 @@ use crate::outcome::{Origin, Outcome};
 use crate::relay::RelayError;
 use crate::replies::{Replies, Reply};
 
-/// Logs every call at a hop: its start, its success and a caller that left at debug, its failure at warn. With the feature
+/// Logs every call at a hop: its start, its success and a caller that left at debug, its failure at warn. Of a driver's failure
+/// it logs the code and how long the message is: drivers repeat requests in their messages, secrets and all. The caller gets
+/// the message. With the feature
 /// `metrics` it is also counted and timed.
 ///
 /// Endpoints and dispatchers do this by themselves, as hops `endpoint` and `dispatcher`.
@@ -147,7 +149,7 @@ impl Observation {
             return;
         }
         tracing::warn!(
-            hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = outcome.message, ?taken,
+            hop, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %outcome.loggable(), ?taken,
             "call failed"
         );
     }
@@ -234,9 +236,10 @@ mod tests {
         {
             assert!(lines[0].contains(part), "{part} is not in {text}");
         }
-        for part in ["NOT_FOUND", "origin=\"driver\"", "no such volume"] {
+        for part in ["NOT_FOUND", "origin=\"driver\"", "14 bytes"] {
             assert!(lines[1].contains(part), "{part} is not in {text}");
         }
+        assert!(!text.contains("no such volume"), "a driver may repeat a secret: {text}");
     }
 
     #[test]

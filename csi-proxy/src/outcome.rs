@@ -1,5 +1,6 @@
 //! How a call ended, and who says so.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -22,7 +23,8 @@ pub enum Origin {
 
 /// The status that ends a call.
 ///
-/// `Debug` prints the size of the details only, and of the trailers the names.
+/// `Debug` prints the size of the details only, and of the trailers the names. Of the message it prints our own words; of
+/// the driver's only how long they are, since drivers repeat requests in them, secrets and all.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -86,6 +88,14 @@ impl Outcome {
         }
     }
 
+    /// What of the message may stand in a log.
+    pub(crate) fn loggable(&self) -> Cow<'_, str> {
+        match self.origin {
+            Origin::Driver => format!("{} bytes, told to the caller only", self.message.len()).into(),
+            Origin::Endpoint | Origin::Relay(_) => self.message.as_str().into(),
+        }
+    }
+
     fn new(origin: Origin, code: Code, message: impl Into<String>) -> Self {
         Self { origin, code, message: message.into(), details: Bytes::new(), trailers: Metadata::default() }
     }
@@ -103,7 +113,7 @@ impl fmt::Debug for Outcome {
         f.debug_struct("Outcome")
             .field("origin", &self.origin)
             .field("code", &self.code)
-            .field("message", &self.message)
+            .field("message", &self.loggable())
             .field("details", &format_args!("{} bytes", self.details.len()))
             .field("trailers", &self.trailers)
             .finish()

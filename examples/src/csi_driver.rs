@@ -7,6 +7,7 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use csi_proxy::startup::DirectoryFacts;
 use csi_proxy::{Drained, Endpoint, EndpointSettings, Router, SessionRelay};
 use edge_transport::Peer;
 
@@ -16,8 +17,8 @@ use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
 use crate::uplink;
 
-/// What the driver has said of itself, kept in the state directory so that a restart with the edge off can answer.
-const FACTS_FILE: &str = "driver-facts";
+/// What drivers have said of themselves, a folder of the state directory, so that a restart with the edge off can answer.
+const FACTS: &str = "driver-facts";
 
 /// The binary.
 #[must_use]
@@ -46,14 +47,17 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
 
     let mut settings = EndpointSettings::default();
-    settings.facts_file = state.as_ref().map(|state| state.path().join(FACTS_FILE));
+    if let Some(state) = &state {
+        settings.facts = Some(Arc::new(DirectoryFacts::new(state.path().join(FACTS))));
+    }
     let (router, relay) = (Router::fixed(node.clone()), SessionRelay::new(peer.clone()));
     let endpoint = Endpoint::with_settings(options.drivername.clone(), router, relay, settings);
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
             let socket = options.endpoint.clone();
-            let status = CsiDriverStatus::new(peer.clone(), options.drivername, node, socket);
+            let startup = endpoint.startup();
+            let status = CsiDriverStatus::new(peer.clone(), options.drivername, node, socket, startup);
             Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
         }
         None => None,

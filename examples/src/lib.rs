@@ -4,6 +4,7 @@
 //! together and waits for SIGTERM.
 
 pub mod agent;
+pub mod core_dumps;
 pub mod csi_driver;
 pub mod directory_lock;
 pub mod durable_file;

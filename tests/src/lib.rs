@@ -12,6 +12,7 @@ pub mod binaries;
 pub mod certificates;
 pub mod csi;
 pub mod process;
+pub mod raw;
 #[cfg(doctest)]
 pub mod readme;
 pub mod stand;

@@ -16,6 +16,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::EndpointSettings;
+use super::authority::ProperAuthority;
 use super::front::{Front, Question};
 use crate::call::MethodPath;
 use crate::code::Code;
@@ -56,7 +57,7 @@ pub(super) async fn serve(
         .max_header_list_size(HEADER_LIST)
         .max_concurrent_streams(settings.max_calls);
     let socket = match QuietSocket::new(socket) {
-        Ok(socket) => socket,
+        Ok(socket) => ProperAuthority::new(socket),
         Err(error) => return tracing::warn!(%error, "a caller's connection cannot be watched"),
     };
     let handshake = tokio::select! {
@@ -95,6 +96,10 @@ pub(super) async fn serve(
 }
 
 /// When the wait for an answer ends without one, and why: the caller's time is over, or that of the endpoint.
+///
+/// Nothing is taken off the caller's time so that this answer could come before its own timer. The caller's own end is
+/// `DEADLINE_EXCEEDED` as well, so it would learn nothing from ours, while a driver's answer in the last moments would be lost to
+/// it: sidecars wait as little as a second, and ask again for what they have missed.
 async fn cut(end: Instant, waited: Duration, mut stopping: watch::Receiver<Option<Instant>>) -> Fault {
     let stopped = async {
         // The sender lives as long as the connection.
@@ -136,8 +141,7 @@ async fn stream(
             .map_err(|error| Outcome::from_endpoint(Code::UNIMPLEMENTED, error.to_string()))?;
         let metadata = read_metadata(&head.headers, &settings.metadata);
         let body = request_message(Messages::new(body, settings.max_request)).await?;
-        let remaining = end.saturating_duration_since(Instant::now());
-        Ok::<_, Outcome>(Question { method, metadata, body, remaining, abandoned: abandoned.clone() })
+        Ok::<_, Outcome>(Question { method, metadata, body, end, abandoned: abandoned.clone() })
     };
     let mut answer = pin!(async {
         let mut replies = match question.await {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use csi_proto::DriverName;
 use futures_util::StreamExt as _;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::EndpointSettings;
 use crate::call::{Call, CallId, Metadata, MethodPath};
@@ -18,7 +19,7 @@ use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 use crate::router::{Route, RouteError, Router};
-use crate::startup::{self, Learner, Subject};
+use crate::startup::{self, Learner, Subject, View};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 
@@ -30,7 +31,8 @@ pub(super) struct Question {
     pub(super) method: MethodPath,
     pub(super) metadata: Metadata,
     pub(super) body: Bytes,
-    pub(super) remaining: Duration,
+    /// When the caller stops waiting.
+    pub(super) end: Instant,
     /// Why the answer is not read to its end, if it is not.
     pub(super) abandoned: Abandoned,
 }
@@ -41,7 +43,7 @@ pub(super) struct Front {
     router: Router,
     relay: Arc<dyn Relay>,
     relay_node_calls: bool,
-    learner: Learner,
+    learner: Arc<Learner>,
     first_answer: Duration,
 }
 
@@ -53,13 +55,22 @@ impl Front {
         settings: &EndpointSettings,
     ) -> Self {
         let subject = Subject { driver: driver.clone(), node: router.only_node().cloned() };
-        let learner = Learner::new(subject, settings.facts_file.clone());
+        let learner = Arc::new(Learner::new(subject, settings.facts.clone()));
         let EndpointSettings { relay_node_calls, first_answer, .. } = *settings;
         Self { driver, router, relay, relay_node_calls, learner, first_answer }
     }
 
     pub(super) fn refresh(&self) {
         self.learner.refresh();
+    }
+
+    pub(super) fn startup(&self) -> View {
+        View::new(Arc::clone(&self.learner))
+    }
+
+    /// Keeps what is to be kept for the next start.
+    pub(super) async fn settle(&self) {
+        self.learner.settle().await;
     }
 
     /// Starts to learn what is answered locally.
@@ -72,7 +83,8 @@ impl Front {
         let method = MethodPath::new(question.path())
             .map_err(|error| Fault::Protocol { reason: error.to_string() })?;
         let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
-        let question = Question { method, metadata, body: Bytes::new(), remaining: ASKING, abandoned };
+        let question =
+            Question { method, metadata, body: Bytes::new(), end: Instant::now() + ASKING, abandoned };
         let call = self.address(question).await?;
         let (messages, outcome) =
             self.relay.relay(call).await.unwrap_or_else(Replies::outcome).collect().await;
@@ -84,7 +96,7 @@ impl Front {
 
     pub(super) async fn answer(&self, question: Question) -> Replies {
         if let Some(known) = startup::Question::from_path(question.method.as_str()) {
-            return self.learner.answer(known, self.first_answer.min(question.remaining)).await;
+            return self.learner.answer(known, self.first_answer.min(left(question.end))).await;
         }
         if question.method.service() == NODE_SERVICE && !self.relay_node_calls {
             let text = "Node calls mount volumes and mean nothing on another host; make them on the node's own socket";
@@ -94,7 +106,7 @@ impl Front {
         let call = match self.address(question).await {
             Ok(call) => call,
             Err(outcome) => {
-                tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = outcome.message, "no way for a call");
+                tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = %outcome.loggable(), "no way for a call");
                 return Replies::outcome(outcome);
             }
         };
@@ -106,14 +118,19 @@ impl Front {
 
     /// The call that a question becomes once its node is chosen.
     async fn address(&self, question: Question) -> Result<Call, Outcome> {
-        let Question { method, metadata, body, remaining, .. } = question;
+        let Question { method, metadata, body, end, .. } = question;
         let node = self.router.route(&method, &body).await.map_err(|error| match error {
             RouteError::Fault(fault) => fault.into(),
             RouteError::Answered(outcome) => *outcome,
         })?;
         let call = Call::new(CallId::new(), node, self.driver.clone(), method, body);
-        Ok(call.with_remaining(remaining).with_metadata(metadata))
+        // Now, since choosing may have taken its time.
+        Ok(call.with_remaining(left(end)).with_metadata(metadata))
     }
+}
+
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
 }
 
 /// Holds the answer to a unary method to its form. Callers make final codes of an OK without a message or with two.

@@ -1,12 +1,12 @@
 //! The server side: gRPC on a unix socket becomes calls.
 
+mod authority;
 mod connection;
 mod front;
 mod serving;
 mod socket;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::address::SocketAddress;
 use crate::call::AllowList;
 use crate::relay::Relay;
 use crate::router::Router;
+use crate::startup::{FactsStore, View};
 
 /// Bounds of an [`Endpoint`].
 #[derive(Debug, Clone)]
@@ -37,9 +38,9 @@ pub struct EndpointSettings {
     /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
     /// an endpoint on the driver's own host, the edge shim.
     pub relay_node_calls: bool,
-    /// Where to keep what the driver offers, so that sidecars can start while its node is off; default nowhere. The directory
-    /// must exist. Holds no secret. What another driver or node has left there is not used.
-    pub facts_file: Option<PathBuf>,
+    /// Where to keep what the driver offers, so that sidecars can start while its node is off; default nowhere. Usually a
+    /// [`DirectoryFacts`](crate::startup::DirectoryFacts). Holds no secret.
+    pub facts: Option<Arc<dyn FactsStore>>,
     /// How long the first capability questions wait for the driver's first answers; default 10 s.
     pub first_answer: Duration,
 }
@@ -53,7 +54,7 @@ impl Default for EndpointSettings {
             max_connections: 128,
             metadata: AllowList::default(),
             relay_node_calls: false,
-            facts_file: None,
+            facts: None,
             first_answer: Duration::from_secs(10),
         }
     }
@@ -62,7 +63,8 @@ impl Default for EndpointSettings {
 /// A CSI socket whose driver is elsewhere.
 ///
 /// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities` and `Probe`
-/// from what it has learnt in the background, refuses the Node service, and relays everything else untouched.
+/// from what it has learnt in the background, refuses the Node service, and relays everything else untouched. Callers may say
+/// what they like as `:authority`: the path of the socket, as grpc-go once did, or nothing.
 #[must_use = "an endpoint does nothing until it serves"]
 pub struct Endpoint {
     front: Front,
@@ -83,6 +85,12 @@ impl Endpoint {
         settings: EndpointSettings,
     ) -> Self {
         Self { front: Front::new(driver, router, Arc::new(relay), &settings), settings }
+    }
+
+    /// How the start-up answers stand, from now on and while the endpoint serves.
+    #[must_use]
+    pub fn startup(&self) -> View {
+        self.front.startup()
     }
 
     /// Opens the socket, readable and writable by this user only, and serves it in tasks of the current runtime.

@@ -124,6 +124,8 @@ async fn run(
         let _ = std::fs::remove_file(address.path());
     }
     learning.abort();
+    // A disk that hangs must not hold up the end.
+    let _ = timeout(FAREWELL, front.settle()).await;
     while connections.try_join_next().is_some() {}
     if connections.is_empty() {
         return Drained::All;

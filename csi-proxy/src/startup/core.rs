@@ -87,6 +87,8 @@ pub enum Effect {
     Unreachable(Outcome),
     /// Tell the operator: the driver can be asked, for the first time or again.
     Reached,
+    /// A round has gone through: the facts are as the driver says them now.
+    Confirmed,
 }
 
 /// What to tell an asker.
@@ -122,6 +124,18 @@ impl Startup {
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// Whether the last round that ended has reached the driver; `None` before one has ended.
+    #[must_use]
+    pub fn reached(&self) -> Option<bool> {
+        self.told.map(|told| told == Told::Reached)
+    }
+
+    /// Whether the driver says that it is ready, and can be asked.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// When to send [`Event::Wake`]; `None` while an answer is awaited.
@@ -277,6 +291,7 @@ impl Startup {
                 }
                 let news = self.told.replace(Told::Reached) != Some(Told::Reached);
                 let mut effects: Vec<_> = news.then_some(Effect::Reached).into_iter().collect();
+                effects.push(Effect::Confirmed);
                 effects.extend(self.rest(pause, now));
                 return effects;
             }
@@ -307,7 +322,9 @@ impl Startup {
         pause
     }
 
-    fn is_complete(&self) -> bool {
+    /// Whether each capability question has its answer.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
         let Facts { info, plugin, controller, group } = &self.facts;
         info.is_some() && plugin.is_some() && controller.is_some() && group.is_some()
     }

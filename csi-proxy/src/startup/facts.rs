@@ -21,7 +21,7 @@ pub enum Fact {
     NotOffered(String),
 }
 
-/// Everything that is known of a driver. Small; worth keeping on disk, so that sidecars can start while the node is off.
+/// Everything that is known of a driver. Small, and without a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {
@@ -45,81 +45,7 @@ pub struct Subject {
     pub node: Option<NodeId>,
 }
 
-/// Facts that were kept cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FactsError {
-    /// The bytes are not what [`Facts::encode`] made.
-    #[error("not a protobuf record of start-up facts")]
-    Malformed,
-    /// They are another driver's, or that of another node.
-    #[error("they are of {found}, and those of {expected} are wanted")]
-    Subject {
-        /// Whose facts are wanted.
-        expected: String,
-        /// Whose facts they are.
-        found: String,
-    },
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Record {
-    #[prost(bytes = "bytes", optional, tag = "1")]
-    info: Option<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "2")]
-    plugin: Option<Bytes>,
-    #[prost(message, optional, tag = "3")]
-    controller: Option<FactRecord>,
-    #[prost(message, optional, tag = "4")]
-    group: Option<FactRecord>,
-    #[prost(string, tag = "5")]
-    driver: String,
-    #[prost(string, tag = "6")]
-    node: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct FactRecord {
-    #[prost(bytes = "bytes", optional, tag = "1")]
-    answer: Option<Bytes>,
-    #[prost(string, tag = "2")]
-    not_offered: String,
-}
-
 impl Facts {
-    /// The facts as bytes, to be kept.
-    #[must_use]
-    pub fn encode(&self, subject: &Subject) -> Vec<u8> {
-        let fact = |fact: &Option<Fact>| {
-            fact.as_ref().map(|fact| match fact {
-                Fact::Answer(answer) => FactRecord { answer: Some(answer.clone()), ..FactRecord::default() },
-                Fact::NotOffered(text) => FactRecord { answer: None, not_offered: text.clone() },
-            })
-        };
-        let (info, plugin) = (self.info.clone(), self.plugin.clone());
-        let (driver, node) = (subject.driver.to_string(), subject.node_name());
-        let (controller, group) = (fact(&self.controller), fact(&self.group));
-        Record { info, plugin, controller, group, driver, node }.encode_to_vec()
-    }
-
-    /// Facts of this driver that were kept.
-    ///
-    /// # Errors
-    /// If the bytes are not what [`Facts::encode`] made, or they are of another driver or node.
-    pub fn decode(bytes: &[u8], subject: &Subject) -> Result<Self, FactsError> {
-        let Record { info, plugin, controller, group, driver, node } =
-            Record::decode(bytes).map_err(|_| FactsError::Malformed)?;
-        if driver != subject.driver.as_str() || node != subject.node_name() {
-            let found = described(&driver, &node);
-            return Err(FactsError::Subject { expected: subject.to_string(), found });
-        }
-        let fact = |record: FactRecord| match record.answer {
-            Some(answer) => Fact::Answer(answer),
-            None => Fact::NotOffered(record.not_offered),
-        };
-        Ok(Self { info, plugin, controller: controller.map(fact), group: group.map(fact) })
-    }
-
     pub(super) fn has_controller(&self) -> Option<bool> {
         self.offers(ServiceType::ControllerService)
     }
@@ -138,7 +64,7 @@ impl Facts {
 }
 
 impl Subject {
-    fn node_name(&self) -> String {
+    pub(super) fn node_name(&self) -> String {
         self.node.as_ref().map(ToString::to_string).unwrap_or_default()
     }
 }
@@ -149,7 +75,7 @@ impl fmt::Display for Subject {
     }
 }
 
-fn described(driver: &str, node: &str) -> String {
+pub(super) fn described(driver: &str, node: &str) -> String {
     if node.is_empty() { format!("driver {driver:?}") } else { format!("driver {driver:?} on node {node:?}") }
 }
 

@@ -1,15 +1,17 @@
 //! Drives [`Startup`] on tokio: asks, keeps, answers.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use csi_proto::DriverName;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::age::Age;
+use super::store::{FactsStore, Kept, LoadError};
+use super::view::Status;
 use super::{Answer, Effect, Event, Facts, Question, Startup, Subject};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
@@ -21,23 +23,32 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Learner {
     subject: Subject,
     core: Mutex<Startup>,
+    age: Mutex<Age>,
     learnt: watch::Sender<()>,
     returned: Notify,
-    /// Where the facts are kept.
-    file: Option<PathBuf>,
+    /// Whether it was said that answers are given without the driver. Once each time that it goes away.
+    stale_told: Mutex<bool>,
+    store: Option<Arc<dyn FactsStore>>,
 }
 
 impl Learner {
-    pub(crate) fn new(subject: Subject, file: Option<PathBuf>) -> Self {
-        let facts = file.as_deref().map(|file| read(file, &subject)).unwrap_or_default();
-        let core = Startup::new(subject.driver.clone(), facts, Instant::now().into_std());
-        Self {
-            subject,
-            core: Mutex::new(core),
-            learnt: watch::Sender::new(()),
-            returned: Notify::new(),
-            file,
-        }
+    pub(crate) fn new(subject: Subject, store: Option<Arc<dyn FactsStore>>) -> Self {
+        let kept = store.as_deref().and_then(|store| load(store, &subject));
+        let (facts, age) = match kept {
+            Some(Kept { facts, as_of }) => (facts, Age::of_kept(as_of)),
+            None => (Facts::default(), Age::default()),
+        };
+        let core = Mutex::new(Startup::new(subject.driver.clone(), facts, Instant::now().into_std()));
+        let (age, stale_told) = (Mutex::new(age), Mutex::default());
+        let (learnt, returned) = (watch::Sender::new(()), Notify::new());
+        Self { subject, core, age, learnt, returned, stale_told, store }
+    }
+
+    /// How the answers stand.
+    pub(crate) fn status(&self) -> Status {
+        let age = self.age().since(SystemTime::now());
+        let core = self.core();
+        Status { reached: core.reached(), ready: core.is_ready(), complete: core.is_complete(), age }
     }
 
     fn driver(&self) -> &DriverName {
@@ -54,11 +65,14 @@ impl Learner {
         let mut learnt = self.learnt.subscribe();
         let known = async {
             loop {
-                match self.core().answer(question) {
+                let answer = self.core().answer(question);
+                match answer {
                     Answer::Message(message) => {
+                        self.tell_stale(question);
                         return Replies::unary(message, Outcome::from_endpoint(crate::Code::OK, ""));
                     }
                     Answer::Status(code, text) => {
+                        self.tell_stale(question);
                         return Replies::outcome(Outcome::from_endpoint(code, text));
                     }
                     Answer::Wait => {}
@@ -82,6 +96,7 @@ impl Learner {
                 (effects, core.next_wakeup())
             };
             for effect in effects {
+                let now = SystemTime::now();
                 match effect {
                     Effect::Ask(question) => {
                         let late = |_| Err(Fault::Deadline { waited: PATIENCE }.into());
@@ -89,21 +104,39 @@ impl Learner {
                         event = Some(Event::Answered(question, answer));
                     }
                     Effect::Learnt => {
+                        self.age().confirm(now);
                         self.learnt.send_replace(());
                         self.keep().await;
+                    }
+                    Effect::Confirmed => {
+                        self.age().confirm(now);
+                        if self.age().is_due() {
+                            self.keep().await;
+                        }
                     }
                     Effect::ForeignName { found } => tracing::warn!(
                         driver = %self.driver(), %found,
                         "the driver's GetPluginInfo gives another name than this endpoint was given; sidecars are told the latter"
                     ),
-                    Effect::Unreachable(outcome) => tracing::warn!(
-                        driver = %self.driver(), code = %outcome.code, message = outcome.message,
-                        "the driver cannot be reached; sidecars are told that it is not ready"
-                    ),
-                    Effect::Reached => tracing::info!(driver = %self.driver(), "the driver is reached"),
+                    Effect::Unreachable(outcome) => {
+                        tracing::warn!(
+                            driver = %self.driver(), code = %outcome.code, message = outcome.message,
+                            "the driver cannot be reached; sidecars are told that it is not ready"
+                        );
+                        // From now on the age counts.
+                        self.settle().await;
+                    }
+                    Effect::Reached => {
+                        tracing::info!(driver = %self.driver(), "the driver is reached");
+                        *self.stale_told() = false;
+                    }
                 }
             }
             if let (None, Some(wakeup)) = (&event, wakeup) {
+                #[cfg(feature = "metrics")]
+                if let Some(age) = self.age().since(SystemTime::now()) {
+                    crate::metrics::facts_age(self.driver(), age);
+                }
                 event = Some(tokio::select! {
                     () = sleep_until(wakeup.into()) => Event::Wake,
                     () = self.returned.notified() => Event::Returned,
@@ -112,39 +145,77 @@ impl Learner {
         }
     }
 
+    /// Keeps the time up to which the facts were true, if the store has another.
+    pub(crate) async fn settle(&self) {
+        if self.age().is_newer_than_disk() {
+            self.keep().await;
+        }
+    }
+
     async fn keep(&self) {
-        let Some(file) = self.file.clone() else { return };
-        let bytes = self.core().facts().encode(&self.subject);
-        let kept =
-            tokio::task::spawn_blocking(move || write(&file, &bytes).map_err(|error| (file, error))).await;
-        if let Ok(Err((file, error))) = kept {
-            tracing::warn!(file = %file.display(), %error, "what the driver offers could not be kept for the next start");
+        let (Some(store), Some(as_of)) = (self.store.clone(), self.age().as_of()) else { return };
+        let (subject, kept) = (self.subject.clone(), Kept { facts: self.core().facts().clone(), as_of });
+        let kept = tokio::task::spawn_blocking(move || store.keep(&subject, &kept)).await;
+        let error = match kept {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        let first = self.age().written(as_of, error.is_none());
+        if let Some(error) = error {
+            let driver = self.driver();
+            if first {
+                tracing::warn!(%driver, error, "what the driver offers could not be kept for the next start; trying again");
+            } else {
+                tracing::debug!(%driver, error, "what the driver offers could still not be kept");
+            }
+        }
+    }
+
+    /// Says once that an answer is given while the driver cannot be asked, and how old it is.
+    fn tell_stale(&self, question: Question) {
+        let reached = self.core().reached();
+        if question == Question::Probe || reached == Some(true) {
+            return;
+        }
+        let Some(age) = self.age().since(SystemTime::now()) else { return };
+        #[cfg(feature = "metrics")]
+        crate::metrics::stale_answer(self.driver());
+        if std::mem::replace(&mut *self.stale_told(), true) {
+            return;
+        }
+        let (driver, age) = (self.driver(), Duration::from_secs(age.as_secs()));
+        if reached.is_some() {
+            tracing::warn!(%driver, ?age, "answering sidecars with what the driver said when it was last reached");
+        } else {
+            tracing::info!(%driver, ?age, "answering sidecars with what was kept of the driver, which is being asked");
         }
     }
 
     fn core(&self) -> MutexGuard<'_, Startup> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn age(&self) -> MutexGuard<'_, Age> {
+        self.age.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stale_told(&self) -> MutexGuard<'_, bool> {
+        self.stale_told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Learner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Learner").field("subject", &self.subject).finish_non_exhaustive()
+    }
 }
 
 /// What was kept. Nothing, if it cannot be used: then it is learnt again.
-fn read(file: &Path, subject: &Subject) -> Facts {
-    let facts = match std::fs::read(file) {
-        Ok(bytes) => Facts::decode(&bytes, subject).map_err(|error| error.to_string()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Facts::default(),
-        Err(error) => Err(error.to_string()),
-    };
-    facts.unwrap_or_else(|error| {
-        tracing::warn!(file = %file.display(), error, "what was kept of the driver cannot be used; learning it again");
-        Facts::default()
+fn load(store: &dyn FactsStore, subject: &Subject) -> Option<Kept> {
+    store.load(subject).unwrap_or_else(|error: LoadError| {
+        let driver = &subject.driver;
+        tracing::warn!(%driver, %error, "what was kept of the driver cannot be used; learning it again");
+        None
     })
-}
-
-/// All or nothing, also if the power goes.
-fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = file.with_extension("new");
-    let mut to = std::fs::File::create(&fresh)?;
-    io::Write::write_all(&mut to, bytes)?;
-    to.sync_all()?;
-    std::fs::rename(&fresh, file)
 }

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes};
 use csi_proto::csi::v1 as csi;
+use csi_proxy::startup::View;
 use csi_proxy::{
     Dispatcher, DriverName, Endpoint, EndpointSettings, MemoryRelay, NodeId, Router, Serving, SocketAddress,
 };
@@ -206,6 +207,7 @@ pub struct Stage {
     directory: TempDir,
     driver: MockDriver,
     pub serving: Option<Serving>,
+    pub startup: View,
     pub dispatcher: Dispatcher,
 }
 
@@ -235,8 +237,9 @@ impl Stage {
         let dispatcher = Dispatcher::new().with_driver(driver_name(), address("driver.sock"));
         let relay = MemoryRelay::new(dispatcher.clone());
         let endpoint = Endpoint::with_settings(driver_name(), Router::fixed(node()), relay, settings);
+        let startup = endpoint.startup();
         let serving = Some(endpoint.serve(address("csi.sock")).await.unwrap());
-        Self { directory, driver: MockDriver::default(), serving, dispatcher }
+        Self { directory, driver: MockDriver::default(), serving, startup, dispatcher }
     }
 
     pub fn start_driver(&mut self, script: Script) {

@@ -243,6 +243,10 @@ pub fn encode(frame: Frame, lane: Lane) -> WireFrame {
     Encoder { block: BytesMut::new(), block_len: 0 }.encode(frame, lane)
 }
 
+/// Longest closing in a shared block, in bytes: that of a success. A longer one may hold what the service had to say, and with
+/// that whatever its callers gave it: its memory is to go with its frame.
+const SHORT_CLOSING: usize = 16;
+
 /// Encodes many frames. Headers share blocks of memory, so that most frames cost no allocation for theirs; a block lives as long
 /// as the last frame in it.
 #[derive(Debug)]
@@ -261,15 +265,25 @@ impl Encoder {
     /// Encodes a frame for a lane. The body is passed on, not copied.
     pub fn encode(&mut self, frame: Frame, lane: Lane) -> WireFrame {
         let last = frame.ends_lane();
+        let words = closing_len(&frame) > SHORT_CLOSING;
         let (header, body) = to_wire(frame);
         let header_len = header.encoded_len();
         let len = header_len + encoded_len_varint(header_len as u64);
-        if self.block.capacity() - self.block.len() < len {
-            self.block = BytesMut::with_capacity(len.max(self.block_len));
+        let mut own = BytesMut::new();
+        let block = if words { &mut own } else { &mut self.block };
+        if block.capacity() - block.len() < len {
+            *block = BytesMut::with_capacity(if words { len } else { len.max(self.block_len) });
         }
-        encode_varint(header_len as u64, &mut self.block);
-        header.encode_raw(&mut self.block);
-        WireFrame::new(lane, last, self.block.split().freeze(), body)
+        encode_varint(header_len as u64, block);
+        header.encode_raw(block);
+        WireFrame::new(lane, last, block.split().freeze(), body)
+    }
+}
+
+fn closing_len(frame: &Frame) -> usize {
+    match &frame.kind {
+        Kind::Call(_, Part::Reply(Reply { end: Some(End::Finished(closing)), .. })) => closing.len(),
+        _ => 0,
     }
 }
 

@@ -1,6 +1,9 @@
 //! What the proxy tells over HTTP.
 
+use std::time::Duration;
+
 use csi_proto::DriverName;
+use csi_proxy::startup::{self, View};
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::Peer;
 
@@ -14,11 +17,18 @@ pub(super) struct CsiDriverStatus {
     driver: DriverName,
     node: NodeId,
     socket: SocketAddress,
+    startup: View,
 }
 
 impl CsiDriverStatus {
-    pub(super) const fn new(peer: Peer, driver: DriverName, node: NodeId, socket: SocketAddress) -> Self {
-        Self { peer, driver, node, socket }
+    pub(super) const fn new(
+        peer: Peer,
+        driver: DriverName,
+        node: NodeId,
+        socket: SocketAddress,
+        startup: View,
+    ) -> Self {
+        Self { peer, driver, node, socket, startup }
     }
 }
 
@@ -36,11 +46,26 @@ impl Status for CsiDriverStatus {
             Fact::new("driver", &self.driver),
             Fact::new("node", &self.node),
             Fact::new("serves CSI on", &self.socket),
+            Fact::new("start-up answers", answers(&self.startup.status())),
         ];
         facts.extend(uplink::facts(&self.peer));
         facts
     }
+
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
     }
+}
+
+/// Where the answers to the sidecars' start-up calls come from, and how old they are.
+fn answers(status: &startup::Status) -> String {
+    let age = status.age.map(|age| Duration::from_secs(age.as_secs()));
+    let known = match (status.reached, age) {
+        (Some(true), _) => "as the driver gives them now".to_owned(),
+        (_, None) => "none yet: the driver has never been reached".to_owned(),
+        (Some(false), Some(age)) => format!("as the driver gave them {age:?} ago; it cannot be reached"),
+        (None, Some(age)) => format!("as the driver gave them {age:?} ago; it is being asked"),
+    };
+    let ready = if status.ready { "Probe answers ready" } else { "Probe answers not ready" };
+    format!("{known}; {ready}")
 }

@@ -1,0 +1,200 @@
+//! The authority in a block of compressed headers (RFC 7541).
+
+use std::ops::Range;
+
+use bytes::BytesMut;
+use http::uri::Authority;
+
+use super::huffman;
+
+const NAME: &[u8] = b":authority";
+
+/// `:authority` in the static table.
+const NAME_INDEX: usize = 1;
+
+/// A field that calls may have twice, whose name is as long as that of the authority, and its place in the static table.
+const OTHER: (&[u8], u8) = (b"user-agent", 58);
+
+/// What is to be done with a block.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing: the authority is one, or there is none, or this cannot be told.
+    Proper,
+    /// This.
+    Change(Change),
+}
+
+/// Bytes in the place of a part of a block.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    part: Range<usize>,
+    new: Vec<u8>,
+}
+
+impl Change {
+    /// How long the block is then.
+    pub(super) fn length(&self, block: &[u8]) -> usize {
+        block.len() - self.part.len() + self.new.len()
+    }
+
+    pub(super) fn write(&self, block: &[u8], to: &mut BytesMut) {
+        to.extend_from_slice(block.get(..self.part.start).unwrap_or_default());
+        to.extend_from_slice(&self.new);
+        to.extend_from_slice(block.get(self.part.end..).unwrap_or_default());
+    }
+}
+
+pub(super) fn judge(block: &[u8]) -> Verdict {
+    let mut fields = Fields { block, at: 0 };
+    while let Some(field) = fields.next() {
+        if let Some(change) = field.change() {
+            return Verdict::Change(change);
+        }
+    }
+    Verdict::Proper
+}
+
+/// One field as it is represented (section 6).
+#[derive(Debug)]
+struct Field<'a> {
+    part: Range<usize>,
+    /// Whether both ends put it into their tables.
+    kept: bool,
+    name: Name<'a>,
+    /// `None` for a field that stands for an entry of a table, with its value.
+    value: Option<Text<'a>>,
+}
+
+#[derive(Debug)]
+enum Name<'a> {
+    Index(usize),
+    Text(Text<'a>),
+}
+
+#[derive(Debug)]
+struct Text<'a> {
+    huffman: bool,
+    bytes: &'a [u8],
+}
+
+impl Text<'_> {
+    fn read(&self) -> Option<Vec<u8>> {
+        if self.huffman { huffman::decode(self.bytes) } else { Some(self.bytes.to_vec()) }
+    }
+}
+
+impl Field<'_> {
+    /// What to put in the place of the field, if it is an authority that is none.
+    fn change(&self) -> Option<Change> {
+        let named = match &self.name {
+            Name::Index(index) => *index == NAME_INDEX,
+            Name::Text(text) => text.read().as_deref() == Some(NAME),
+        };
+        let value = match &self.value {
+            _ if !named => return None,
+            None => Vec::new(),
+            Some(value) => value.read()?,
+        };
+        if Authority::try_from(&*value).is_ok() {
+            return None;
+        }
+        let new = match (self.kept, value.len()) {
+            // No authority has this length. Another field has, and that the caller believes it to be the authority harms
+            // nothing: a call without an authority is served.
+            (true, 0) => match self.name {
+                Name::Index(_) => vec![0x40 | OTHER.1, 0],
+                Name::Text(_) => [&[0x40], &*text(OTHER.0), &[0]].concat(),
+            },
+            (true, length) => match self.name {
+                Name::Index(_) => [&[0x41], &*text(&b"x".repeat(length))].concat(),
+                Name::Text(_) => [&[0x40], &*text(NAME), &*text(&b"x".repeat(length))].concat(),
+            },
+            (false, _) => [&[0x01], &*text(b"x")].concat(),
+        };
+        Some(Change { part: self.part.clone(), new })
+    }
+}
+
+/// A text without Huffman's code (section 5.2).
+fn text(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + 3);
+    match u8::try_from(bytes.len()) {
+        Ok(length) if length < 127 => out.push(length),
+        _ => {
+            out.push(127);
+            let mut rest = bytes.len() - 127;
+            while rest >= 128 {
+                out.push((rest % 128) as u8 | 0x80);
+                rest /= 128;
+            }
+            out.push(rest as u8);
+        }
+    }
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// The fields of a block, as far as it can be read.
+struct Fields<'a> {
+    block: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Fields<'a> {
+    fn next(&mut self) -> Option<Field<'a>> {
+        loop {
+            let start = self.at;
+            let first = *self.block.get(start)?;
+            let (kept, prefix) = match first {
+                0x80.. => {
+                    let name = Name::Index(self.number(7)?);
+                    return Some(Field { part: start..self.at, kept: false, name, value: None });
+                }
+                0x40.. => (true, 6),
+                0x20.. => {
+                    // The size of the table: no field.
+                    self.number(5)?;
+                    continue;
+                }
+                _ => (false, 4),
+            };
+            let name = match self.number(prefix)? {
+                0 => Name::Text(self.text()?),
+                index => Name::Index(index),
+            };
+            let value = Some(self.text()?);
+            return Some(Field { part: start..self.at, kept, name, value });
+        }
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.block.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// A number that begins with the last bits of a byte (section 5.1).
+    fn number(&mut self, bits: u32) -> Option<usize> {
+        let most = (1_usize << bits) - 1;
+        let mut number = usize::from(self.byte()?) & most;
+        if number < most {
+            return Some(number);
+        }
+        for shift in (0..28).step_by(7) {
+            let byte = self.byte()?;
+            number += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn text(&mut self) -> Option<Text<'a>> {
+        let huffman = self.block.get(self.at)? & 0x80 != 0;
+        let length = self.number(7)?;
+        let bytes = self.block.get(self.at..self.at.checked_add(length)?)?;
+        self.at += length;
+        Some(Text { huffman, bytes })
+    }
+}

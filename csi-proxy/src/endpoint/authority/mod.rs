@@ -1,0 +1,204 @@
+//! Callers that name a socket's path, or nothing, as the `:authority` of their calls.
+//!
+//! grpc-go did so before its fix of kubernetes/kubernetes#112597, other clients still do, and the HTTP/2 library refuses every
+//! such call. Over a unix socket the authority says nothing, so here it is put in order before the library sees it: an
+//! authority that is none becomes one of the same length, made of `x`.
+//!
+//! The length matters. Header compression keeps the field in a table at both ends, from which it is dropped when its length says
+//! so; with the length unchanged both tables stay alike, and nothing else of the compression has to be known here.
+//!
+//! A connection is judged by its first call. If that has a proper authority, as today's sidecars' have, the rest of the
+//! connection passes without being looked at.
+
+mod block;
+mod huffman;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Buf;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use self::block::{Verdict, judge};
+
+/// The bytes before the first frame (RFC 9113, section 3.4).
+const PREFACE: usize = 24;
+
+/// A frame's length, type, flags and stream (RFC 9113, section 4.1).
+const HEAD: usize = 9;
+
+const HEADERS: u8 = 1;
+const PADDED: u8 = 0x08;
+const PRIORITY: u8 = 0x20;
+
+/// Largest header block that is held until it is there as a whole; larger ones pass as they are.
+const LARGEST_BLOCK: usize = 16 * 1024;
+
+/// What is read at once until a connection is judged.
+const CHUNK: usize = 4 * 1024;
+
+/// A connection on which proper authorities arrive. Writes pass untouched.
+#[derive(Debug)]
+pub(super) struct ProperAuthority<S> {
+    socket: S,
+    filter: Filter,
+    /// What has passed the filter and was not read yet.
+    passed: bytes::BytesMut,
+}
+
+impl<S> ProperAuthority<S> {
+    pub(super) fn new(socket: S) -> Self {
+        Self { socket, filter: Filter::default(), passed: bytes::BytesMut::new() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ProperAuthority<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { socket, filter, passed } = &mut *self;
+        loop {
+            if passed.has_remaining() {
+                let size = passed.len().min(buf.remaining());
+                buf.put_slice(&passed.split_to(size));
+                return Poll::Ready(Ok(()));
+            }
+            if filter.state == State::Open {
+                return Pin::new(socket).poll_read(cx, buf);
+            }
+            let mut bytes = [0; CHUNK];
+            let mut chunk = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut *socket).poll_read(cx, &mut chunk))?;
+            if chunk.filled().is_empty() {
+                // The end. What is held is a part of a frame, of which nothing can be made.
+                return Poll::Ready(Ok(()));
+            }
+            filter.push(chunk.filled(), passed);
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ProperAuthority<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// Frames go in in pieces and come out with proper authorities.
+#[derive(Debug)]
+struct Filter {
+    state: State,
+    /// Whether an authority had to be changed on this connection.
+    changing: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// So many bytes are of no interest.
+    Skipping(usize),
+    /// The head of a frame, as far as it is there.
+    Head(Vec<u8>),
+    /// A frame with headers, as far as it is there, and how long it is.
+    Block(Vec<u8>, usize),
+    /// Nothing is of interest any more.
+    Open,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { state: State::Skipping(PREFACE), changing: false }
+    }
+}
+
+impl Filter {
+    fn push(&mut self, mut bytes: &[u8], passed: &mut bytes::BytesMut) {
+        while !bytes.is_empty() {
+            match &mut self.state {
+                State::Open => return passed.extend_from_slice(bytes),
+                State::Skipping(left) => {
+                    let (skipped, rest) = bytes.split_at((*left).min(bytes.len()));
+                    passed.extend_from_slice(skipped);
+                    bytes = rest;
+                    *left -= skipped.len();
+                    if *left == 0 {
+                        self.state = State::Head(Vec::with_capacity(HEAD));
+                    }
+                }
+                State::Head(head) => {
+                    bytes = fill(head, HEAD, bytes);
+                    if head.len() == HEAD {
+                        self.state = after(std::mem::take(head), passed);
+                    }
+                }
+                State::Block(frame, whole) => {
+                    bytes = fill(frame, *whole, bytes);
+                    if frame.len() == *whole {
+                        let frame = std::mem::take(frame);
+                        self.block(&frame, passed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn block(&mut self, frame: &[u8], passed: &mut bytes::BytesMut) {
+        let (head, payload) = frame.split_at(HEAD);
+        let flags = head.get(4).copied().unwrap_or_default();
+        // What comes before the block: a weight and a stream that this one depends on.
+        let (before, block) = payload.split_at(if flags & PRIORITY == 0 { 0 } else { 5.min(payload.len()) });
+        // Nobody pads requests.
+        let verdict = if flags & PADDED == 0 { judge(block) } else { Verdict::Proper };
+        let change = match verdict {
+            Verdict::Change(change) => change,
+            Verdict::Proper => {
+                passed.extend_from_slice(frame);
+                self.state = if self.changing { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
+                return;
+            }
+        };
+        if !self.changing {
+            tracing::debug!("a caller's authority is none; it is not looked at");
+        }
+        self.changing = true;
+        self.state = State::Head(Vec::with_capacity(HEAD));
+        let length = before.len() + change.length(block);
+        // Three bytes; a held block is far below that, and so is its change.
+        passed.extend_from_slice(
+            u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes().get(1..).unwrap_or_default(),
+        );
+        passed.extend_from_slice(head.get(3..).unwrap_or_default());
+        passed.extend_from_slice(before);
+        change.write(block, passed);
+    }
+}
+
+/// Moves bytes until there are so many, and gives back the rest.
+fn fill<'a>(to: &mut Vec<u8>, whole: usize, bytes: &'a [u8]) -> &'a [u8] {
+    let (taken, rest) = bytes.split_at(whole.saturating_sub(to.len()).min(bytes.len()));
+    to.extend_from_slice(taken);
+    rest
+}
+
+/// What comes after the head of a frame.
+fn after(head: Vec<u8>, passed: &mut bytes::BytesMut) -> State {
+    let length = head.iter().take(3).fold(0, |length, byte| length << 8 | usize::from(*byte));
+    if head.get(3) == Some(&HEADERS) && (1..=LARGEST_BLOCK).contains(&length) {
+        return State::Block(head, HEAD + length);
+    }
+    passed.extend_from_slice(&head);
+    if length == 0 { State::Head(Vec::with_capacity(HEAD)) } else { State::Skipping(length) }
+}
+
+#[cfg(test)]
+mod tests;

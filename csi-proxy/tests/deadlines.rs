@@ -1,0 +1,130 @@
+//! What remains of the caller's time shrinks from hop to hop, and no driver's work ends with it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use common::{driver_name, framed, node, raw_call};
+use csi_proxy::{
+    Call, CallId, Endpoint, MethodPath, NodeId, Outcome, Relay, RelayError, Replies, Route, RouteError,
+    Router, SocketAddress,
+};
+
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+
+/// Writes down what remains of each call.
+#[derive(Clone, Default)]
+struct Remaining(Arc<Mutex<Vec<Option<Duration>>>>);
+
+impl Remaining {
+    fn last(&self) -> Duration {
+        self.0.lock().unwrap().last().unwrap().unwrap()
+    }
+}
+
+#[async_trait]
+impl Relay for Remaining {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        if call.method.as_str() == CREATE {
+            self.0.lock().unwrap().push(call.remaining);
+        }
+        Ok(Replies::unary("answer", Outcome::ok()))
+    }
+}
+
+/// Takes its time.
+struct SlowRoute(Duration);
+
+#[async_trait]
+impl Route for SlowRoute {
+    async fn route(&self, _: &MethodPath, _: &Bytes) -> Result<NodeId, RouteError> {
+        tokio::time::sleep(self.0).await;
+        Ok(node())
+    }
+}
+
+#[tokio::test]
+async fn the_time_that_a_router_takes_is_the_callers() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let (slow, relay) = (Duration::from_millis(60), Remaining::default());
+    let endpoint = Endpoint::new(driver_name(), Router::new(SlowRoute(slow)), relay.clone());
+    let serving = endpoint.serve(SocketAddress::new(socket.to_str().unwrap()).unwrap()).await.unwrap();
+    let given = Duration::from_secs(10);
+    let seen = raw_call(&socket, CREATE, &[("grpc-timeout", "10S")], framed(&[])).await.unwrap();
+    assert_eq!(seen.code(), Some(0), "{seen:?}");
+    let left = relay.last();
+    assert!(left <= given - slow && left > Duration::ZERO, "{left:?}");
+    serving.shutdown(Duration::ZERO).await;
+}
+
+/// Anchors (f) 19, the header of a call: made at another hour it is the same, but for its id.
+#[test]
+fn the_header_of_a_call_holds_what_remains_and_no_time() {
+    let header = |remaining| {
+        let id = CallId::from_bytes([7; 16]);
+        let call = Call::new(id, node(), driver_name(), MethodPath::new(CREATE).unwrap(), Bytes::new());
+        call.with_remaining(remaining).encode_header()
+    };
+    let before = header(Duration::from_secs(10));
+    std::thread::yield_now();
+    assert_eq!(header(Duration::from_secs(10)), before);
+    let back = Call::decode(header(Duration::from_millis(1500)), Bytes::new()).unwrap();
+    assert_eq!(back.remaining, Some(Duration::from_millis(1500)));
+}
+
+#[cfg(feature = "edge-transport")]
+mod over_sessions {
+    use csi_proxy::session_relay::SERVICE;
+    use csi_proxy::{SessionRelay, SessionService};
+    use edge_transport::link::memory::{self, MemoryDialer};
+    use edge_transport::link::{Dialer, Link, LinkError};
+    use edge_transport::{Hub, Peer, PeerId, PeerSettings, ServiceName};
+
+    use super::*;
+
+    const LATE: Duration = Duration::from_secs(3);
+
+    /// A way to the hub that takes its time.
+    struct LateDialer(MemoryDialer);
+
+    #[async_trait]
+    impl Dialer for LateDialer {
+        async fn dial(&self) -> Result<Link, LinkError> {
+            tokio::time::sleep(LATE).await;
+            self.0.dial().await
+        }
+        fn address(&self) -> &str {
+            self.0.address()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_that_a_call_waits_for_the_link_is_the_callers() {
+        let (listener, dialer) = memory::listen("hub", 16 << 20);
+        let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+        let relay = Remaining::default();
+        let service = ServiceName::new(SERVICE).unwrap();
+        let far = Peer::builder(PeerId::new(node().as_str()).unwrap()).dialer(Box::new(dialer.clone()));
+        let far = far.service(service, SessionService::new(relay.clone())).start().unwrap();
+        far.connected().await.unwrap();
+
+        let mut settings = PeerSettings::default();
+        settings.connect_wait = 10 * LATE;
+        let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(LateDialer(dialer)));
+        let near = SessionRelay::new(near.settings(settings).start().unwrap());
+        let given = Duration::from_secs(60);
+        let method = MethodPath::new(CREATE).unwrap();
+        let call =
+            Call::new(CallId::new(), node(), driver_name(), method, Bytes::new()).with_remaining(given);
+        let (_, outcome) = near.relay(call).await.unwrap().collect().await;
+        assert!(outcome.is_ok(), "{outcome:?}");
+        assert!(relay.last() <= given - LATE, "{:?}", relay.last());
+        hub.close().await;
+    }
+}

@@ -1,0 +1,166 @@
+//! What no part can digest costs one call one error, and no link.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use bytes::Bytes;
+use csi_proxy::session_relay::SERVICE;
+use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId};
+use edge_csi_tests::csi::{controller, create_volume, within};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::{raw, wait};
+use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply, Request, WireFrame};
+use edge_transport::link::uds::UdsDialer;
+use edge_transport::link::{Dialer, Limits, Link};
+use edge_transport::{Epoch, PeerId, ServiceName};
+use futures_util::{SinkExt, StreamExt};
+use prost::Message;
+use tonic::Code;
+
+const CREATE: &str = "/csi.v1.Controller/CreateVolume";
+
+/// How often a process has found the hub.
+fn connections(process: &Process) -> usize {
+    process.log().matches("connected to the hub").count()
+}
+
+/// Makes and deletes volumes until it is told to stop; gives back how many. Every one must succeed.
+fn other_calls(stand: &Stand) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<usize>) {
+    let socket = stand.proxy_socket();
+    let (stop, mut stopped) = tokio::sync::oneshot::channel();
+    let task = tokio::spawn(async move {
+        let mut client = controller(&socket);
+        let mut made = 0;
+        while stopped.try_recv().is_err() {
+            let request = within(wait::SOON, create_volume(&format!("healthy-{}", made % 5)));
+            client.create_volume(request).await.unwrap_or_else(|status| panic!("after {made}: {status}"));
+            made += 1;
+        }
+        made
+    });
+    (stop, task)
+}
+
+async fn poison_over(over: Over) {
+    let stand = Stand::start(over).await;
+    let (stop, others) = other_calls(&stand);
+    let with_parameters = |bytes: usize| {
+        let mut request = create_volume("pvc-large");
+        request.parameters.insert("blob".to_owned(), "p".repeat(bytes));
+        request.encode_to_vec()
+    };
+    let whole = create_volume("pvc-cut").encode_to_vec();
+    let cases: [(&str, &str, Vec<u8>); 5] = [
+        ("5 MiB of parameters", CREATE, with_parameters(5 << 20)),
+        ("a request that was cut", CREATE, whole[..whole.len() - 3].to_vec()),
+        ("bytes that are no protobuf", CREATE, vec![0xff; 1000]),
+        ("a method that nobody has", "/csi.v1.Controller/ExplodeVolume", Vec::new()),
+        ("a service that nobody has", "/poison.v9.Poison/Swallow", vec![0xff; 10]),
+    ];
+    for (what, path, body) in cases {
+        // The driver's own refusal, where the request can reach it.
+        let relayed = raw::call(&stand.proxy_socket(), path, body.clone()).await.unwrap_err();
+        let own = raw::call(&stand.driver_socket(), path, body).await.unwrap_err();
+        assert_eq!((relayed.code(), relayed.message()), (own.code(), own.message()), "{what}");
+    }
+    let nameless = raw::call(&stand.proxy_socket(), "/csi.v1.Controller", Vec::new()).await.unwrap_err();
+    assert_eq!(nameless.code(), Code::Unimplemented, "{nameless}");
+    let unsent = raw::call(&stand.proxy_socket(), CREATE, with_parameters(9 << 20)).await.unwrap_err();
+    assert_eq!(unsent.code(), Code::InvalidArgument, "{unsent}");
+    let _ = stop.send(());
+    assert!(others.await.unwrap() > 0);
+    for process in [&stand.proxy, &stand.agent] {
+        assert_eq!(connections(process.as_ref().unwrap()), 1, "the link was lost");
+    }
+}
+
+/// Anchors (f) 17 over a websocket: one error each, the link stays up and other calls go on.
+#[tokio::test]
+async fn over_a_websocket_what_nobody_can_digest_costs_one_call_and_no_link() {
+    poison_over(Over::Ws).await;
+}
+
+/// Anchors (f) 17 over QUIC.
+#[tokio::test]
+async fn over_quic_what_nobody_can_digest_costs_one_call_and_no_link() {
+    poison_over(Over::Quic).await;
+}
+
+/// A peer that speaks the session protocol by hand.
+struct Hand {
+    link: Link,
+    number: u64,
+}
+
+impl Hand {
+    async fn at(stand: &Stand) -> Self {
+        let hub = stand.path("hub.sock");
+        let mut link = UdsDialer::new(&hub, Limits::default()).unwrap().dial().await.unwrap();
+        let hello = Hello::new(PeerId::new("proxy/by-hand").unwrap(), Epoch::new(1));
+        link.send(frame::encode(Frame::hop(Kind::Hello(hello)), Lane::Control)).await.unwrap();
+        let mut hand = Self { link, number: 0 };
+        assert!(matches!(hand.receive().await.kind, Kind::Hello(_)));
+        hand
+    }
+
+    async fn receive(&mut self) -> Frame {
+        loop {
+            let bytes = wait::within("the hub says something", self.link.next()).await.unwrap().unwrap();
+            match frame::decode(bytes, usize::MAX).unwrap() {
+                Frame { kind: Kind::Ping { .. }, .. } => {}
+                frame => return frame,
+            }
+        }
+    }
+
+    async fn send(&mut self, head: Bytes) {
+        self.link.send(WireFrame::new(Lane::Control, false, head, Bytes::new())).await.unwrap();
+    }
+
+    /// Calls the node with this header, and gives back what the answer says of how it went.
+    async fn call(&mut self, header: Bytes, body: Vec<u8>) -> String {
+        self.number += 1;
+        let mut request = Request::new(ServiceName::new(SERVICE).unwrap(), body.into());
+        (request.metadata, request.credit) = (header, 1 << 20);
+        let id = frame::CallId::new(Epoch::new(1), self.number);
+        let target = Some(PeerId::new(NODE).unwrap());
+        let frame = Frame::call(None, target, id, Part::Request(request));
+        self.link.send(frame::encode(frame, Lane::Call(self.number))).await.unwrap();
+        match self.receive().await.kind {
+            Kind::Call(of, Part::Reply(Reply { end: Some(End::Finished(closing)), .. })) if of == id => {
+                csi_proxy::Outcome::decode(closing).map_or_else(
+                    |error| error.to_string(),
+                    |outcome| format!("{} {}", outcome.code, outcome.message),
+                )
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Anchors (f) 17, the frames: kinds that are not known, junk, and a call whose header cannot be read; the same link then carries
+/// a call.
+#[tokio::test]
+async fn frames_that_nobody_can_digest_cost_at_most_their_call_and_never_the_link() {
+    let stand = Stand::start(Over::Uds).await;
+    let (stop, others) = other_calls(&stand);
+    let mut hand = Hand::at(&stand).await;
+    // A header with field 99; a length of nothing; a header that is cut; junk.
+    for junk in [&b"\x04\x9a\x06\x01\x01"[..], b"\x00", b"\x05abc", b"\x7f\xff\xff\xff\xff", b"\xff"] {
+        hand.send(Bytes::from_static(junk)).await;
+    }
+    let junk = hand.call(Bytes::from_static(b"\xff\xff\xff"), Vec::new()).await;
+    assert!(junk.starts_with("UNAVAILABLE"), "{junk}");
+    let method = MethodPath::new(CREATE).unwrap();
+    let (node, driver) = (NodeId::new(NODE).unwrap(), DriverName::new(DRIVER).unwrap());
+    let header = Call::new(CallId::new(), node, driver, method, Bytes::new()).encode_header();
+    let cut = hand.call(header.clone(), vec![0x0a, 0x7f, 1]).await;
+    assert!(!cut.starts_with("OK"), "{cut}");
+    let good = hand.call(header, create_volume("pvc-by-hand").encode_to_vec()).await;
+    assert!(good.starts_with("OK"), "{good}");
+    let _ = stop.send(());
+    assert!(others.await.unwrap() > 0);
+    for process in [&stand.proxy, &stand.agent] {
+        assert_eq!(connections(process.as_ref().unwrap()), 1, "the link was lost");
+    }
+}

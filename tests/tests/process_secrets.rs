@@ -1,0 +1,538 @@
+//! A random secret in every secret field of the schema, and then a search for it wherever it must not be.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a failing test panics")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use csi_proto::csi::v1 as csi;
+use csi_proto::method::{Method, Service};
+use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId, Relay, Replies, SessionRelay};
+use edge_csi_tests::csi::{channel, within};
+use edge_csi_tests::process::Process;
+use edge_csi_tests::raw::Raw;
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
+use edge_csi_tests::wait;
+use edge_transport::link::Limits;
+use edge_transport::link::uds::UdsDialer;
+use edge_transport::{Peer, PeerId};
+use prost::Message;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::{Code, Request, Response, Status};
+
+/// What the driver does with a request that holds a secret.
+#[derive(Debug, Clone)]
+enum Act {
+    /// Succeeds with an empty answer.
+    Succeed,
+    /// Succeeds with the request as its answer.
+    Repeat,
+    /// Fails in its own words.
+    Fail,
+    /// Fails and repeats the request in its message, its details and a trailer.
+    FailAndRepeat,
+    /// Answers with a page that repeats the request, and no gRPC.
+    Page,
+    /// Takes its time, until it is told, and succeeds with an empty answer.
+    Wait(Arc<Notify>),
+}
+
+/// Serves every method, on bytes.
+#[derive(Debug, Clone)]
+struct Driver {
+    secret: String,
+    act: Arc<Mutex<Act>>,
+    /// The methods that came with a secret.
+    seen: Arc<Mutex<Vec<String>>>,
+    finished: Arc<Notify>,
+}
+
+type Answers = Pin<Box<dyn tokio_stream::Stream<Item = Result<Bytes, Status>> + Send>>;
+
+#[derive(Debug, Clone)]
+struct Answering {
+    driver: Driver,
+    path: String,
+}
+
+impl tonic::server::ServerStreamingService<Bytes> for Answering {
+    type Response = Bytes;
+    type ResponseStream = Answers;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answers>, Status>> + Send>>;
+
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let Self { driver, path } = self.clone();
+        Box::pin(async move {
+            let body = request.into_inner();
+            let one = |message: Bytes| {
+                let answers: Answers = Box::pin(tokio_stream::iter([Ok(message)]));
+                Ok(Response::new(answers))
+            };
+            if !contains(&body, driver.secret.as_bytes()) {
+                return one(usual(&path));
+            }
+            driver.seen.lock().unwrap().push(path);
+            let act = driver.act.lock().unwrap().clone();
+            match act {
+                Act::Succeed | Act::Page => one(Bytes::new()),
+                Act::Repeat => one(body),
+                Act::Fail => Err(Status::internal("the disk is on fire")),
+                Act::FailAndRepeat => {
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    let mut status = Status::with_details(Code::InvalidArgument, text, body);
+                    let value = driver.secret.parse().unwrap();
+                    status.metadata_mut().insert("x-echo", value);
+                    Err(status)
+                }
+                Act::Wait(notice) => {
+                    notice.notified().await;
+                    driver.finished.notify_one();
+                    one(Bytes::new())
+                }
+            }
+        })
+    }
+}
+
+/// What sidecars ask when they start.
+fn usual(path: &str) -> Bytes {
+    let message = if path.ends_with("GetPluginInfo") {
+        let name = DRIVER.to_owned();
+        csi::GetPluginInfoResponse { name, vendor_version: "1".to_owned(), ..Default::default() }
+            .encode_to_vec()
+    } else {
+        Vec::new()
+    };
+    message.into()
+}
+
+impl tower::Service<tonic::codegen::http::Request<Body>> for Driver {
+    type Response = tonic::codegen::http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: tonic::codegen::http::Request<Body>) -> Self::Future {
+        let driver = self.clone();
+        let path = request.uri().path().to_owned();
+        let page = matches!(*self.act.lock().unwrap(), Act::Page) && !path.contains("Identity");
+        Box::pin(async move {
+            if page {
+                let mut response = tonic::codegen::http::Response::new(Body::new(driver.secret.clone()));
+                response.headers_mut().insert("content-type", "text/html".parse().unwrap());
+                return Ok(response);
+            }
+            let mut grpc = tonic::server::Grpc::new(Raw);
+            Ok(grpc.server_streaming(Answering { driver, path }, request).await)
+        })
+    }
+}
+
+impl tonic::server::NamedService for Driver {
+    const NAME: &'static str = "any";
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    count(bytes, needle) > 0
+}
+
+/// How often the needle is in the bytes.
+fn count(bytes: &[u8], needle: &[u8]) -> usize {
+    let (first, mut found, mut at) = (needle[0], 0, 0);
+    while let Some(next) = bytes[at..].iter().position(|byte| *byte == first) {
+        at += next;
+        found += usize::from(bytes[at..].starts_with(needle));
+        at += 1;
+    }
+    found
+}
+
+/// Random, so that nothing else can look like it.
+fn random_secret() -> String {
+    let mut bytes = [0; 12];
+    File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
+    bytes.iter().fold("canary".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// The forms in which a log may show bytes.
+fn forms(secret: &str) -> [Vec<u8>; 3] {
+    let list = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
+    let hex = secret.bytes().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    [secret.as_bytes().to_vec(), list.into_bytes(), hex.into_bytes()]
+}
+
+/// A request of this method with nothing in it but its secrets: a map with one entry, as the schema has them all.
+fn request(method: Method, secret: &str) -> Option<Vec<u8>> {
+    let field = method.secrets_field()?;
+    let text = |number: u32, text: &[u8]| {
+        let mut bytes = Vec::new();
+        prost::encoding::encode_varint(u64::from(number << 3 | 2), &mut bytes);
+        prost::encoding::encode_varint(text.len() as u64, &mut bytes);
+        bytes.extend_from_slice(text);
+        bytes
+    };
+    let entry = [text(1, b"password"), text(2, secret.as_bytes())].concat();
+    Some(text(field.number, &entry))
+}
+
+/// Makes a call on a socket and gives back its end; streams are read to it.
+async fn call(socket: &Path, path: &str, body: Vec<u8>, time: Duration) -> Result<(), Status> {
+    let mut grpc = tonic::client::Grpc::new(channel(socket));
+    grpc.ready().await.map_err(|cause| Status::unavailable(cause.to_string()))?;
+    let request = within(time, Bytes::from(body));
+    let mut answers = grpc.server_streaming(request, path.parse().unwrap(), Raw).await?.into_inner();
+    while answers.message().await?.is_some() {}
+    Ok(())
+}
+
+/// A stand whose driver is in this process.
+struct Search {
+    stand: Stand,
+    driver: Driver,
+    /// Ends the driver.
+    stop: Arc<Notify>,
+    secret: String,
+    node_calls: SessionRelay,
+}
+
+impl Search {
+    async fn start(over: Over) -> Self {
+        let mut stand = Stand::empty(over);
+        let secret = random_secret();
+        let driver = Driver {
+            secret: secret.clone(),
+            act: Arc::new(Mutex::new(Act::Succeed)),
+            seen: Arc::default(),
+            finished: Arc::default(),
+        };
+        let incoming = UnixListenerStream::new(UnixListener::bind(stand.driver_socket()).unwrap());
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let server = tonic::transport::Server::builder();
+        tokio::spawn(server.serve_with_incoming_shutdown(driver.clone(), incoming, async move {
+            stopped.notified().await;
+        }));
+        let common = ["--http", "127.0.0.1:0", "--log-format", "json"];
+        if over == Over::Uds {
+            let socket = unix(&stand.path("hub.sock"));
+            let hub = ["--uds", &socket, "-vv"].into_iter().chain(common);
+            stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", hub));
+        } else {
+            stand.start_hub().await;
+        }
+        stand.start_agent(&common);
+        let state = stand.path("proxy-state").to_string_lossy().into_owned();
+        stand.start_proxy(&[&common[..], &["--state-dir", &state]].concat());
+        let search_socket = stand.proxy_socket();
+        edge_csi_tests::csi::ready(&search_socket).await;
+        // The proxy refuses Node calls, so that these go in behind it.
+        let dialer = UdsDialer::new(stand.path("hub.sock"), Limits::default()).unwrap();
+        let peer = Peer::builder(PeerId::new("proxy/node-calls").unwrap()).dialer(Box::new(dialer));
+        let peer = peer.start().unwrap();
+        wait::within("the hub takes this peer", peer.connected()).await.unwrap();
+        Self { stand, driver, stop, secret, node_calls: SessionRelay::new(peer) }
+    }
+
+    fn act(&self, act: Act) {
+        *self.driver.act.lock().unwrap() = act;
+    }
+
+    /// Calls every method that takes secrets, and says how each ended.
+    async fn every_method(&self) -> Vec<(Method, Result<(), Status>)> {
+        let mut ends = Vec::new();
+        for method in Method::ALL {
+            let Some(body) = request(*method, &self.secret) else { continue };
+            if method.service() == Service::Node {
+                let refused = call(&self.stand.proxy_socket(), method.path(), body.clone(), wait::SOON).await;
+                assert_eq!(refused.unwrap_err().code(), Code::Unimplemented, "{method:?} at the proxy");
+                ends.push((*method, self.node_call(method.path(), body).await));
+            } else {
+                let end = call(&self.stand.proxy_socket(), method.path(), body, wait::SOON).await;
+                ends.push((*method, end));
+            }
+        }
+        ends
+    }
+
+    /// Has every method end in every way.
+    async fn every_end(&self) {
+        let socket = self.stand.proxy_socket();
+        for act in [Act::Succeed, Act::Repeat] {
+            self.act(act.clone());
+            for (method, end) in self.every_method().await {
+                assert!(end.is_ok(), "{method:?} {act:?}: {end:?}");
+            }
+        }
+        let expected = [
+            (Act::Fail, Code::Internal),
+            (Act::FailAndRepeat, Code::InvalidArgument),
+            (Act::Page, Code::Unavailable),
+        ];
+        for (act, code) in expected {
+            self.act(act.clone());
+            for (method, end) in self.every_method().await {
+                let status = end.unwrap_err();
+                assert_eq!(status.code(), code, "{method:?} {act:?}: {status}");
+                // What the driver says is the caller's to know, even this.
+                let told = status.message().contains(&self.secret);
+                assert_eq!(told, matches!(act, Act::FailAndRepeat), "{method:?} {act:?}: {status}");
+            }
+        }
+        // No protobuf, in a method that is known, one that is not, and one with a stream as its answer.
+        self.act(Act::FailAndRepeat);
+        let garbage = self.secret.clone().into_bytes();
+        for path in [
+            "/csi.v1.Controller/CreateVolume",
+            "/csi.v9.Later/Method",
+            "/csi.v1.SnapshotMetadata/GetMetadataDelta",
+        ] {
+            let status = call(&socket, path, garbage.clone(), wait::SOON).await.unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument, "{path}: {status}");
+        }
+        // The caller's time is over before the driver is done.
+        let notice = Arc::new(Notify::new());
+        self.act(Act::Wait(Arc::clone(&notice)));
+        let body = request(Method::CreateVolume, &self.secret).unwrap();
+        let late = call(&socket, Method::CreateVolume.path(), body.clone(), Duration::from_millis(300)).await;
+        // The caller's own timer, or the proxy's.
+        assert!(matches!(late.unwrap_err().code(), Code::Cancelled | Code::DeadlineExceeded));
+        notice.notify_one();
+        wait::within("the driver is done", self.driver.finished.notified()).await;
+    }
+
+    async fn node_call(&self, path: &str, body: Vec<u8>) -> Result<(), Status> {
+        let (node, driver) = (NodeId::new(NODE).unwrap(), DriverName::new(DRIVER).unwrap());
+        let call = Call::new(CallId::new(), node, driver, MethodPath::new(path).unwrap(), body.into());
+        let answer = self.node_calls.relay(call).await.unwrap_or_else(Replies::outcome);
+        let (_, outcome) = wait::within("the node answers", answer.collect()).await;
+        let code = Code::from_i32(i32::try_from(outcome.code.number()).unwrap());
+        if code == Code::Ok { Ok(()) } else { Err(Status::new(code, outcome.message)) }
+    }
+
+    /// Calls without secrets, as many as it takes until the ends of all calls before them are known to the agent for sure.
+    async fn clean_calls(&self) {
+        self.act(Act::Succeed);
+        let path = Method::ListVolumes.path();
+        for _ in 0..100 {
+            call(&self.stand.proxy_socket(), path, Vec::new(), wait::SOON).await.unwrap();
+            self.node_call(path, Vec::new()).await.unwrap();
+        }
+    }
+
+    fn processes(&self) -> [(&'static str, &Process); 3] {
+        [
+            ("hub", self.stand.hub.as_ref().unwrap()),
+            ("agent", self.stand.agent.as_ref().unwrap()),
+            ("proxy", self.stand.proxy.as_ref().unwrap()),
+        ]
+    }
+
+    /// Every place in which a form of the secret was found outside memory, and how often.
+    async fn hits(&self) -> BTreeMap<String, usize> {
+        let mut hits = BTreeMap::new();
+        let mut look = |place: String, bytes: &[u8]| {
+            let found: usize = forms(&self.secret).iter().map(|form| count(bytes, form)).sum();
+            if found > 0 {
+                hits.insert(place, found);
+            }
+        };
+        let mut files = Vec::new();
+        every_file(self.stand.directory(), &mut files);
+        assert!(files.len() > 8, "{files:?}");
+        for file in files {
+            look(file.display().to_string(), &fs::read(&file).unwrap());
+        }
+        for (name, process) in self.processes() {
+            for path in ["/metrics", "/", "/readyz"] {
+                look(format!("{name} {path}"), page(process, path).await.as_bytes());
+            }
+        }
+        hits
+    }
+}
+
+/// The files below a directory.
+fn every_file(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => every_file(&entry.path(), files),
+            kind if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+async fn page(process: &Process, path: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let address = wait::until("the status page is served", async || {
+        let log = process.log();
+        let line = log.lines().find(|line| line.contains("status page"))?.to_owned();
+        let line: serde_json::Value = serde_json::from_str(&line).ok()?;
+        line["address"].as_str().map(ToOwned::to_owned)
+    })
+    .await;
+    let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// How often the secret is in the memory of a process, by mapping: all that a core dump of it would hold.
+fn memory_hits(process: &Process, secret: &str) -> BTreeMap<String, usize> {
+    let proc = PathBuf::from(format!("/proc/{}", process.id()));
+    let memory = File::open(proc.join("mem")).unwrap();
+    let mut hits = BTreeMap::new();
+    for line in fs::read_to_string(proc.join("maps")).unwrap().lines() {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+        if !rights.starts_with("rw") {
+            continue;
+        }
+        let name = words.nth(3).unwrap_or("anonymous");
+        let (from, to) = range.split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        let (from, to) = (number(from), number(to));
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
+        // Some mappings of the kernel cannot be read.
+        if memory.read_exact_at(&mut bytes, from).is_ok() {
+            let found = count(&bytes, secret.as_bytes());
+            if found > 0 {
+                *hits.entry(format!("{name} {range}")).or_default() += found;
+            }
+        }
+    }
+    hits
+}
+
+/// Anchors (f) 13: a random secret in each of the 22 secret fields, on calls that succeed, fail, time out, are answered with
+/// garbage, and are no protobuf: no log at any level, no state directory, metric or page has it.
+#[tokio::test]
+async fn no_secret_of_any_method_is_in_a_log_a_state_directory_a_metric_or_a_page() {
+    let search = Search::start(Over::Uds).await;
+    let methods = Method::ALL.iter().filter(|method| method.secrets_field().is_some()).count();
+    assert_eq!(methods, 22);
+
+    search.every_end().await;
+    assert_eq!(search.driver.seen.lock().unwrap().len(), 4 * 22 + 3 + 1, "the driver has seen the secrets");
+    for (name, process) in search.processes() {
+        assert!(process.log().lines().count() > 50, "{name} has hardly logged anything:\n{}", process.log());
+    }
+    let hits = search.hits().await;
+    assert!(hits.is_empty(), "{} is in {hits:#?}", search.secret);
+}
+
+/// Whether this may read the memory of processes that forbid core dumps. Says so if not.
+fn may_read_memory(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("{test}: not run, since reading the memory of these processes needs root");
+    }
+    root
+}
+
+/// Anchors (f) 13, the memory that root can still read: what ended calls leave in the buffers of open connections goes with the
+/// connections.
+#[tokio::test]
+async fn when_its_peers_are_gone_the_memory_of_the_hub_holds_no_secret() {
+    if !may_read_memory("when_its_peers_are_gone_the_memory_of_the_hub_holds_no_secret") {
+        return;
+    }
+    for over in [Over::Uds, Over::Wss, Over::Quic] {
+        let mut search = Search::start(over).await;
+        search.every_end().await;
+        (search.stand.agent, search.stand.proxy) = (None, None);
+        drop(search.node_calls);
+        let hub = search.stand.hub.as_ref().unwrap();
+        wait::until("all three peers are gone", async || {
+            (hub.log().matches("peer is down").count() >= 3).then_some(())
+        })
+        .await;
+        no_secret_in_memory(hub, &search.secret).await;
+    }
+}
+
+/// Anchors (f) 13, the same for the agent.
+#[tokio::test]
+async fn when_hub_and_driver_are_gone_the_memory_of_the_agent_holds_no_secret() {
+    if !may_read_memory("when_hub_and_driver_are_gone_the_memory_of_the_agent_holds_no_secret") {
+        return;
+    }
+    for over in [Over::Uds, Over::Wss, Over::Quic] {
+        let mut search = Search::start(over).await;
+        search.every_end().await;
+        search.clean_calls().await;
+        search.stop.notify_one();
+        search.stand.hub = None;
+        let agent = search.stand.agent.as_ref().unwrap();
+        wait::until("the agent has lost its hub and both connections to the driver", async || {
+            let log = agent.log();
+            let driver = log.matches("connection to the driver ended").count() >= 2;
+            (driver && log.rsplit("connected to the hub").next()?.contains("no connection to the hub"))
+                .then_some(())
+        })
+        .await;
+        no_secret_in_memory(agent, &search.secret).await;
+    }
+}
+
+/// Waits until there is none: a connection's last buffers go a moment after it.
+async fn no_secret_in_memory(process: &Process, secret: &str) {
+    let since = std::time::Instant::now();
+    loop {
+        let hits = memory_hits(process, secret);
+        if hits.is_empty() {
+            return;
+        }
+        assert!(since.elapsed() < wait::SOON, "{secret} is in the memory of {process:?}: {hits:#?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Anchors (f) 13, core dumps: there are none, on a host where other processes leave them.
+#[tokio::test]
+async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
+    use std::os::unix::process::ExitStatusExt;
+
+    let limit = rustix::process::getrlimit(Resource::Core);
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(Resource::Core, most).unwrap();
+    let mut search = Search::start(Over::Uds).await;
+    let mut other = std::process::Command::new("sleep")
+        .arg("1000")
+        .current_dir(search.stand.directory())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(i32::try_from(other.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::ABORT).unwrap();
+    if !other.wait().unwrap().core_dumped() {
+        eprintln!("no process leaves a core dump on this host, so this shows nothing");
+    }
+    let Stand { hub, agent, proxy, .. } = &mut search.stand;
+    for process in [hub, agent, proxy].map(|process| process.as_mut().unwrap()) {
+        process.signal(Signal::ABORT);
+        let end = process.ended().await;
+        assert_eq!(
+            (end.signal(), end.core_dumped()),
+            (Some(Signal::ABORT.as_raw()), false),
+            "{process:?}: {end}"
+        );
+    }
+}
