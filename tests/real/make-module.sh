@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# Writes go.mod and go.sum of one of the modules here for one Kubernetes release: make-module.sh mockdriver v1.36.3
+# Writes go.mod and go.sum of one of the modules here for one Kubernetes release, for the given versions of other
+# modules, and with the given commands as its tools:
+#   make-module.sh mockdriver v1.36.3
+#   make-module.sh exampleplugin v1.36.3
+#   make-module.sh sidecars v1.36.3 github.com/kubernetes-csi/external-provisioner/v6@v6.3.0 \
+#       github.com/kubernetes-csi/external-attacher/v4@v4.12.0 \
+#       github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner \
+#       github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
 # k8s.io/kubernetes names its staging modules at v0.0.0; each is put on the release that belongs to it.
 set -euo pipefail
-usage="usage: make-module.sh MODULE v1.MINOR.PATCH"
+usage="usage: make-module.sh MODULE v1.MINOR.PATCH [OTHER@VERSION ...] [COMMAND ...]"
 module=${1:?${usage}}
 release=${2:?${usage}}
+shift 2
 cd "$(dirname "${BASH_SOURCE[0]}")/${module}"
 staging=v0.${release#v1.}
 upstream=$(go mod download -json "k8s.io/kubernetes@${release}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["GoMod"])')
@@ -12,6 +20,12 @@ rm -f go.mod go.sum
 go mod init "example.invalid/edge-csi/${module}"
 go mod edit -go "$(go mod edit -json "${upstream}" | python3 -c 'import json, sys; print(json.load(sys.stdin)["Go"])')"
 go mod edit -require "k8s.io/kubernetes@${release}"
+for other in "$@"; do
+    case ${other} in
+        *@*) go mod edit -require "${other}" ;;
+        *) go mod edit -tool "${other}" ;;
+    esac
+done
 go mod edit -json "${upstream}" |
     python3 -c '
 import json, sys

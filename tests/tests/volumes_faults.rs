@@ -12,29 +12,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use csi_proto::{DriverName, Method, VolumeId};
-use edge_csi_tests::stand::DRIVER;
+use csi_proto::Method;
 use edge_csi_tests::volumes::between::Act;
 use edge_csi_tests::volumes::ground::{bind, mount_another, mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::local::{LocalNode, consumer, key};
 use edge_csi_tests::volumes::stand::Storage;
 use edge_csi_tests::wait;
 use fuse::{FuseServer, Manner};
 use rustix::mount::MountPropagationFlags;
 use tonic::Code;
-use volume_manager::driver::{
-    Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec,
-};
-use volume_manager::lifecycle::{BackOff, Rpc};
-use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
-use volume_manager::node::{
-    ChangeKind, Changes, ErrorClass, LastError, Parts, PublishError, Settings, UnpublishError, Volumes,
-    Waiting, Watched,
-};
-use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::redb::{self, RedbStore};
-use volume_manager::{ConsumerId, VolumeKey};
+use volume_manager::ConsumerId;
+use volume_manager::lifecycle::Rpc;
+use volume_manager::node::{ChangeKind, Changes, ErrorClass, LastError, PublishError, Waiting, Watched};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 
@@ -42,72 +32,6 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 #[ignore = "a process that the other tests start"]
 fn fuse_server() {
     fuse::serve_if_asked();
-}
-
-/// The volumes of the driver of a stand, in this process.
-struct Node {
-    volumes: Volumes,
-    mounts: LinuxMounts,
-    pods: PathBuf,
-}
-
-impl Node {
-    async fn open(storage: &Storage) -> Self {
-        let patient = linux::Settings::default().deadline(Duration::from_secs(120));
-        let mounts = LinuxMounts::open(ProbeCommand::new(PROGRAM), patient).await.unwrap();
-        let store =
-            RedbStore::open(storage.directory.join("volumes.redb"), redb::Settings::default()).unwrap();
-        let settings = Settings::new(storage.root())
-            .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
-            .mount_check_interval(Duration::from_millis(20))
-            .inspect_interval(Duration::from_secs(1));
-        let parts = Parts::new(store, mounts.clone(), NoSecrets);
-        let (volumes, run) = Volumes::open(parts, settings).await.unwrap();
-        tokio::spawn(run);
-        let endpoint = DriverEndpoint::from_path(storage.between.socket()).unwrap();
-        let name = DriverName::new(DRIVER).unwrap();
-        volumes.driver_registered(name, endpoint, DriverPolicy::default()).await.unwrap();
-        Self { volumes, mounts, pods: storage.pods() }
-    }
-
-    async fn publish(&self, id: &str, name: &str) -> Result<(), PublishError> {
-        let access = (Access::filesystem(), AccessMode::SingleNodeMultiWriter);
-        let volume = VolumeSpec::builder(key(id), access.0, access.1).build().unwrap();
-        let target = MountPath::new(self.pods.join(name).join("mount")).unwrap();
-        let publishing = self.volumes.publish(volume, ConsumerSpec::new(consumer(name), target));
-        wait::within("a publish", publishing).await.map(drop)
-    }
-
-    async fn unpublish(&self, id: &str, name: &str) -> Result<(), UnpublishError> {
-        wait::within("an unpublish", self.volumes.unpublish(&key(id), &consumer(name))).await
-    }
-
-    async fn publish_at_last(&self, id: &str, name: &str) {
-        wait::until("a publish that goes well", async || self.publish(id, name).await.ok()).await;
-    }
-
-    async fn unpublish_at_last(&self, id: &str, name: &str) {
-        wait::until("an unpublish that goes well", async || self.unpublish(id, name).await.ok()).await;
-    }
-
-    async fn explain(&self, id: &str) -> String {
-        self.volumes.explain(&key(id)).await.unwrap().map_or_else(String::new, |said| said.to_string())
-    }
-
-    async fn forgets_all(&self) {
-        wait::until("nothing is looked after", async || {
-            self.volumes.list().await.unwrap().is_empty().then_some(())
-        })
-        .await;
-    }
-}
-
-fn key(id: &str) -> VolumeKey {
-    VolumeKey { driver: DriverName::new(DRIVER).unwrap(), id: VolumeId::new(id).unwrap() }
-}
-
-fn consumer(name: &str) -> ConsumerId {
-    ConsumerId::new(name).unwrap()
 }
 
 fn contradicted(outcome: Result<(), PublishError>) -> LastError {
@@ -146,7 +70,7 @@ async fn a_driver_that_says_ok_is_held_to_it() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     let twice =
         || Act::also(|about| rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into));
     let another = || Act::instead(|about| mount_another(Path::new(&about.path)));
@@ -184,7 +108,7 @@ async fn an_error_after_success_leaves_one_mount() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     let errors = || [Code::Internal, Code::DeadlineExceeded, Code::Unavailable].map(Act::FailAfter);
     for method in [Method::ControllerPublishVolume, Method::NodeStageVolume, Method::NodePublishVolume] {
         storage.between.next(method, errors());
@@ -209,7 +133,7 @@ async fn an_ok_while_it_is_still_mounted_costs_no_byte() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
     storage.between.next(Method::NodeUnpublishVolume, [Act::Lie]);
     storage.between.next(Method::NodeUnstageVolume, [Act::Lie]);
@@ -252,7 +176,7 @@ async fn data_that_lies_where_the_target_was_is_never_deleted() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
     let left = Act::also(|about| {
         fs::create_dir_all(Path::new(&about.path).join("deep"))?;
@@ -278,7 +202,7 @@ async fn what_is_unmounted_behind_its_back_is_made_again() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     for consumer in ["a", "b"] {
         node.publish(&id, consumer).await.unwrap();
     }
@@ -316,7 +240,7 @@ async fn a_foreign_bind_keeps_the_staging_and_is_named() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     node.publish(&id, "a").await.unwrap();
     let foreign = directory.join("foreign");
     bind(&staging_of(&storage), &foreign);
@@ -348,7 +272,7 @@ async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     fs::create_dir_all(storage.target("a").parent().unwrap()).unwrap();
     fs::write(storage.target("a"), "precious").unwrap();
     match node.publish(&id, "a").await {
@@ -380,7 +304,7 @@ async fn a_root_that_is_a_bind_mount_is_no_foreign_use() {
     bind(&real, &directory.join("v"));
     let storage = Storage::start(&directory).await;
     let id = storage.create("volume").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     for round in 1..=2 {
         node.publish(&id, "a").await.unwrap();
         assert_eq!(
@@ -443,7 +367,7 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
         let name = format!("healthy-{number}");
         healthy.push((storage.create(&name).await, name));
     }
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     let pod = storage.pods().join("silent");
     fs::create_dir_all(&pod).unwrap();
     let server = tokio::task::block_in_place(|| FuseServer::start(&pod, Manner::Silent));
@@ -455,13 +379,7 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     });
     storage.between.always(Method::NodePublishVolume, &stuck, hold);
 
-    let begin = |id: &str, name: &str| {
-        let (volumes, target) = (node.volumes.clone(), node.pods.join(name).join("mount"));
-        let volume = VolumeSpec::builder(key(id), Access::filesystem(), AccessMode::SingleNodeMultiWriter);
-        let consumer = ConsumerSpec::new(consumer(name), MountPath::new(target).unwrap());
-        tokio::spawn(async move { volumes.publish(volume.build().unwrap(), consumer).await })
-    };
-    let hung = [begin(&silent, "silent"), begin(&stuck, "stuck")];
+    let hung = [node.begin(&silent, "silent"), node.begin(&stuck, "stuck")];
     wait::until("both hang", async || {
         let explained = node.volumes.explain(&key(&silent)).await.unwrap()?;
         let looks = matches!(explained.waiting, Waiting::Call { rpc: Rpc::NodePublishVolume, .. });
@@ -477,7 +395,7 @@ async fn storage_that_does_not_answer_delays_no_other_volume() {
     .await;
 
     for round in 1..=2 {
-        let publishing: Vec<_> = healthy.iter().map(|(id, name)| begin(id, name)).collect();
+        let publishing: Vec<_> = healthy.iter().map(|(id, name)| node.begin(id, name)).collect();
         for publish in publishing {
             tokio::time::timeout(3 * wait::SOON, publish).await.unwrap().unwrap().unwrap();
         }
@@ -512,7 +430,7 @@ async fn a_mount_whose_server_died_is_healed_or_told() {
     let Some(directory) = private(test) else { return };
     let storage = Storage::start(&directory).await;
     let id = storage.create("served").await;
-    let node = Node::open(&storage).await;
+    let node = LocalNode::open(&storage, PROGRAM).await;
     let servers = serve_by_fuse(&storage, &id, Manner::Answers);
     node.publish(&id, "a").await.unwrap();
     let target = storage.target("a");

@@ -4,7 +4,7 @@
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
 //! it ended directly. Two drivers take part: hostpath-driver, which mounts for real, and the mock driver of
 //! Kubernetes' own end-to-end tests. Two errands follow: volumes on the mock, which says that it mounts and does not; and
-//! kubelet's example plugin, which registers with the agent. At the end the schema is compared with the official one.
+//! kubelet's example plugin, which registers with the agent. One random trace of orders to volumes is put to both drivers. At the end the schema is compared with the official one.
 
 mod certificates;
 mod component;
@@ -13,11 +13,14 @@ mod error;
 mod leftovers;
 mod leg;
 mod node;
+mod offline;
 mod process;
 mod report;
 mod sanity;
+mod sidecars;
 mod stack;
 mod table;
+mod trace;
 mod wait;
 
 use std::path::PathBuf;
@@ -43,7 +46,12 @@ pub(crate) struct Options {
     /// Leave the schema out
     #[arg(long)]
     no_schema: bool,
+
+    #[command(flatten)]
+    trace: trace::TraceOptions,
 }
+
+const NEEDS_ROOT: &str = "needs root, to mount";
 
 /// Runs the legs that were asked for.
 ///
@@ -61,8 +69,9 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
     }
     let mock = wanted.iter().any(|leg| leg.subject == Subject::Mock);
     let needs = Needs {
-        mock_driver: mock || errands.contains(&Errand::LyingDriver),
+        mock_driver: mock || errands.iter().any(|errand| errand.needs_mock()),
         example_plugin: errands.contains(&Errand::ExamplePlugin),
+        sidecars: errands.iter().any(|errand| errand.needs_sidecars()),
     };
     let components = Components::build(&place.root, needs)?;
     let root = rustix::process::geteuid().is_root();
@@ -71,7 +80,7 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
     let mut direct: Option<(Subject, Outcomes)> = None;
     for leg in wanted {
         if leg.subject.needs_root() && !root {
-            rows.push(Row::not_run(leg, "needs root, to mount"));
+            rows.push(Row::not_run(leg.to_string(), NEEDS_ROOT));
             continue;
         }
         let baseline =
@@ -91,8 +100,12 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
         rows.push(row);
     }
     for errand in errands {
+        if errand.needs_root() && !root {
+            rows.push(Row::not_run(errand.to_string(), NEEDS_ROOT));
+            continue;
+        }
         let started = Instant::now();
-        let row = match place.go(errand, &components) {
+        let row = match place.go(errand, options, &components) {
             Ok(facts) => Row::of_errand(errand.to_string(), facts, started.elapsed()),
             Err(error) => Row::broken(errand.to_string(), &error, started.elapsed()),
         };
@@ -150,9 +163,14 @@ impl Place {
     }
 
     /// One errand from start to an empty table: what was found.
-    fn go(&mut self, errand: Errand, components: &Components) -> Result<Vec<Fact>, RealError> {
+    fn go(
+        &mut self,
+        errand: Errand,
+        options: &Options,
+        components: &Components,
+    ) -> Result<Vec<Fact>, RealError> {
         let (scratch, logs) = self.folders(&errand.to_string())?;
-        let facts = errand.run(components, &self.certificates, &scratch, &logs);
+        let facts = errand.run(options, components, &self.certificates, &scratch, &logs);
         let clean = leftovers::clear(&scratch);
         facts.and_then(|facts| clean.map(|()| facts))
     }

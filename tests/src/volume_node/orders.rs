@@ -6,8 +6,10 @@
 //! | `publish DRIVER ID CONSUMER TARGET rw` (or `ro`) | |
 //! | `unpublish DRIVER ID CONSUMER` | |
 //! | `release DRIVER ID CONSUMER` | hands in what is wanted as a set without this, and does not wait for its end |
+//! | `expand DRIVER ID BYTES` | makes it at least so large, and answers how large it is |
 //! | `explain DRIVER ID` | the sentence, or an error if nothing is known of it |
 //! | `list` | every volume, with its state |
+//! | `holders` | every volume, each with those it is published for, and after a `!` those on their way |
 //! | `quarantined` | how many records cannot be read |
 //! | `steps` | how many steps were taken |
 
@@ -89,6 +91,10 @@ async fn carry_out(
             let reconciled = volumes.reconcile(desired).await?;
             Ok(format!("{} released", reconciled.released))
         }
+        ["expand", driver, id, bytes] => {
+            let bytes = volumes.expand(&key(driver, id)?, bytes.parse()?).await?;
+            Ok(bytes.to_string())
+        }
         ["explain", driver, id] => {
             let explained = volumes.explain(&key(driver, id)?).await?;
             Ok(explained.ok_or("nothing is known of it")?.to_string())
@@ -100,6 +106,18 @@ async fn carry_out(
                 all.push(state.map_or_else(|| key.to_string(), |state| format!("{key}={state}")));
             }
             Ok(all.join(" "))
+        }
+        ["holders"] => {
+            let mut all = Vec::new();
+            for key in volumes.list().await? {
+                let mut words = vec![key.id.to_string()];
+                for holder in volumes.explain(&key).await?.map(|said| said.holders).unwrap_or_default() {
+                    let settled = holder.wanted && holder.published;
+                    words.push(format!("{}{}", if settled { "" } else { "!" }, holder.consumer));
+                }
+                all.push(words.join(" "));
+            }
+            Ok(all.join(";"))
         }
         ["quarantined"] => Ok(volumes.quarantined().await?.len().to_string()),
         ["steps"] => Ok(steps.taken().to_string()),

@@ -34,6 +34,8 @@ pub enum Act {
     Lie,
     /// The driver does it, and an error is answered.
     FailAfter(Code),
+    /// This is done, then the driver does it.
+    First(Deed),
     /// The driver does it, then this is done too.
     Also(Deed),
     /// This is done, and the driver hears nothing of it.
@@ -41,6 +43,11 @@ pub enum Act {
 }
 
 impl Act {
+    /// This is done, then the driver does it.
+    pub fn first(deed: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::First(Arc::new(deed))
+    }
+
     /// The driver does it, then this is done too.
     pub fn also(deed: impl Fn(&Subject) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::Also(Arc::new(deed))
@@ -57,6 +64,7 @@ impl fmt::Debug for Act {
         f.write_str(match self {
             Self::Lie => "Lie",
             Self::FailAfter(_) => "FailAfter",
+            Self::First(_) => "First",
             Self::Also(_) => "Also",
             Self::Instead(_) => "Instead",
         })
@@ -201,6 +209,10 @@ async fn perform<T: Default>(
         Some(Act::FailAfter(code)) => {
             hand_on.await?;
             Err(Status::new(code, "it was done, and told as an error"))
+        }
+        Some(Act::First(deed)) => {
+            does(deed, subject).await?;
+            hand_on.await
         }
         Some(Act::Also(deed)) => {
             let answer = hand_on.await?;

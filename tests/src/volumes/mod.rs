@@ -2,8 +2,11 @@
 //! that can be killed at any step.
 
 pub mod between;
+pub mod disk;
 pub mod ground;
 pub mod history;
+pub mod local;
 pub mod node;
 pub mod rounds;
 pub mod stand;
+pub mod trace;

@@ -27,6 +27,12 @@ impl Rounds {
         eprintln!(
             "{test}: seed {seed}; again with {SEED}={seed} cargo test -p edge-csi-tests --test {target} {test}"
         );
+        Self::new(seed)
+    }
+
+    /// From a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self { seed, state: seed }
     }
 

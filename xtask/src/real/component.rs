@@ -9,6 +9,12 @@ use super::table;
 /// The suite, of which CSI 1.13 is the schema.
 const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
 
+/// The sidecars, which are commands in modules that the module `sidecars` has at their versions.
+const SIDECARS: [(&str, &str); 2] = [
+    ("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"),
+    ("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher"),
+];
+
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo xtask`";
 
@@ -20,7 +26,10 @@ pub(crate) struct Components {
     pub(crate) mock_driver: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) example_plugin: PathBuf,
+    /// Built only if a leg needs it.
+    pub(crate) sidecars: PathBuf,
     pub(crate) volume_node: PathBuf,
+    pub(crate) volume_trace: PathBuf,
     pub(crate) hub: PathBuf,
     pub(crate) agent: PathBuf,
     pub(crate) endpoint: PathBuf,
@@ -32,6 +41,7 @@ pub(crate) struct Components {
 pub(crate) struct Needs {
     pub(crate) mock_driver: bool,
     pub(crate) example_plugin: bool,
+    pub(crate) sidecars: bool,
 }
 
 impl Components {
@@ -51,10 +61,18 @@ impl Components {
 
         let (mock_driver, example_plugin) = (bin.join("mockdriver"), bin.join("exampleplugin"));
         if needs.mock_driver {
-            go_build(root, "mockdriver", &mock_driver)?;
+            go_build(root, "mockdriver", ".", &mock_driver)?;
         }
         if needs.example_plugin {
-            go_build(root, "exampleplugin", &example_plugin)?;
+            go_build(root, "exampleplugin", ".", &example_plugin)?;
+        }
+
+        let sidecars = bin.join("sidecars");
+        if needs.sidecars {
+            go_build(root, "sidecars", ".", &sidecars)?;
+            for (name, package) in SIDECARS {
+                go_build(root, "sidecars", package, &bin.join(name))?;
+            }
         }
 
         table::say("building the workspace's binaries");
@@ -78,7 +96,9 @@ impl Components {
             csi_sanity: bin.join("csi-sanity"),
             mock_driver,
             example_plugin,
+            sidecars,
             volume_node: binary("volume-node")?,
+            volume_trace: binary("volume-trace")?,
             hub: binary("edge-hub")?,
             agent: binary("edge-agent")?,
             endpoint: binary("edge-csi-driver")?,
@@ -87,16 +107,29 @@ impl Components {
     }
 }
 
-fn go_build(root: &Path, module: &'static str, program: &Path) -> Result<(), RealError> {
-    table::say(&format!("building {module}"));
+impl Components {
+    /// One of the sidecars, by its name.
+    pub(crate) fn sidecar(&self, name: &str) -> PathBuf {
+        self.sidecars.with_file_name(name)
+    }
+}
+
+fn go_build(
+    root: &Path,
+    module: &'static str,
+    package: &'static str,
+    program: &Path,
+) -> Result<(), RealError> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    table::say(&format!("building {name}"));
     let build = Command::new("go")
         .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
         .arg(program)
-        .arg(".")
+        .arg(package)
         .env("CGO_ENABLED", "0")
         .current_dir(root.join("tests/real").join(module))
         .output();
-    check(&format!("go build {module}"), build, NEEDS_GO).map(drop)
+    check(&format!("go build {name}"), build, NEEDS_GO).map(drop)
 }
 
 /// Compares our schema with the official one, which is a Go module too.

@@ -12,7 +12,7 @@ use super::node::Node;
 use super::sanity;
 use super::stack::{MOCK, REGISTRATION, Stack};
 use super::table::Fact;
-use super::wait;
+use super::{Options, offline, sidecars, trace, wait};
 
 /// Time for what should happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -24,10 +24,19 @@ pub(crate) enum Errand {
     LyingDriver,
     /// Kubelet's example plugin registers with the agent, is called, and goes.
     ExamplePlugin,
+    /// One random trace of orders to volumes is put to several drivers.
+    Trace,
+    /// A driver answers with every code there is, to the code of the sidecars.
+    Codes,
+    /// Everything that can go wrong on our way does, under the code of the sidecars.
+    Faults,
+    /// The sidecars run with the edge off, and go to work when it comes.
+    Offline,
 }
 
 impl Errand {
-    const ALL: [Self; 2] = [Self::LyingDriver, Self::ExamplePlugin];
+    const ALL: [Self; 6] =
+        [Self::LyingDriver, Self::ExamplePlugin, Self::Trace, Self::Codes, Self::Faults, Self::Offline];
 
     /// The errands whose name contains `text`.
     pub(crate) fn matching(text: Option<&str>) -> Vec<Self> {
@@ -39,15 +48,35 @@ impl Errand {
         Self::ALL.map(|errand| errand.to_string()).join(", ")
     }
 
+    /// Whether it mounts.
+    pub(crate) const fn needs_root(self) -> bool {
+        matches!(self, Self::Trace)
+    }
+
+    /// Whether Kubernetes' mock driver takes part.
+    pub(crate) const fn needs_mock(self) -> bool {
+        matches!(self, Self::LyingDriver | Self::Trace)
+    }
+
+    /// Whether the code of the sidecars takes part.
+    pub(crate) const fn needs_sidecars(self) -> bool {
+        matches!(self, Self::Codes | Self::Faults | Self::Offline)
+    }
+
     /// Does it, and answers what was found.
     pub(crate) fn run(
         self,
+        options: &Options,
         components: &Components,
         certificates: &Certificates,
         scratch: &Path,
         logs: &Path,
     ) -> Result<Vec<Fact>, RealError> {
         match self {
+            Self::Trace => trace::run(&options.trace, components, scratch, logs),
+            Self::Codes => sidecars::compare_codes(components, certificates, scratch, logs),
+            Self::Offline => offline::run(components, certificates, scratch, logs),
+            Self::Faults => sidecars::make_trouble(components, certificates, scratch, logs),
             Self::LyingDriver => {
                 let stack = Stack::mock(components, scratch, logs)?;
                 let facts = lie(components, &stack, scratch, logs);
@@ -70,6 +99,10 @@ impl fmt::Display for Errand {
         f.write_str(match self {
             Self::LyingDriver => "volumes-mock",
             Self::ExamplePlugin => "registry-plugin",
+            Self::Trace => "volumes-trace",
+            Self::Codes => "sidecars-codes",
+            Self::Faults => "sidecars-faults",
+            Self::Offline => "sidecars-offline",
         })
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum RealError {
     BadStop { process: &'static str, status: String, log: PathBuf, tail: String },
     #[error("csi-sanity left no usable report in {path}: {cause}; the end of its log:\n{tail}", path = path.display())]
     Report { path: PathBuf, cause: String, tail: String },
+    #[error("a trace has no record, since it ended so:\n{tail}")]
+    Trace { tail: String },
     #[error("{path} shows {what}: {line}", path = path.display())]
     Log { path: PathBuf, what: &'static str, line: String },
     #[error("left behind: {}", found.join("; "))]

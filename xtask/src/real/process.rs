@@ -83,10 +83,24 @@ impl Process {
         }
     }
 
-    /// Asks the process to stop, and expects exit code zero.
-    pub(crate) fn stop(mut self) -> Result<(), RealError> {
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks the process to stop.
+    pub(crate) fn terminate(&self) {
         // A process that is gone already shows in its status.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Asks the process to stop, and expects exit code zero.
+    pub(crate) fn stop(mut self) -> Result<(), RealError> {
+        self.terminate();
         let status = match self.ended_within(STOP) {
             Some(status) if status.success() => return Ok(()),
             Some(status) => status.to_string(),
@@ -99,6 +113,16 @@ impl Process {
     /// The last lines that the process printed.
     pub(crate) fn tail(&self) -> String {
         tail_of(&self.log)
+    }
+
+    /// What it printed from its panic on, or else the last lines.
+    pub(crate) fn reason(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        match text.lines().position(|line| line.contains("panicked at")) {
+            Some(first) => text.lines().skip(first).take(TAIL).collect::<Vec<_>>().join("\n"),
+            None => self.tail(),
+        }
     }
 
     fn late(&self, waited_for: &'static str, bound: Duration) -> RealError {

@@ -16,6 +16,9 @@ pub(crate) const NODE: &str = "edge-1";
 /// Name of edge-csi-driver in its certificate.
 pub(crate) const PROXY: &str = "csi-proxy";
 
+/// Time for open calls when hub or agent shut down: less than a sidecar waits, so that it is told of it.
+const DRAIN: &str = "1s";
+
 /// Longest path that a unix socket takes on Linux.
 const SOCKET_PATH: usize = 107;
 
@@ -90,6 +93,32 @@ impl Stack {
         Ok(stack)
     }
 
+    /// A driver that answers as its caller tells it to, and the way to it.
+    pub(crate) fn classified(
+        components: &Components,
+        certificates: &Certificates,
+        kind: LinkKind,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<Self, RealError> {
+        let node = socket(scratch, "d.sock")?;
+        let driver = start_classified(components, &node, logs)?;
+        let mut stack = Self { processes: vec![driver], node, controller: None };
+        let named = ("--driver", format!("{CLASSIFIED}={}", unix(&stack.node)).into());
+        stack.relay(CLASSIFIED, named, kind, components, certificates, scratch, logs)?;
+        Ok(stack)
+    }
+
+    /// Kills one of the processes as a power cut would.
+    pub(crate) fn kill(&mut self, name: &str) {
+        self.processes.retain(|process| process.name() != name);
+    }
+
+    /// Asks one of the processes to stop.
+    pub(crate) fn terminate(&self, name: &str) {
+        self.processes.iter().filter(|process| process.name() == name).for_each(Process::terminate);
+    }
+
     #[allow(clippy::too_many_arguments, reason = "each is a part of the way")]
     fn relay(
         &mut self,
@@ -101,42 +130,44 @@ impl Stack {
         scratch: &Path,
         logs: &Path,
     ) -> Result<(), RealError> {
-        let hub_socket = socket(scratch, "hub.sock")?;
-        let port = port()?;
-        let hub = Arguments::new().pair("--uds", unix(&hub_socket));
-        let hub = match kind {
-            LinkKind::Uds => hub,
-            LinkKind::Ws => hub.pair("--ws", format!("127.0.0.1:{port}")).flag("--insecure"),
-            LinkKind::Wss => hub.pair("--ws", format!("127.0.0.1:{port}")).listener(certificates),
-            LinkKind::Quic => hub.pair("--quic", format!("127.0.0.1:{port}")).listener(certificates),
-        };
-        let url = match kind {
-            LinkKind::Uds => unix(&hub_socket),
-            LinkKind::Ws => format!("ws://127.0.0.1:{port}"),
-            LinkKind::Wss => format!("wss://localhost:{port}"),
-            LinkKind::Quic => format!("quic://localhost:{port}"),
-        };
-        self.add("hub", &components.hub, hub, logs)?;
-
-        let agent = Arguments::new()
-            .pair("--nodeid", NODE)
-            .pair("--hub", &url)
-            .pair("--state-dir", scratch.join("agent"))
-            .pair(found.0, found.1)
-            .dialer(kind, certificates, &certificates.agent);
-        self.add("agent", &components.agent, agent, logs)?;
-
+        let road = Road::new(kind, scratch)?;
+        self.add("hub", &components.hub, road.hub(certificates), logs)?;
+        self.add("agent", &components.agent, road.agent(found, certificates, scratch), logs)?;
         let controller = socket(scratch, "csi.sock")?;
-        let endpoint = Arguments::new()
-            .pair("--drivername", driver)
-            .pair("--endpoint", unix(&controller))
-            .pair("--kubeedge-endpoint", &url)
-            .pair("--nodeid", NODE)
-            .pair("--state-dir", scratch.join("endpoint"))
-            .dialer(kind, certificates, &certificates.endpoint);
+        let endpoint = road.endpoint(driver, &controller, certificates, scratch);
         self.add("endpoint", &components.endpoint, endpoint, logs)?;
         self.controller = Some(controller);
         Ok(())
+    }
+
+    /// edge-csi-driver alone, with nothing behind it.
+    pub(crate) fn offline(
+        components: &Components,
+        certificates: &Certificates,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<Self, RealError> {
+        let (node, controller) = (socket(scratch, "d.sock")?, socket(scratch, "csi.sock")?);
+        let road = Road::new(LinkKind::Uds, scratch)?;
+        let arguments = road.endpoint(CLASSIFIED, &controller, certificates, scratch).flag("-vv");
+        let mut endpoint = Process::start("endpoint", &components.endpoint, arguments.0, logs)?;
+        endpoint.ready("its socket", || wait::accepts(&controller))?;
+        Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
+    }
+
+    /// Starts all that is behind an edge-csi-driver that was [`offline`](Self::offline).
+    pub(crate) fn come_online(
+        &mut self,
+        components: &Components,
+        certificates: &Certificates,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<(), RealError> {
+        self.processes.push(start_classified(components, &self.node, logs)?);
+        let road = Road::new(LinkKind::Uds, scratch)?;
+        self.add("hub", &components.hub, road.hub(certificates), logs)?;
+        let named = ("--driver", format!("{CLASSIFIED}={}", unix(&self.node)).into());
+        self.add("agent", &components.agent, road.agent(named, certificates, scratch), logs)
     }
 
     /// Starts one of the binaries that have a status page.
@@ -178,10 +209,84 @@ fn start_hostpath(
     Process::start("driver", &components.hostpath_driver, arguments.0, logs)
 }
 
-const HOSTPATH: &str = "hostpath.csi.edge";
+fn start_classified(components: &Components, node: &Path, logs: &Path) -> Result<Process, RealError> {
+    let arguments = Arguments::new().flag("driver").pair("--endpoint", node).pair("--drivername", CLASSIFIED);
+    let mut driver = Process::start("driver", &components.sidecars, arguments.0, logs)?;
+    driver.ready("its socket", || wait::accepts(node))?;
+    Ok(driver)
+}
+
+/// The way between edge-csi-driver and edge-agent, and what each of them has to be told of it.
+struct Road {
+    kind: LinkKind,
+    hub_socket: PathBuf,
+    port: u16,
+    url: String,
+}
+
+impl Road {
+    fn new(kind: LinkKind, scratch: &Path) -> Result<Self, RealError> {
+        let (hub_socket, port) = (socket(scratch, "hub.sock")?, port()?);
+        let url = match kind {
+            LinkKind::Uds => unix(&hub_socket),
+            LinkKind::Ws => format!("ws://127.0.0.1:{port}"),
+            LinkKind::Wss => format!("wss://localhost:{port}"),
+            LinkKind::Quic => format!("quic://localhost:{port}"),
+        };
+        Ok(Self { kind, hub_socket, port, url })
+    }
+
+    fn hub(&self, certificates: &Certificates) -> Arguments {
+        let hub = Arguments::new().pair("--uds", unix(&self.hub_socket)).pair("--drain-timeout", DRAIN);
+        let address = format!("127.0.0.1:{}", self.port);
+        match self.kind {
+            LinkKind::Uds => hub,
+            LinkKind::Ws => hub.pair("--ws", address).flag("--insecure"),
+            LinkKind::Wss => hub.pair("--ws", address).listener(certificates),
+            LinkKind::Quic => hub.pair("--quic", address).listener(certificates),
+        }
+    }
+
+    fn agent(
+        &self,
+        found: (&str, std::ffi::OsString),
+        certificates: &Certificates,
+        scratch: &Path,
+    ) -> Arguments {
+        Arguments::new()
+            .pair("--nodeid", NODE)
+            .pair("--hub", &self.url)
+            .pair("--state-dir", scratch.join("agent"))
+            .pair("--drain-timeout", DRAIN)
+            .pair(found.0, found.1)
+            .dialer(self.kind, certificates, &certificates.agent)
+    }
+
+    fn endpoint(
+        &self,
+        driver: &str,
+        controller: &Path,
+        certificates: &Certificates,
+        scratch: &Path,
+    ) -> Arguments {
+        Arguments::new()
+            .pair("--drivername", driver)
+            .pair("--endpoint", unix(controller))
+            .pair("--kubeedge-endpoint", &self.url)
+            .pair("--nodeid", NODE)
+            .pair("--state-dir", scratch.join("endpoint"))
+            .dialer(self.kind, certificates, &certificates.endpoint)
+    }
+}
+
+/// Name of our own driver.
+pub(crate) const HOSTPATH: &str = "hostpath.csi.edge";
 
 /// Name of the mock driver.
 pub(crate) const MOCK: &str = "mock.csi.edge";
+
+/// Name of the driver that answers as it is told to.
+pub(crate) const CLASSIFIED: &str = "classified.csi.edge";
 
 /// Name of the driver that registers.
 const REGISTERED: &str = "example.csi.edge";

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Comparison is what came of one code for one who asked.
+type Comparison struct {
+	Logic string `json:"logic"`
+	Code  string `json:"code"`
+	Same  bool   `json:"same"`
+	Said  string `json:"said"`
+}
+
+// compareCodes has the driver answer with every code there is, on its own
+// socket and through the relay, and prints a line of JSON for each.
+func compareCodes(direct, relayed, name string, timeout time.Duration) error {
+	sockets := [2]string{direct, relayed}
+	var askers [2]*asker
+	for i, socket := range sockets {
+		asker, err := connect(socket, name, timeout)
+		if err != nil {
+			return err
+		}
+		askers[i] = asker
+	}
+	out := json.NewEncoder(os.Stdout)
+	for number := int(codes.OK); number <= int(codes.Unauthenticated); number++ {
+		manner := fmt.Sprintf("%s%d", mannerCode, number)
+		for _, logic := range []string{logicClient, logicProvisioner, logicAttacher} {
+			var verdicts [2]*Verdict
+			for i := range askers {
+				verdict, err := askers[i].ask(logic, manner)
+				if err != nil {
+					return err
+				}
+				verdicts[i] = verdict
+			}
+			said := difference(verdicts[0], verdicts[1], number)
+			comparison := Comparison{Logic: logic, Code: codes.Code(number).String(), Same: said == "", Said: said}
+			if err := out.Encode(comparison); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// difference is empty if both are the same, and are what the driver was told.
+func difference(direct, relayed *Verdict, number int) string {
+	meant := verdictOf(status.FromProto(statusOf(number)).Err())
+	if number == int(codes.OK) {
+		meant = verdictOf(nil)
+	}
+	switch {
+	case direct.Code != meant.Code || direct.Message != meant.Message || !bytes.Equal(direct.Details, meant.Details):
+		return fmt.Sprintf("the driver itself says %s: %.60q", direct.Code, direct.Message)
+	case relayed.Code != direct.Code:
+		return fmt.Sprintf("%s directly, %s relayed: %.200q", direct.Code, relayed.Code, relayed.Message)
+	case relayed.Message != direct.Message:
+		return fmt.Sprintf("message of %d bytes directly, %d relayed: %.200q",
+			len(direct.Message), len(relayed.Message), relayed.Message)
+	case !bytes.Equal(relayed.Details, direct.Details):
+		return fmt.Sprintf("details %x directly, %x relayed", direct.Details, relayed.Details)
+	case relayed.State != direct.State || relayed.Final != direct.Final || relayed.Answer != direct.Answer:
+		return fmt.Sprintf("%s (%s) directly, %s (%s) relayed",
+			direct.State, direct.Answer, relayed.State, relayed.Answer)
+	default:
+		return ""
+	}
+}

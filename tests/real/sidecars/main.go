@@ -1,0 +1,57 @@
+// Command sidecars asks a CSI socket as the Kubernetes sidecars do, with their
+// own code: external-provisioner and external-attacher say of each error
+// whether it is final, which is what a relay must never make them believe of
+// its own troubles. It is also the driver that fails in the way it is told to.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+const usage = `usage:
+  sidecars driver --endpoint PATH --drivername NAME
+  sidecars codes --direct PATH --relayed PATH --drivername NAME
+  sidecars ask --endpoint PATH --drivername NAME --logic LOGIC --manner MANNER --timeout TIME
+  sidecars api --listen ADDR`
+
+func main() {
+	if len(os.Args) < 2 {
+		fail(fmt.Errorf("no command\n%s", usage))
+	}
+	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
+	endpoint := flags.String("endpoint", "", "path of the unix socket")
+	direct := flags.String("direct", "", "path of the driver's own unix socket")
+	relayed := flags.String("relayed", "", "path of the unix socket in front of it")
+	name := flags.String("drivername", "", "name of the driver")
+	logic := flags.String("logic", "", "who asks: client, provisioner or attacher")
+	manner := flags.String("manner", "", "what the driver is told to do")
+	timeout := flags.Duration("timeout", 10*time.Second, "time for one call")
+	listen := flags.String("listen", "", "address to serve on")
+	if err := flags.Parse(os.Args[2:]); err != nil {
+		fail(err)
+	}
+	var err error
+	switch os.Args[1] {
+	case "driver":
+		err = serveDriver(*endpoint, *name)
+	case "codes":
+		err = compareCodes(*direct, *relayed, *name, *timeout)
+	case "ask":
+		err = askOnce(*endpoint, *name, *logic, *manner, *timeout)
+	case "api":
+		err = serveAPI(*listen)
+	default:
+		err = fmt.Errorf("%s is no command\n%s", os.Args[1], usage)
+	}
+	if err != nil {
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "sidecars:", err)
+	os.Exit(1)
+}

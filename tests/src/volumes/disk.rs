@@ -1,0 +1,79 @@
+//! A disk of its own, which can be mounted more than once and be frozen.
+
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::MountFlags;
+
+/// A loop device with an ext4 on it. Detached when dropped.
+#[derive(Debug)]
+pub struct Disk(PathBuf);
+
+impl Disk {
+    /// Makes one of 4 MiB, of a file in a directory.
+    ///
+    /// # Panics
+    /// If it cannot be had.
+    #[must_use]
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let file = directory.join(name);
+        File::create(&file).and_then(|file| file.set_len(4 << 20)).expect("a file for a disk");
+        let file = file.to_str().expect("the directory of a test is text");
+        run("mkfs.ext4", &["-q", "-F", file]);
+        Self(run("losetup", &["--find", "--show", file]).into())
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Path {
+        &self.0
+    }
+
+    /// Mounts it, as often as one likes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn mount(device: &Path, at: &Path) -> io::Result<()> {
+        fs::create_dir_all(at)?;
+        rustix::mount::mount(device, at, "ext4", MountFlags::empty(), None::<&CStr>).map_err(Into::into)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // One that is mounted still goes with its last mount.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A file system on which whoever writes waits, and cannot even be killed. Dropped, it thaws.
+#[derive(Debug)]
+pub struct Frozen(PathBuf);
+
+impl Frozen {
+    /// Freezes what is mounted there.
+    ///
+    /// # Panics
+    /// If it cannot be frozen.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        run("fsfreeze", &["--freeze", path.to_str().expect("the directory of a test is text")]);
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output =
+        Command::new(program).args(arguments).output().unwrap_or_else(|cause| panic!("{program}: {cause}"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}

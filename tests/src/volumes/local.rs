@@ -1,0 +1,148 @@
+//! A node's volumes in the process of the test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::{DriverName, VolumeId};
+use tokio::task::JoinHandle;
+use volume_manager::driver::{
+    Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec,
+};
+use volume_manager::lifecycle::BackOff;
+use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
+use volume_manager::node::{Parts, PublishError, Published, Settings, UnpublishError, Volumes};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::redb::{self, RedbStore};
+use volume_manager::{ConsumerId, VolumeKey};
+
+use super::stand::Storage;
+use crate::stand::DRIVER;
+use crate::wait;
+
+/// The volumes of the driver of a [`Storage`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LocalNode {
+    /// What is looked after.
+    pub volumes: Volumes,
+    /// What they mount and look with.
+    pub mounts: LinuxMounts,
+    pods: PathBuf,
+}
+
+impl LocalNode {
+    /// Opens them. A look at a path may take two minutes, so that a slow machine is not taken for storage that hangs.
+    ///
+    /// `program` is one that serves as a probe.
+    pub async fn open(storage: &Storage, program: &str) -> Self {
+        Self::open_with_deadline(storage, program, Duration::from_secs(120)).await
+    }
+
+    /// The same, with the time that a look at a path may take.
+    ///
+    /// # Panics
+    /// If they cannot be opened.
+    pub async fn open_with_deadline(storage: &Storage, program: &str, deadline: Duration) -> Self {
+        let settings = linux::Settings::default().deadline(deadline);
+        let mounts = LinuxMounts::open(ProbeCommand::new(program), settings).await.expect("mounts");
+        let store = RedbStore::open(storage.directory.join("volumes.redb"), redb::Settings::default());
+        let settings = Settings::new(storage.root())
+            .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
+            .mount_check_interval(Duration::from_millis(20))
+            .inspect_interval(Duration::from_secs(1));
+        let parts = Parts::new(store.expect("a store"), mounts.clone(), NoSecrets);
+        let (volumes, run) = Volumes::open(parts, settings).await.expect("volumes");
+        tokio::spawn(run);
+        let endpoint = DriverEndpoint::from_path(storage.between.socket()).expect("a path");
+        let name = DriverName::new(DRIVER).expect("a name");
+        volumes.driver_registered(name, endpoint, DriverPolicy::default()).await.expect("they run");
+        Self { volumes, mounts, pods: storage.pods() }
+    }
+
+    /// Asks for a volume at the target of a consumer.
+    ///
+    /// # Errors
+    /// Those of [`Volumes::publish`].
+    pub async fn publish(&self, id: &str, name: &str) -> Result<(), PublishError> {
+        let (volume, consumer) = self.specs(id, name);
+        wait::within("a publish", self.volumes.publish(volume, consumer)).await.map(drop)
+    }
+
+    /// Asks for it without a bound on the wait.
+    #[must_use]
+    pub fn begin(&self, id: &str, name: &str) -> JoinHandle<Result<Published, PublishError>> {
+        let (volumes, (volume, consumer)) = (self.volumes.clone(), self.specs(id, name));
+        tokio::spawn(async move { volumes.publish(volume, consumer).await })
+    }
+
+    /// Gives a volume up.
+    ///
+    /// # Errors
+    /// Those of [`Volumes::unpublish`].
+    pub async fn unpublish(&self, id: &str, name: &str) -> Result<(), UnpublishError> {
+        wait::within("an unpublish", self.volumes.unpublish(&key(id), &consumer(name))).await
+    }
+
+    /// Asks until it goes well.
+    pub async fn publish_at_last(&self, id: &str, name: &str) {
+        wait::until("a publish that goes well", async || self.publish(id, name).await.ok()).await;
+    }
+
+    /// Gives up until it goes well.
+    pub async fn unpublish_at_last(&self, id: &str, name: &str) {
+        wait::until("an unpublish that goes well", async || self.unpublish(id, name).await.ok()).await;
+    }
+
+    /// What is said of a volume; empty if nothing is known of it.
+    ///
+    /// # Panics
+    /// If nobody runs the volumes.
+    pub async fn explain(&self, id: &str) -> String {
+        let explained = self.volumes.explain(&key(id)).await.expect("they run");
+        explained.map_or_else(String::new, |said| said.to_string())
+    }
+
+    /// Waits until no volume is looked after.
+    ///
+    /// # Panics
+    /// If that does not come.
+    pub async fn forgets_all(&self) {
+        wait::until("nothing is looked after", async || {
+            self.volumes.list().await.expect("they run").is_empty().then_some(())
+        })
+        .await;
+    }
+
+    fn specs(&self, id: &str, name: &str) -> (Arc<VolumeSpec>, Arc<ConsumerSpec>) {
+        let (access, mode) = (Access::filesystem(), AccessMode::SingleNodeMultiWriter);
+        let volume = VolumeSpec::builder(key(id), access, mode).build().expect("a volume");
+        let target = MountPath::new(self.target(name)).expect("a path");
+        (Arc::new(volume), Arc::new(ConsumerSpec::new(consumer(name), target)))
+    }
+
+    fn target(&self, name: &str) -> PathBuf {
+        Path::new(&self.pods).join(name).join("mount")
+    }
+}
+
+/// The key of a volume of the stand's driver.
+///
+/// # Panics
+/// If it is no volume's id.
+#[must_use]
+pub fn key(id: &str) -> VolumeKey {
+    VolumeKey {
+        driver: DriverName::new(DRIVER).expect("a name"),
+        id: VolumeId::new(id).expect("a volume's id"),
+    }
+}
+
+/// A consumer.
+///
+/// # Panics
+/// If it is no consumer's id.
+#[must_use]
+pub fn consumer(name: &str) -> ConsumerId {
+    ConsumerId::new(name).expect("a consumer's id")
+}

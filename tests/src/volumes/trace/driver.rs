@@ -1,0 +1,148 @@
+//! The driver that a trace is put to, as a process that may be killed.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+
+use crate::csi;
+
+/// What a driver does otherwise than hostpath-driver, and may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Deviation {
+    /// Nothing is mounted at the staging path.
+    StagesWithoutMount,
+    /// Nothing is mounted anywhere: the witness in front of the driver does it.
+    MountsNothing,
+    /// It cannot be started again, so neither it nor the machine is.
+    ForgetsAtRestart,
+    /// It refuses to publish read-only what it has published so.
+    RefusesReadOnlyTwice,
+    /// It wants to be asked to unpublish once for each boot over which a volume was published.
+    CountsBoots,
+}
+
+impl Deviation {
+    const ALL: [Self; 5] = [
+        Self::StagesWithoutMount,
+        Self::MountsNothing,
+        Self::ForgetsAtRestart,
+        Self::RefusesReadOnlyTwice,
+        Self::CountsBoots,
+    ];
+
+    /// Why it may be.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::StagesWithoutMount => {
+                "nothing is mounted at the staging path: the spec leaves to a driver what it does there"
+            }
+            Self::MountsNothing => {
+                "it is a mock and mounts nothing: the witness in front of it mounts for it, and what the mock does is to \
+                 hold the calls to their order"
+            }
+            Self::ForgetsAtRestart => {
+                "it has its volumes in memory: a start or a boot would lose them, and is left out"
+            }
+            Self::RefusesReadOnlyTwice => {
+                "it answers ALREADY_EXISTS to a read-only NodePublishVolume that is repeated, as it must be when nobody \
+                 knows how the first one ended: the volume is unpublished before it is published again"
+            }
+            Self::CountsBoots => {
+                "it keeps a list of targets over a boot, and a NodePublishVolume after it adds a target that is in it \
+                 once more; NodeUnpublishVolume takes one off and says OK, and then NodeUnstageVolume fails for ever, \
+                 since something is still in the list. Only NodeUnstageVolume may follow it, so the witness in front \
+                 repeats NodeUnpublishVolume for each boot"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StagesWithoutMount => "stages-without-mount",
+            Self::MountsNothing => "mounts-nothing",
+            Self::ForgetsAtRestart => "forgets-at-restart",
+            Self::RefusesReadOnlyTwice => "refuses-read-only-twice",
+            Self::CountsBoots => "counts-boots",
+        })
+    }
+}
+
+impl FromStr for Deviation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(|deviation| deviation.to_string()).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|deviation| deviation.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no deviation; there are {}", known()))
+    }
+}
+
+/// A driver, and how it is started.
+#[allow(clippy::exhaustive_structs, reason = "these are the facts of a driver under a trace")]
+#[derive(Debug, Clone)]
+pub struct TracedDriver {
+    /// The name that it answers.
+    pub name: String,
+    /// Program and arguments; `{socket}` and `{state}` in them stand for the paths it is given.
+    pub command: Vec<String>,
+    /// What it does otherwise.
+    pub deviations: Vec<Deviation>,
+}
+
+impl TracedDriver {
+    pub(super) fn has(&self, deviation: Deviation) -> bool {
+        self.deviations.contains(&deviation)
+    }
+}
+
+/// The running process. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct DriverProcess(Child);
+
+impl DriverProcess {
+    /// Starts it, and waits until it serves.
+    pub(super) async fn start(driver: &TracedDriver, directory: &Path) -> Self {
+        let (socket, state) = (socket_of(directory), directory.join("driver-state"));
+        fs::create_dir_all(&state).expect("a directory for the driver");
+        let fill = |word: &String| {
+            word.replace("{socket}", &socket.to_string_lossy()).replace("{state}", &state.to_string_lossy())
+        };
+        let mut words = driver.command.iter().map(fill);
+        let log = File::options().create(true).append(true).open(log_of(directory)).expect("a log");
+        let program = words.next().expect("the command of a driver has a program");
+        let child = Command::new(&program)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|cause| panic!("{program}: {cause}"));
+        let process = Self(child);
+        csi::ready(&socket).await;
+        process
+    }
+}
+
+impl Drop for DriverProcess {
+    fn drop(&mut self) {
+        // Both fail only if the process has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(super) fn socket_of(directory: &Path) -> PathBuf {
+    directory.join("driver.sock")
+}
+
+pub(super) fn log_of(directory: &Path) -> PathBuf {
+    directory.join("driver.log")
+}

@@ -1,0 +1,219 @@
+//! The steps, and what has to stand after each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::volumes::rounds::Rounds;
+
+/// The volumes of a trace, by name.
+pub const VOLUMES: [&str; 3] = ["one", "two", "three"];
+
+/// Who wants them; each consumer may have each volume.
+pub const CONSUMERS: [&str; 3] = ["a", "b", "c"];
+
+const MEBIBYTE: u64 = 1 << 20;
+
+/// No process comes to more steps than this in one order.
+const KILLS_WITHIN: u64 = 24;
+
+/// What a node is asked, by the numbers of volume and consumer.
+#[allow(clippy::exhaustive_enums, reason = "these are the orders of a trace")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The volume is to be at the consumer's target.
+    Publish(usize, usize, bool),
+    /// It is to be there no more, and that is waited for.
+    Unpublish(usize, usize),
+    /// The same without a wait.
+    Release(usize, usize),
+    /// The volume is to have so many bytes.
+    Expand(usize, u64),
+}
+
+/// A step of a trace.
+#[allow(clippy::exhaustive_enums, reason = "these are the steps of a trace")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// An order.
+    Order(Order),
+    /// The node's process is killed before its so-manyth effect while it has an order, started again and asked again.
+    Killed(u64, Order),
+    /// The node's process is killed and started again.
+    RestartNode,
+    /// The driver is killed and started again.
+    RestartDriver,
+    /// The driver is killed, a consumer released meanwhile, and the driver started again.
+    ReleaseUnheard(usize, usize),
+    /// Node and driver are killed, every mount goes, and both start in another boot.
+    Reboot,
+}
+
+/// What the node has to say to an order.
+#[allow(clippy::exhaustive_enums, reason = "there is no third")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// It is done, and the volume has so many bytes.
+    Bytes(u64),
+    /// It is refused.
+    Refused,
+}
+
+/// What has to stand.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    /// Who has which volume, and whether read-only.
+    held: BTreeMap<(usize, usize), bool>,
+    /// The most that was ever asked for, by volume.
+    largest: [u64; VOLUMES.len()],
+    /// The size that the node knows: that is forgotten with the volume.
+    known: [Option<u64>; VOLUMES.len()],
+}
+
+impl Model {
+    /// Who has which volume, and whether read-only.
+    #[must_use]
+    pub fn held(&self) -> &BTreeMap<(usize, usize), bool> {
+        &self.held
+    }
+
+    /// Whether somebody has the volume.
+    #[must_use]
+    pub fn is_held(&self, volume: usize) -> bool {
+        self.held.keys().any(|(held, _)| *held == volume)
+    }
+
+    /// What might come next: each kind of step, those more often of which more can go wrong.
+    pub fn next(&self, rounds: &mut Rounds) -> Step {
+        let below = |rounds: &mut Rounds, bound: usize| {
+            usize::try_from(rounds.below(bound as u64)).unwrap_or_default()
+        };
+        let (volume, consumer) = (below(rounds, VOLUMES.len()), below(rounds, CONSUMERS.len()));
+        let read_only = self.held.get(&(volume, consumer)).copied().unwrap_or_else(|| rounds.below(3) == 0);
+        let publish = Order::Publish(volume, consumer, read_only);
+        // Of those that have one, so that there is something to take away.
+        let holders: Vec<_> = self.held.keys().copied().collect();
+        let (from, whose) = match holders.get(below(rounds, holders.len())) {
+            Some(holder) => *holder,
+            None => (volume, consumer),
+        };
+        match rounds.below(32) {
+            0..9 => Step::Order(publish),
+            9..14 => Step::Order(Order::Unpublish(from, whose)),
+            // One who may have nothing.
+            14 => Step::Order(Order::Unpublish(volume, consumer)),
+            15..17 => Step::Order(Order::Release(from, whose)),
+            17..20 => {
+                let bytes = self.largest.get(from).copied().unwrap_or_default().max(MEBIBYTE) + MEBIBYTE;
+                Step::Order(Order::Expand(from, bytes))
+            }
+            20 => match self.known.get(from).copied().flatten() {
+                Some(bytes) => Step::Order(Order::Expand(from, bytes - MEBIBYTE)),
+                None => Step::Order(publish),
+            },
+            21..24 => Step::Killed(1 + rounds.below(KILLS_WITHIN), publish),
+            24..26 => Step::Killed(1 + rounds.below(KILLS_WITHIN), Order::Unpublish(from, whose)),
+            26..28 => Step::RestartNode,
+            28..30 => Step::RestartDriver,
+            30 => Step::ReleaseUnheard(from, whose),
+            _ => Step::Reboot,
+        }
+    }
+
+    /// Takes a step, and answers what the node has to say to its order.
+    pub fn step(&mut self, step: Step) -> Answer {
+        match step {
+            Step::Order(order) | Step::Killed(_, order) => self.order(order),
+            Step::ReleaseUnheard(volume, consumer) => self.order(Order::Release(volume, consumer)),
+            Step::RestartNode | Step::RestartDriver | Step::Reboot => Answer::Done,
+        }
+    }
+
+    fn order(&mut self, order: Order) -> Answer {
+        match order {
+            Order::Publish(volume, consumer, read_only) => {
+                self.held.insert((volume, consumer), read_only);
+                Answer::Done
+            }
+            Order::Unpublish(volume, consumer) | Order::Release(volume, consumer) => {
+                self.held.remove(&(volume, consumer));
+                if !self.is_held(volume) {
+                    self.known[volume] = None;
+                }
+                Answer::Done
+            }
+            Order::Expand(volume, _) if !self.is_held(volume) => Answer::Refused,
+            Order::Expand(volume, bytes) => match self.known[volume] {
+                Some(known) if bytes < known => Answer::Refused,
+                _ => {
+                    self.known[volume] = Some(bytes);
+                    self.largest[volume] = bytes;
+                    Answer::Bytes(bytes)
+                }
+            },
+        }
+    }
+}
+
+fn name<'a>(names: &[&'a str], number: usize) -> &'a str {
+    names.get(number).copied().unwrap_or("?")
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (volume, consumer) = (|of| name(&VOLUMES, of), |of| name(&CONSUMERS, of));
+        match *self {
+            Self::Publish(of, to, read_only) => {
+                let way = if read_only { "ro" } else { "rw" };
+                write!(f, "publish {} {} {way}", volume(of), consumer(to))
+            }
+            Self::Unpublish(of, from) => write!(f, "unpublish {} {}", volume(of), consumer(from)),
+            Self::Release(of, from) => write!(f, "release {} {}", volume(of), consumer(from)),
+            Self::Expand(of, bytes) => write!(f, "expand {} to {} MiB", volume(of), bytes / MEBIBYTE),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Order(order) => write!(f, "{order}"),
+            Self::Killed(at, order) => write!(f, "{order}, killed at effect {at}"),
+            Self::RestartNode => write!(f, "restart the node"),
+            Self::RestartDriver => write!(f, "restart the driver"),
+            Self::ReleaseUnheard(of, from) => {
+                write!(f, "release {} {} without a driver", name(&VOLUMES, of), name(&CONSUMERS, from))
+            }
+            Self::Reboot => write!(f, "reboot"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => write!(f, "done"),
+            Self::Bytes(bytes) => write!(f, "{} MiB", bytes / MEBIBYTE),
+            Self::Refused => write!(f, "refused"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_never_gets_smaller_and_its_size_is_forgotten_with_it() {
+        let mut model = Model::default();
+        let expand = |bytes| Step::Order(Order::Expand(0, bytes));
+        assert_eq!(model.step(expand(2)), Answer::Refused, "nobody has it");
+        model.step(Step::Order(Order::Publish(0, 1, false)));
+        assert_eq!(model.step(expand(5)), Answer::Bytes(5));
+        assert_eq!(model.step(expand(4)), Answer::Refused);
+        model.step(Step::ReleaseUnheard(0, 1));
+        assert!(!model.is_held(0) && model.known[0].is_none());
+        assert_eq!(model.largest[0], 5);
+    }
+}

@@ -1,0 +1,373 @@
+//! Puts a trace to a driver.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::node_client::NodeClient;
+use rustix::mount::{MountFlags, mount_bind, mount_remount};
+use tokio::runtime::Handle;
+
+use super::driver::{Deviation, DriverProcess, TracedDriver, log_of, socket_of};
+use super::model::{Answer, CONSUMERS, Model, Order, Step, VOLUMES};
+use super::observed::{CANARY, Ground, consumer, expected, found, holders};
+use crate::csi::{channel, controller, create_volume};
+use crate::volumes::between::{Act, Between};
+use crate::volumes::ground;
+use crate::volumes::history::History;
+use crate::volumes::node::{Ended, NodeOptions, NodeProcess, log_of as end_of};
+use crate::volumes::rounds::Rounds;
+use crate::wait;
+
+/// A trace, and whom it is put to.
+#[allow(clippy::exhaustive_structs, reason = "this is all there is to a trace")]
+#[derive(Debug)]
+pub struct Trace {
+    /// Where everything of it lies. It has to be short, empty, and in namespaces of its own.
+    pub directory: PathBuf,
+    /// The program `volume-node`.
+    pub program: PathBuf,
+    /// The driver.
+    pub driver: TracedDriver,
+    /// How many steps.
+    pub steps: u64,
+}
+
+/// Puts it to the driver. Answers a line for each step: what was done, what the node said, and what stood.
+///
+/// # Panics
+/// If anything stands otherwise than the model says.
+pub async fn run(trace: &Trace, rounds: &mut Rounds) -> Vec<String> {
+    let mut run = Run::begin(trace).await;
+    for id in 0..VOLUMES.len() {
+        run.write_canary(id).await;
+    }
+    let mut lines = Vec::new();
+    for number in 1..=trace.steps {
+        let step = run.model.next(rounds);
+        let line = run.step(number, step).await;
+        eprintln!("{line}");
+        lines.push(line);
+    }
+    run.end().await;
+    lines
+}
+
+struct Run<'a> {
+    trace: &'a Trace,
+    between: Between,
+    driver: Option<DriverProcess>,
+    options: NodeOptions,
+    node: Option<NodeProcess>,
+    model: Model,
+    ids: Vec<String>,
+    /// The targets at which the witness mounts read-only, if it has to mount.
+    read_only: Arc<Mutex<BTreeSet<PathBuf>>>,
+    /// How often the machine was started again.
+    boots: Arc<AtomicU32>,
+}
+
+impl<'a> Run<'a> {
+    async fn begin(trace: &'a Trace) -> Self {
+        let directory = &trace.directory;
+        let driver = DriverProcess::start(&trace.driver, directory).await;
+        let between = Between::start(&directory.join("between.sock"), &socket_of(directory));
+        let options = NodeOptions {
+            program: trace.program.clone(),
+            directory: directory.clone(),
+            driver: (trace.driver.name.clone(), between.socket().to_owned()),
+            boot: 1,
+            kill_at: None,
+        };
+        let read_only = Arc::default();
+        let (node, model, boots) = (None, Model::default(), Arc::default());
+        let mut run = Self {
+            trace,
+            between,
+            driver: Some(driver),
+            options,
+            node,
+            model,
+            ids: Vec::new(),
+            read_only,
+            boots,
+        };
+        for name in VOLUMES {
+            let id = create(&socket_of(directory), name).await;
+            if trace.driver.has(Deviation::MountsNothing) {
+                run.mount_for_it(&id, name);
+            }
+            if trace.driver.has(Deviation::CountsBoots) {
+                run.unpublish_for_each_boot(&id);
+            }
+            run.ids.push(id);
+        }
+        run.start_node().await;
+        run
+    }
+
+    /// Lets the witness mount what the driver only says that it mounts.
+    fn mount_for_it(&self, id: &str, name: &str) {
+        let data = self.trace.directory.join("data").join(name);
+        fs::create_dir_all(&data).expect("a directory for a volume");
+        let read_only = Arc::clone(&self.read_only);
+        let publish = Act::also(move |about| {
+            let target = Path::new(&about.path);
+            if ground::table().at(target).is_some() {
+                return Ok(());
+            }
+            fs::create_dir_all(target)?;
+            mount_bind(&data, target)?;
+            if read_only.lock().unwrap_or_else(PoisonError::into_inner).contains(target) {
+                mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, c"")?;
+            }
+            Ok(())
+        });
+        // Before the mock, which removes whatever is at the target.
+        let unpublish = Act::first(|about| {
+            while ground::table().at(Path::new(&about.path)).is_some() {
+                ground::unmount(Path::new(&about.path));
+            }
+            Ok(())
+        });
+        self.between.always(Method::NodePublishVolume, id, publish);
+        self.between.always(Method::NodeUnpublishVolume, id, unpublish);
+    }
+
+    /// Lets the witness repeat NodeUnpublishVolume.
+    fn unpublish_for_each_boot(&self, id: &str) {
+        let (socket, boots) = (socket_of(&self.trace.directory), Arc::clone(&self.boots));
+        let again = Act::also(move |about| {
+            let mut client = NodeClient::new(channel(&socket));
+            for _ in 0..boots.load(Ordering::SeqCst) {
+                let (volume_id, target_path) = (about.volume.clone(), about.path.clone());
+                let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
+                let unpublished = Handle::current().block_on(client.node_unpublish_volume(request));
+                unpublished.map_err(std::io::Error::other)?;
+            }
+            Ok(())
+        });
+        self.between.always(Method::NodeUnpublishVolume, id, again);
+    }
+
+    /// So that each volume can be told from the others.
+    async fn write_canary(&mut self, volume: usize) {
+        self.must(Order::Publish(volume, 0, false)).await;
+        fs::write(self.target(volume, 0).join(CANARY), VOLUMES[volume]).expect("a canary");
+        self.must(Order::Unpublish(volume, 0)).await;
+    }
+
+    async fn step(&mut self, number: u64, step: Step) -> String {
+        let wanted = self.model.step(step);
+        let answer = match step {
+            Step::Order(order) => {
+                self.ask(order).await.unwrap_or_else(|Ended| panic!("{number} {step}: the node ended"))
+            }
+            Step::Killed(at, order) => self.killed(at, order).await,
+            Step::RestartNode => {
+                self.kill_node().await;
+                self.start_node().await;
+                Answer::Done
+            }
+            Step::RestartDriver => {
+                self.restart_driver().await;
+                Answer::Done
+            }
+            Step::ReleaseUnheard(volume, consumer) => {
+                let restarts = !self.trace.driver.has(Deviation::ForgetsAtRestart);
+                if restarts {
+                    self.driver = None;
+                }
+                let answer = self.ask(Order::Release(volume, consumer)).await;
+                if restarts {
+                    self.restart_driver().await;
+                }
+                answer.unwrap_or_else(|Ended| panic!("{number} {step}: the node ended"))
+            }
+            Step::Reboot => {
+                self.reboot().await;
+                Answer::Done
+            }
+        };
+        assert_eq!(answer, wanted, "{number} {step}: the node says this; {}", self.logs());
+        let stands = self.settled(&format!("{number} {step}")).await;
+        if matches!(step, Step::RestartNode | Step::Killed(..) | Step::Reboot) {
+            // Another process is asked for a set as a whole, so it has to have heard of all. What stands is what it was.
+            let held: Vec<_> = self.model.held().iter().map(|(held, way)| (*held, *way)).collect();
+            for ((volume, consumer), read_only) in held {
+                self.must(Order::Publish(volume, consumer, read_only)).await;
+            }
+            self.settled(&format!("{number} {step}, and asked again")).await;
+        }
+        self.between.assert_lawful();
+        format!("{number} {step} -> {answer} | {stands}")
+    }
+
+    /// The node is started such that it dies before its so-manyth effect. It may do all of the order before.
+    async fn killed(&mut self, at: u64, order: Order) -> Answer {
+        self.kill_node().await;
+        self.options.kill_at = Some(at);
+        if let Ok(node) = NodeProcess::start(&self.options).await {
+            self.node = Some(node);
+            // Whether it comes to an answer is left to chance.
+            let _ = self.ask(order).await;
+        }
+        self.options.kill_at = None;
+        self.kill_node().await;
+        self.start_node().await;
+        if let Order::Publish(volume, consumer, true) = order
+            && self.trace.driver.has(Deviation::RefusesReadOnlyTwice)
+        {
+            self.must(Order::Unpublish(volume, consumer)).await;
+        }
+        let since = Instant::now();
+        loop {
+            match self.ask(order).await {
+                Ok(Answer::Refused) if since.elapsed() < wait::SOON => tokio::task::yield_now().await,
+                Ok(answer) => return answer,
+                Err(Ended) => panic!("{order}: the node ended; {}", self.logs()),
+            }
+        }
+    }
+
+    async fn reboot(&mut self) {
+        self.kill_node().await;
+        if !self.trace.driver.has(Deviation::ForgetsAtRestart) {
+            self.driver = None;
+            ground::unmount_all(&[&self.trace.directory]);
+            self.between.history(History::reboot);
+            self.restart_driver().await;
+            self.options.boot += 1;
+            self.boots.fetch_add(1, Ordering::SeqCst);
+        }
+        self.start_node().await;
+    }
+
+    async fn restart_driver(&mut self) {
+        if self.trace.driver.has(Deviation::ForgetsAtRestart) {
+            return;
+        }
+        drop(self.driver.take());
+        self.driver = Some(DriverProcess::start(&self.trace.driver, &self.trace.directory).await);
+    }
+
+    async fn start_node(&mut self) {
+        let node = NodeProcess::start(&self.options).await;
+        self.node =
+            Some(node.unwrap_or_else(|Ended| panic!("volume-node ended at its start; {}", self.logs())));
+    }
+
+    async fn kill_node(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.kill().await;
+        }
+        self.between.history(History::another_caller);
+    }
+
+    async fn must(&mut self, order: Order) {
+        match self.ask(order).await {
+            Ok(Answer::Done) => {}
+            other => panic!("{order}: {other:?}; {}", self.logs()),
+        }
+    }
+
+    async fn ask(&mut self, order: Order) -> Result<Answer, Ended> {
+        let driver = &self.trace.driver.name;
+        let words = match order {
+            Order::Publish(volume, of, read_only) => {
+                let mut targets = self.read_only.lock().unwrap_or_else(PoisonError::into_inner);
+                let target = self.target(volume, of);
+                if read_only {
+                    targets.insert(target)
+                } else {
+                    targets.remove(&target)
+                };
+                let (id, name) = (&self.ids[volume], consumer(volume, of));
+                let way = if read_only { "ro" } else { "rw" };
+                format!("publish {driver} {id} {name} pods/{name}/mount {way}")
+            }
+            Order::Unpublish(volume, of) => {
+                format!("unpublish {driver} {} {}", self.ids[volume], consumer(volume, of))
+            }
+            Order::Release(volume, of) => {
+                format!("release {driver} {} {}", self.ids[volume], consumer(volume, of))
+            }
+            Order::Expand(volume, bytes) => format!("expand {driver} {} {bytes}", self.ids[volume]),
+        };
+        let node = self.node.as_mut().expect("a node runs between two steps");
+        Ok(match (node.ask(&words).await?, order) {
+            (Ok(answer), Order::Expand(..)) => Answer::Bytes(answer.parse().expect("a number of bytes")),
+            (Ok(_), _) => Answer::Done,
+            (Err(reason), _) => {
+                eprintln!("{order}: {reason}");
+                Answer::Refused
+            }
+        })
+    }
+
+    /// Waits until all stands as the model says, and answers that as a line.
+    async fn settled(&mut self, when: &str) -> String {
+        let expected = expected(&self.model);
+        let since = Instant::now();
+        loop {
+            let node = self.node.as_mut().expect("a node runs between two steps");
+            let said = holders(&node.must("holders").await);
+            let (pods, staging) = (self.trace.directory.join("pods"), self.trace.directory.join("v"));
+            let ground = Ground { pods: &pods, staging: &staging, driver: &self.trace.driver };
+            let (found, wrong) = found(&ground, &said, &self.ids, &self.model);
+            if found == expected && wrong.is_empty() {
+                return found;
+            }
+            let late = since.elapsed() > wait::SOON;
+            assert!(!late, "{when}:\n expected {expected}\n found    {found} {wrong:?}\n{}", self.logs());
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Takes everything down: nothing is left, and the driver lets go of the volumes.
+    async fn end(&mut self) {
+        for volume in 0..VOLUMES.len() {
+            for consumer in 0..CONSUMERS.len() {
+                self.model.step(Step::Order(Order::Unpublish(volume, consumer)));
+                self.must(Order::Unpublish(volume, consumer)).await;
+            }
+        }
+        self.settled("the end").await;
+        let mut client = controller(&socket_of(&self.trace.directory));
+        for id in &self.ids {
+            let request = csi::DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
+            let deleted = client.delete_volume(request).await;
+            assert!(deleted.is_ok(), "{id} is not let go: {deleted:?}; {}", self.logs());
+        }
+        self.between.assert_lawful();
+    }
+
+    fn target(&self, volume: usize, of: usize) -> PathBuf {
+        self.trace.directory.join("pods").join(consumer(volume, of)).join("mount")
+    }
+
+    fn logs(&self) -> String {
+        let directory = &self.trace.directory;
+        format!(
+            "the end of the node's log:\n{}\nthe end of the driver's log:\n{}",
+            end_of(&directory.join("node.log")),
+            end_of(&log_of(directory))
+        )
+    }
+}
+
+/// Makes a volume that several may write to.
+async fn create(socket: &Path, name: &str) -> String {
+    let mut request = create_volume(name);
+    for capability in &mut request.volume_capabilities {
+        let mode = csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter.into();
+        capability.access_mode = Some(csi::volume_capability::AccessMode { mode });
+    }
+    let made = controller(socket).create_volume(request).await.expect("a volume");
+    made.into_inner().volume.expect("a volume in the answer").volume_id
+}

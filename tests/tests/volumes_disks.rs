@@ -1,0 +1,190 @@
+//! Volumes on disks of their own: one disk for two volumes, and disks that are frozen. It needs root; without, each test
+//! says so.
+
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use csi_proto::Method;
+use edge_csi_tests::volumes::between::Act;
+use edge_csi_tests::volumes::disk::{Disk, Frozen};
+use edge_csi_tests::volumes::ground::{mounts_below, private, table, unmount};
+use edge_csi_tests::volumes::local::{LocalNode, key};
+use edge_csi_tests::volumes::stand::Storage;
+use edge_csi_tests::wait;
+use volume_manager::lifecycle::Rpc;
+use volume_manager::mounts::MountIdentity;
+use volume_manager::node::Waiting;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
+
+/// Makes a volume one that is staged by a mount of the disk, and published by a bind of that.
+fn serve_from_disk(storage: &Storage, id: &str, disk: &Disk) {
+    let device = disk.device().to_owned();
+    let mount = move |at: &Path| if table().at(at).is_some() { Ok(()) } else { Disk::mount(&device, at) };
+    let taken = |at: &Path| {
+        if table().at(at).is_some() {
+            unmount(at);
+        }
+        Ok(())
+    };
+    let acts = [
+        (Method::NodeStageVolume, Act::instead(move |about| mount(Path::new(&about.path)))),
+        (Method::NodeUnstageVolume, Act::instead(move |about| taken(Path::new(&about.path)))),
+        (
+            Method::NodePublishVolume,
+            Act::instead(|about| {
+                if table().at(Path::new(&about.path)).is_some() {
+                    return Ok(());
+                }
+                fs::create_dir_all(&about.path)?;
+                rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into)
+            }),
+        ),
+        (
+            Method::NodeUnpublishVolume,
+            Act::instead(move |about| {
+                taken(Path::new(&about.path))?;
+                fs::remove_dir(&about.path).or_else(|error| match error.kind() {
+                    std::io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                })
+            }),
+        ),
+    ];
+    for (method, act) in acts {
+        storage.between.always(method, id, act);
+    }
+}
+
+fn identity(at: &Path) -> MountIdentity {
+    MountIdentity::of(table().at(at).unwrap())
+}
+
+/// Anchors (f) 12: one export is mounted by two volumes: neither holds the other, and each goes by itself
+/// (csi-driver-smb#353).
+///
+/// A network share mounted twice is one file system to the kernel: both mounts have the same source, the same device
+/// number and the whole as their root, so nothing in the mount table but the place tells them apart. A disk mounted twice
+/// looks just so, and needs no share, which this kernel may not have.
+#[tokio::test]
+async fn one_export_mounted_by_two_volumes_is_each_ones_own() {
+    let test = "one_export_mounted_by_two_volumes_is_each_ones_own";
+    let Some(directory) = private(test) else { return };
+    let storage = Storage::start(&directory).await;
+    let disk = Disk::new(&directory, "export");
+    let ids = [storage.create("one").await, storage.create("two").await];
+    ids.iter().for_each(|id| serve_from_disk(&storage, id, &disk));
+    let names = ["a", "b"];
+    let targets = names.map(|name| storage.target(name));
+    let mut node = LocalNode::open(&storage, PROGRAM).await;
+    for (id, name) in ids.iter().zip(names) {
+        node.publish(id, name).await.unwrap();
+    }
+    fs::write(targets[0].join("shared"), "seen by both").unwrap();
+    for (round, gone) in [0, 1].into_iter().enumerate() {
+        let stays = 1 - gone;
+        assert_eq!(identity(&targets[gone]), identity(&targets[stays]), "the table tells nothing apart");
+        if round == 1 {
+            // What a node reads from its records must come to the same.
+            drop(node);
+            node = LocalNode::open(&storage, PROGRAM).await;
+            node.publish(&ids[stays], names[stays]).await.unwrap();
+        }
+        node.unpublish(&ids[gone], names[gone]).await.unwrap();
+        wait::until("what is given up is forgotten", async || {
+            let waits = node.volumes.explain(&key(&ids[gone])).await.unwrap();
+            let foreign = waits.as_ref().is_some_and(|said| matches!(said.waiting, Waiting::Foreign { .. }));
+            assert!(!foreign, "it waits for what is another volume's: {waits:?}");
+            waits.is_none().then_some(())
+        })
+        .await;
+        assert_eq!(storage.between.count(Method::NodeUnstageVolume), round + 1);
+        assert!(!targets[gone].exists());
+        assert_eq!(fs::read_to_string(targets[stays].join("shared")).unwrap(), "seen by both");
+        assert_eq!((mounts_below(&storage.root()).len(), mounts_below(&storage.pods()).len()), (1, 1));
+        node.publish(&ids[gone], names[gone]).await.unwrap();
+        assert_eq!(fs::read_to_string(targets[gone].join("shared")).unwrap(), "seen by both");
+    }
+    for (id, name) in ids.iter().zip(names) {
+        node.unpublish(id, name).await.unwrap();
+    }
+    node.forgets_all().await;
+    storage.assert_clean();
+    storage.between.assert_lawful();
+}
+
+/// Anchors (f) 14: two volumes meet a frozen disk, one with its target and one with its data; 50 others come and go
+/// meanwhile, and after the thaw the two go on, though nobody asks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_thaw() {
+    let test = "a_frozen_disk_delays_its_own_volumes_alone_and_they_go_on_after_the_thaw";
+    let Some(directory) = private(test) else { return };
+    let storage = Storage::start(&directory).await;
+    let (target_disk, data_disk) = (Disk::new(&directory, "of-target"), Disk::new(&directory, "of-data"));
+    let (by_target, by_data) = (storage.create("by-target").await, storage.create("by-data").await);
+    serve_from_disk(&storage, &by_data, &data_disk);
+    let mut healthy = Vec::new();
+    for number in 0..50 {
+        let name = format!("healthy-{number}");
+        healthy.push((storage.create(&name).await, name));
+    }
+    // Short, since what hangs is to be noticed; what is healthy takes milliseconds.
+    let deadline = Duration::from_secs(8);
+    let node = LocalNode::open_with_deadline(&storage, PROGRAM, deadline).await;
+    node.publish(&by_data, "first").await.unwrap();
+    let staging: PathBuf = mounts_below(&storage.root()).pop().unwrap();
+    // Where the node has to make a directory for the target.
+    let pod = storage.pods().join("cold");
+    Disk::mount(target_disk.device(), &pod).unwrap();
+    // A driver that writes into the volume as it publishes it.
+    let write = Act::instead(|about| {
+        fs::write(Path::new(&about.staging).join("published"), "yes")?;
+        fs::create_dir_all(&about.path)?;
+        rustix::mount::mount_bind(&about.staging, &about.path).map_err(Into::into)
+    });
+    storage.between.always(Method::NodePublishVolume, &by_data, write);
+
+    let frozen = [Frozen::at(&pod), Frozen::at(&staging)];
+    let hung = [node.begin(&by_target, "cold/by-target"), node.begin(&by_data, "by-data")];
+    wait::until("the one hangs in the driver, the other before it", async || {
+        let explained = node.volumes.explain(&key(&by_data)).await.unwrap()?;
+        let calls = matches!(explained.waiting, Waiting::Call { rpc: Rpc::NodePublishVolume, .. });
+        (calls && node.mounts.hung_processes() == 1).then_some(())
+    })
+    .await;
+    for round in 1..=2 {
+        let publishing: Vec<_> = healthy.iter().map(|(id, name)| node.begin(id, name)).collect();
+        for publish in publishing {
+            tokio::time::timeout(3 * wait::SOON, publish).await.unwrap().unwrap().unwrap();
+        }
+        assert!(healthy.iter().all(|(_, name)| storage.is_at(name, name)), "round {round}");
+        for (id, name) in &healthy {
+            node.unpublish(id, name).await.unwrap();
+        }
+    }
+    assert_eq!(node.mounts.hung_processes(), 1, "however often it was tried meanwhile");
+    let targets = ["cold/by-target", "by-data"].map(|name| storage.target(name));
+    assert!(targets.iter().all(|target| table().at(target).is_none()));
+
+    drop(frozen);
+    storage.comes_to("cold/by-target", "by-target").await;
+    wait::until("the volume that was frozen is there", async || {
+        (fs::read_to_string(targets[1].join("published")).ok()? == "yes").then_some(())
+    })
+    .await;
+    wait::until("no process is lost", async || (node.mounts.hung_processes() == 0).then_some(())).await;
+    for hung in hung {
+        // Whether it was answered before the thaw, with what was the matter, is left open.
+        let _ = wait::within("what hung is answered", hung).await.unwrap();
+    }
+    for (id, name) in [(&by_target, "cold/by-target"), (&by_data, "by-data"), (&by_data, "first")] {
+        node.unpublish_at_last(id, name).await;
+    }
+    node.forgets_all().await;
+    unmount(&pod);
+    storage.assert_clean();
+    storage.between.assert_lawful();
+}

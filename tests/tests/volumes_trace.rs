@@ -1,0 +1,30 @@
+//! One random trace of orders to a node's volumes, with real mounts. `cargo xtask real` puts the same trace to drivers of
+//! other people. It needs root; without, it says so.
+
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+use edge_csi_tests::binaries;
+use edge_csi_tests::stand::{DRIVER, NODE};
+use edge_csi_tests::volumes::ground::private;
+use edge_csi_tests::volumes::rounds::Rounds;
+use edge_csi_tests::volumes::trace::{Trace, TracedDriver, run};
+
+/// Anchors (f) 25: after every step of a random trace there is what the model has, over kills of the driver and the node.
+#[tokio::test]
+async fn after_every_step_of_a_trace_there_is_what_the_model_has() {
+    let test = "after_every_step_of_a_trace_there_is_what_the_model_has";
+    let Some(directory) = private(test) else { return };
+    let mut rounds = Rounds::begin("volumes_trace", test);
+    let program = binaries::path("hostpath-driver").to_string_lossy().into_owned();
+    let words =
+        ["--drivername", DRIVER, "--endpoint", "unix://{socket}", "--nodeid", NODE, "--state-dir", "{state}"];
+    let command = std::iter::once(program).chain(words.map(ToOwned::to_owned)).collect();
+    let trace = Trace {
+        directory,
+        program: env!("CARGO_BIN_EXE_volume-node").into(),
+        driver: TracedDriver { name: DRIVER.to_owned(), command, deviations: Vec::new() },
+        steps: Rounds::how_many(1000, 40),
+    };
+    let lines = run(&trace, &mut rounds).await;
+    assert_eq!(lines.len() as u64, trace.steps);
+}
