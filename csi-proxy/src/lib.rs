@@ -147,7 +147,7 @@ pub use self::fault::{Fault, outcome_of};
 pub use self::observe::{Observe, ObserveLayer};
 pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
-pub use self::relay::{Fate, FaultyRelay, MemoryRelay, Relay, RelayError, conformance};
+pub use self::relay::{Fate, FaultyRelay, MemoryRelay, PatientRelay, Relay, RelayError, conformance};
 #[cfg(feature = "runtime")]
 pub use self::replies::{CallerLeft, ReplySender};
 pub use self::replies::{Replies, Reply};

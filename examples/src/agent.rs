@@ -60,7 +60,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         .epoch(epoch)
         .dialers(dialers)
         .service(ServiceName::new(SERVICE).map_err(Fatal::runtime)?, SessionService::new(dispatcher.clone()))
-        .settings(uplink::peer_settings(options.drain_timeout.duration()));
+        .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
     if let Some(volumes) = &volumes {
         let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
         builder = builder.service(service, volumes.clone());

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::startup::DirectoryFacts;
-use csi_proxy::{Drained, Endpoint, EndpointSettings, Router, SessionRelay};
+use csi_proxy::{Drained, Endpoint, EndpointSettings, PatientRelay, Router, SessionRelay};
 use edge_transport::Peer;
 
 pub use self::options::{CsiDriverOptions, Route};
@@ -40,7 +40,7 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref(), epoch)?)
         .epoch(epoch)
         .dialers(dialers)
-        .settings(uplink::peer_settings(drain_timeout))
+        .settings(options.roads.settings(uplink::peer_settings(drain_timeout)))
         .start()
         .map_err(Fatal::runtime)?;
     tracing::info!(name = %peer.name(), driver = %options.drivername, %node, "the driver's calls go to this node");
@@ -50,7 +50,10 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     if let Some(state) = &state {
         settings.facts = Some(Arc::new(DirectoryFacts::new(state.path().join(FACTS))));
     }
-    let (router, relay) = (Router::fixed(node.clone()), SessionRelay::new(peer.clone()));
+    let (router, relay) = (
+        Router::fixed(node.clone()),
+        PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration()),
+    );
     let endpoint = Endpoint::with_settings(options.drivername.clone(), router, relay, settings);
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {

@@ -13,6 +13,7 @@ pub mod hub;
 pub mod logging;
 pub mod process;
 pub mod quickstart;
+pub mod roads;
 pub mod security;
 pub mod state;
 pub mod status;

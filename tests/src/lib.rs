@@ -9,12 +9,16 @@
 )]
 
 pub mod binaries;
+pub mod cable;
 pub mod certificates;
+pub mod counting;
 pub mod csi;
+pub mod metrics;
 pub mod process;
 pub mod raw;
 #[cfg(doctest)]
 pub mod readme;
+pub mod sidecar;
 pub mod stand;
 pub mod volumes;
 pub mod wait;

@@ -45,13 +45,37 @@ impl Process {
         arguments: impl IntoIterator<Item = A>,
         environment: &[(&str, &str)],
     ) -> Self {
+        Self::start_after(&[], directory, name, binary, arguments, environment)
+    }
+
+    /// The same, started by the command `before`, such as one that enters a network namespace.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start_after<A: AsRef<OsStr>>(
+        before: &[&str],
+        directory: &Path,
+        name: &str,
+        binary: &str,
+        arguments: impl IntoIterator<Item = A>,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let log = directory.join(format!("{name}.log"));
         let stderr = File::options()
             .create(true)
             .append(true)
             .open(&log)
             .unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
-        let mut command = Command::new(binaries::path(binary));
+        let binary = binaries::path(binary);
+        let mut command = match before {
+            [] => Command::new(binary),
+            [program, rest @ ..] => {
+                let mut command = Command::new(program);
+                command.args(rest).arg(binary);
+                command
+            }
+        };
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         // What the developer has set must not change what the tests see.
         for variable in ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"]
@@ -84,6 +108,24 @@ impl Process {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Memory that it has, in KiB; none once it has ended.
+    #[must_use]
+    pub fn resident_kib(&self) -> Option<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that it ever had, in KiB; none once it has ended.
+    #[must_use]
+    pub fn peak_kib(&self) -> Option<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, name: &str) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
     }
 
     /// Sends a signal.

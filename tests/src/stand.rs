@@ -35,6 +35,15 @@ impl Over {
     /// Every link.
     pub const ALL: [Self; 5] = [Self::Uds, Self::Ws, Self::Wss, Self::Quic, Self::QuicInsecure];
 
+    const fn scheme(self) -> &'static str {
+        match self {
+            Self::Uds => "unix",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic | Self::QuicInsecure => "quic",
+        }
+    }
+
     const fn certificates(self) -> bool {
         matches!(self, Self::Wss | Self::Quic)
     }
@@ -53,6 +62,9 @@ pub struct Stand {
     over: Over,
     authority: Authority,
     hub_url: String,
+    /// Another way to the hub, in the place of its own address.
+    detour: Option<String>,
+    hub_options: Vec<String>,
     // Last, so that the processes are gone before their files.
     directory: TempDir,
 }
@@ -81,7 +93,18 @@ impl Stand {
             Over::Uds => format!("unix://{}", directory.path().join("hub.sock").display()),
             _ => String::new(),
         };
-        Self { driver: None, agent: None, hub: None, proxy: None, over, authority, hub_url, directory }
+        Self {
+            driver: None,
+            agent: None,
+            hub: None,
+            proxy: None,
+            over,
+            authority,
+            hub_url,
+            detour: None,
+            hub_options: Vec::new(),
+            directory,
+        }
     }
 
     /// Everything runs and the proxy says that it is ready.
@@ -125,6 +148,38 @@ impl Stand {
         &self.hub_url
     }
 
+    /// Lets agents and proxies that are started from now on dial another address, at which something forwards to the hub.
+    pub fn detour(&mut self, address: std::net::SocketAddr) {
+        let scheme = self.over.scheme();
+        self.detour = Some(format!("{scheme}://{address}"));
+    }
+
+    /// Where the hub itself listens.
+    ///
+    /// # Panics
+    /// If it does not listen on a port.
+    #[must_use]
+    pub fn hub_address(&self) -> std::net::SocketAddr {
+        let (_, place) = self.hub_url.split_once("://").expect("the hub listens");
+        place.parse().unwrap_or_else(|cause| panic!("{place}: {cause}"))
+    }
+
+    /// Lets hubs that are started from now on listen on this port of the loopback address.
+    ///
+    /// A port that is taken again after the hub was killed should not be one that the kernel gives to those who dial.
+    pub fn hub_port(&mut self, port: u16) {
+        self.hub_url = format!("{}://127.0.0.1:{port}", self.over.scheme());
+    }
+
+    /// Gives hubs that are started from now on these options too.
+    pub fn hub_options(&mut self, options: &[&str]) {
+        self.hub_options = options.iter().map(ToString::to_string).collect();
+    }
+
+    fn dialled(&self) -> &str {
+        self.detour.as_deref().unwrap_or(&self.hub_url)
+    }
+
     /// A certificate of the stand's authority.
     #[must_use]
     pub fn issue(&self, names: &[&str]) -> Files {
@@ -163,13 +218,9 @@ impl Stand {
         } else if self.over != Over::Uds {
             arguments.push("--insecure".to_owned());
         }
+        arguments.extend(self.hub_options.iter().cloned());
         let hub = self.process("hub", "edge-hub", &arguments);
-        let scheme = match self.over {
-            Over::Uds => "unix",
-            Over::Ws => "ws",
-            Over::Wss => "wss",
-            Over::Quic | Over::QuicInsecure => "quic",
-        };
+        let scheme = self.over.scheme();
         let marker = format!("listening on {scheme}://");
         let rest = wait::until("the hub listens", async || {
             let log = hub.log();
@@ -188,7 +239,7 @@ impl Stand {
         let state = self.path("agent-state");
         let state = state.to_string_lossy();
         let mut arguments: Vec<String> =
-            ["--nodeid", NODE, "--hub", &self.hub_url, "--state-dir", &state, "--driver", &driver]
+            ["--nodeid", NODE, "--hub", self.dialled(), "--state-dir", &state, "--driver", &driver]
                 .map(String::from)
                 .to_vec();
         arguments.extend(self.client_tls(NODE));
@@ -211,7 +262,7 @@ impl Stand {
             "--endpoint",
             &unix(socket),
             "--kubeedge-endpoint",
-            &self.hub_url,
+            self.dialled(),
             "--nodeid",
             node,
         ]

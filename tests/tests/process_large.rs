@@ -122,11 +122,21 @@ async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_quic_with_c
     large_answers_over(Over::Quic).await;
 }
 
-#[tokio::test]
-async fn a_reader_that_stops_reading_stops_the_driver_and_not_the_memory() {
+/// Most memory that hub, agent and proxy ever had, in KiB.
+fn peaks(stand: &Stand) -> [u64; 3] {
+    [&stand.hub, &stand.agent, &stand.proxy].map(|process| process.as_ref().unwrap().peak_kib().unwrap())
+}
+
+/// Anchors (f) 10: a reader that takes nothing; the others go on, and no process grows by what lies unread.
+async fn a_reader_stops_over(over: Over) {
     let driver = Large::default();
     let taken = Arc::clone(&driver.taken);
-    let stand = stand_with(driver, Over::Wss).await;
+    let stand = stand_with(driver, over).await;
+    // What one stream costs that is read, so that it does not count as what one costs that is not.
+    let stream = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+    assert_eq!(read_to_end(stream, 0).await, 64 * BLOCKS);
+    taken.store(0, Ordering::SeqCst);
+    let peaks_before = peaks(&stand);
     let mut stream = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
     let first = stream.message().await.unwrap().unwrap();
     assert_eq!(first.block_metadata.len(), BLOCKS);
@@ -141,5 +151,26 @@ async fn a_reader_that_stops_reading_stops_the_driver_and_not_the_memory() {
     })
     .await;
     assert!(before <= 32, "{before} of 64 messages of 256 KiB were taken from the driver while nobody read");
+
+    // On the same links others are read to their ends meanwhile.
+    for _ in 0..3 {
+        let other = metadata(&stand).get_metadata_allocated(of(64, BLOCKS)).await.unwrap().into_inner();
+        assert_eq!(read_to_end(other, 0).await, 64 * BLOCKS);
+    }
+    assert_eq!(taken.load(Ordering::SeqCst), before + 3 * 64, "the one that is not read has moved");
+    for ((name, before), after) in ["hub", "agent", "proxy"].iter().zip(peaks_before).zip(peaks(&stand)) {
+        println!("{over:?}: {name} had at most {before} KiB, with a stream that nobody reads {after} KiB");
+        assert!(after < before + 12 * 1024, "{name} had {before} KiB, and then {after}");
+    }
     assert_eq!(read_to_end(stream, BLOCKS).await, 64 * BLOCKS);
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_a_websocket() {
+    a_reader_stops_over(Over::Wss).await;
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_quic() {
+    a_reader_stops_over(Over::Quic).await;
 }

@@ -3,11 +3,13 @@
 pub mod conformance;
 mod faulty;
 mod memory;
+mod patient;
 
 use async_trait::async_trait;
 
 pub use self::faulty::{Fate, FaultyRelay};
 pub use self::memory::MemoryRelay;
+pub use self::patient::PatientRelay;
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::outcome::Outcome;

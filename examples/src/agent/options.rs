@@ -10,6 +10,7 @@ use super::ceiling::MethodCeiling;
 use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
+use crate::roads::RoadOptions;
 use crate::security::ClientSecurity;
 use crate::values::{DriverAt, ListenAddress, TimeSpan};
 
@@ -33,6 +34,10 @@ pub struct AgentOptions {
     /// 10000). May be given again: the addresses are tried in order
     #[arg(long, value_name = "URL", required = true)]
     pub hub: Vec<Address>,
+
+    /// How those addresses are used.
+    #[command(flatten)]
+    pub roads: RoadOptions,
 
     /// Directory for what is kept over a restart, made if missing: drivers' operations and the answers that nobody has taken yet
     /// (operations.redb). Without it those are forgotten, and a restart is told from its predecessor by the clock alone

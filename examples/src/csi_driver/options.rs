@@ -9,6 +9,7 @@ use edge_transport::link::Address;
 
 use crate::logging::LogOptions;
 use crate::process::{Fatal, Options};
+use crate::roads::RoadOptions;
 use crate::security::ClientSecurity;
 use crate::values::{ListenAddress, TimeSpan};
 
@@ -40,6 +41,15 @@ pub struct CsiDriverOptions {
         default_value = crate::hub::DEFAULT_UDS
     )]
     pub kubeedge_endpoint: Vec<Address>,
+
+    /// How those addresses are used.
+    #[command(flatten)]
+    pub roads: RoadOptions,
+
+    /// Longest time that a call is held while there is no connection to the hub or the node is offline, instead of ending with
+    /// UNAVAILABLE at once; never longer than its caller waits (ms, s, m, h; 0s: not at all). Probe tells the truth meanwhile
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub hold: TimeSpan,
 
     /// Node that the driver is on: every call goes there
     #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]

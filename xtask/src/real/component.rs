@@ -28,6 +28,7 @@ pub(crate) struct Components {
     pub(crate) example_plugin: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) sidecars: PathBuf,
+    pub(crate) cable: PathBuf,
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
     pub(crate) hub: PathBuf,
@@ -97,6 +98,7 @@ impl Components {
             mock_driver,
             example_plugin,
             sidecars,
+            cable: binary("cable")?,
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
             hub: binary("edge-hub")?,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::weather::Weather;
+
 /// The driver at the end of the way, and the kind of volume that is asked of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
@@ -19,7 +21,7 @@ pub(crate) enum Way {
     /// On the driver's socket.
     Direct,
     /// Through edge-csi-driver, edge-hub and edge-agent.
-    Relayed(LinkKind),
+    Relayed(LinkKind, Weather),
 }
 
 /// What hub, agent and edge-csi-driver speak over.
@@ -44,12 +46,16 @@ pub(crate) struct Leg {
 
 const SUBJECTS: [Subject; 3] = [Subject::Hostpath, Subject::HostpathBlock, Subject::Mock];
 
-const WAYS: [Way; 5] = [
+const WAYS: [Way; 9] = [
     Way::Direct,
-    Way::Relayed(LinkKind::Uds),
-    Way::Relayed(LinkKind::Ws),
-    Way::Relayed(LinkKind::Wss),
-    Way::Relayed(LinkKind::Quic),
+    Way::Relayed(LinkKind::Uds, Weather::Fair),
+    Way::Relayed(LinkKind::Ws, Weather::Fair),
+    Way::Relayed(LinkKind::Wss, Weather::Fair),
+    Way::Relayed(LinkKind::Quic, Weather::Fair),
+    Way::Relayed(LinkKind::Ws, Weather::Cuts),
+    Way::Relayed(LinkKind::Quic, Weather::Cuts),
+    Way::Relayed(LinkKind::Ws, Weather::Far),
+    Way::Relayed(LinkKind::Quic, Weather::Far),
 ];
 
 impl Subject {
@@ -86,7 +92,18 @@ impl Subject {
 impl Leg {
     /// Every leg, a subject's direct one first.
     fn all() -> impl Iterator<Item = Self> {
-        SUBJECTS.into_iter().flat_map(|subject| WAYS.into_iter().map(move |way| Self { subject, way }))
+        SUBJECTS
+            .into_iter()
+            .flat_map(|subject| WAYS.into_iter().map(move |way| Self { subject, way }))
+            .filter(Self::is_worth_its_time)
+    }
+
+    /// The links do not know what kind of volume a call is about, and legs over bad links take minutes.
+    fn is_worth_its_time(&self) -> bool {
+        !matches!(
+            (self.subject, self.way),
+            (Subject::HostpathBlock, Way::Relayed(_, Weather::Cuts | Weather::Far))
+        )
     }
 
     /// The legs whose name contains `text`, each subject's direct one with them.
@@ -113,14 +130,14 @@ impl fmt::Display for Leg {
             Subject::HostpathBlock => "block",
             Subject::Mock => "mock",
         };
-        let way = match self.way {
-            Way::Direct => "direct",
-            Way::Relayed(LinkKind::Uds) => "uds",
-            Way::Relayed(LinkKind::Ws) => "ws",
-            Way::Relayed(LinkKind::Wss) => "wss",
-            Way::Relayed(LinkKind::Quic) => "quic",
+        let Way::Relayed(kind, weather) = self.way else { return write!(f, "{subject}-direct") };
+        let kind = match kind {
+            LinkKind::Uds => "uds",
+            LinkKind::Ws => "ws",
+            LinkKind::Wss => "wss",
+            LinkKind::Quic => "quic",
         };
-        write!(f, "{subject}-{way}")
+        write!(f, "{subject}-{kind}{}", weather.suffix())
     }
 }
 
@@ -131,12 +148,12 @@ mod tests {
     #[test]
     fn a_relayed_leg_brings_the_direct_one_it_is_compared_with() {
         let names = |text| Leg::matching(text).iter().map(Leg::to_string).collect::<Vec<_>>();
-        assert_eq!(names(Some("mock-quic")), ["mock-direct", "mock-quic"]);
+        assert_eq!(names(Some("mock-quic")), ["mock-direct", "mock-quic", "mock-quic-cut", "mock-quic-far"]);
         assert_eq!(
             names(Some("block")),
             ["block-direct", "block-uds", "block-ws", "block-wss", "block-quic"]
         );
-        assert_eq!(names(None).len(), 15);
+        assert_eq!(names(None).len(), 23);
         assert!(names(Some("carrier-pigeon")).is_empty());
     }
 }

@@ -10,8 +10,8 @@ use super::process::Process;
 use super::report::{self, Outcomes};
 use super::stack::Stack;
 
-/// A whole run takes a second or two, ten where other work is running; one that hangs is ended.
-const BOUND: Duration = Duration::from_secs(120);
+/// A whole run takes a second or two, ten where other work is running, and minutes over bad links; one that hangs is ended.
+const BOUND: Duration = Duration::from_secs(300);
 
 /// Volumes of 1 MiB: block volumes are allocated for real, and the suite's default is 10 GiB.
 const VOLUME: &str = "1048576";

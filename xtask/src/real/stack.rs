@@ -8,6 +8,7 @@ use super::error::RealError;
 use super::leg::{Leg, LinkKind, Subject, Way};
 use super::process::Process;
 use super::wait;
+use super::weather::{Weather, Wiring};
 use crate::authority::Pair;
 
 /// The node that the driver is on.
@@ -53,10 +54,10 @@ impl Stack {
         };
         driver.ready("its socket", || wait::accepts(&node))?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
-        if let Way::Relayed(kind) = leg.way {
+        if let Way::Relayed(kind, weather) = leg.way {
             let driver = driver_name(leg);
             let named = ("--driver", format!("{driver}={}", unix(&stack.node)).into());
-            stack.relay(driver, named, kind, components, certificates, scratch, logs)?;
+            stack.relay(driver, named, Wiring { kind, weather }, components, certificates, scratch, logs)?;
         }
         Ok(stack)
     }
@@ -124,14 +125,17 @@ impl Stack {
         &mut self,
         driver: &str,
         found: (&str, std::ffi::OsString),
-        kind: LinkKind,
+        wiring: impl Into<Wiring>,
         components: &Components,
         certificates: &Certificates,
         scratch: &Path,
         logs: &Path,
     ) -> Result<(), RealError> {
-        let road = Road::new(kind, scratch)?;
+        let road = Road::new(wiring, scratch)?;
         self.add("hub", &components.hub, road.hub(certificates), logs)?;
+        if let Some(cable) = road.cable() {
+            self.processes.push(Process::start("cable", &components.cable, cable.0, logs)?);
+        }
         self.add("agent", &components.agent, road.agent(found, certificates, scratch), logs)?;
         let controller = socket(scratch, "csi.sock")?;
         let endpoint = road.endpoint(driver, &controller, certificates, scratch);
@@ -219,21 +223,35 @@ fn start_classified(components: &Components, node: &Path, logs: &Path) -> Result
 /// The way between edge-csi-driver and edge-agent, and what each of them has to be told of it.
 struct Road {
     kind: LinkKind,
+    weather: Weather,
     hub_socket: PathBuf,
+    /// Where the hub listens.
     port: u16,
+    /// Where others dial it: the cable, if there is one.
+    dialled: u16,
     url: String,
 }
 
 impl Road {
-    fn new(kind: LinkKind, scratch: &Path) -> Result<Self, RealError> {
+    fn new(wiring: impl Into<Wiring>, scratch: &Path) -> Result<Self, RealError> {
+        let Wiring { kind, weather } = wiring.into();
         let (hub_socket, port) = (socket(scratch, "hub.sock")?, port()?);
+        let dialled = if weather.cable().is_some() { self::port()? } else { port };
         let url = match kind {
             LinkKind::Uds => unix(&hub_socket),
-            LinkKind::Ws => format!("ws://127.0.0.1:{port}"),
-            LinkKind::Wss => format!("wss://localhost:{port}"),
-            LinkKind::Quic => format!("quic://localhost:{port}"),
+            LinkKind::Ws => format!("ws://127.0.0.1:{dialled}"),
+            LinkKind::Wss => format!("wss://localhost:{dialled}"),
+            LinkKind::Quic => format!("quic://localhost:{dialled}"),
         };
-        Ok(Self { kind, hub_socket, port, url })
+        Ok(Self { kind, weather, hub_socket, port, dialled, url })
+    }
+
+    /// What stands between the hub and those that dial it.
+    fn cable(&self) -> Option<Arguments> {
+        let ends = format!("127.0.0.1:{}=127.0.0.1:{}", self.dialled, self.port);
+        let options = self.weather.cable()?;
+        let cable = options.iter().fold(Arguments::new(), |cable, option| cable.flag(option));
+        Some(cable.pair(self.kind.cable_option(), ends))
     }
 
     fn hub(&self, certificates: &Certificates) -> Arguments {
@@ -269,13 +287,15 @@ impl Road {
         certificates: &Certificates,
         scratch: &Path,
     ) -> Arguments {
-        Arguments::new()
+        let endpoint = Arguments::new()
             .pair("--drivername", driver)
             .pair("--endpoint", unix(controller))
             .pair("--kubeedge-endpoint", &self.url)
             .pair("--nodeid", NODE)
             .pair("--state-dir", scratch.join("endpoint"))
-            .dialer(self.kind, certificates, &certificates.endpoint)
+            .dialer(self.kind, certificates, &certificates.endpoint);
+        // csi-sanity asks once where a sidecar asks again.
+        if self.weather.cable().is_some() { endpoint.pair("--hold", "30s") } else { endpoint }
     }
 }
 

@@ -47,8 +47,8 @@ impl Row {
     pub(crate) fn finished(leg: Leg, outcomes: &Outcomes, direct: Option<&Outcomes>, took: Duration) -> Self {
         let wrong = match (leg.way, direct) {
             (Way::Direct, _) => outcomes.surprises(leg.subject.known_failures()),
-            (Way::Relayed(_), Some(direct)) => outcomes.differences(direct),
-            (Way::Relayed(_), None) => vec!["the direct run gave nothing to compare with".to_owned()],
+            (Way::Relayed(..), Some(direct)) => outcomes.differences(direct),
+            (Way::Relayed(..), None) => vec!["the direct run gave nothing to compare with".to_owned()],
         };
         let counts = Counts {
             passed: outcomes.count(State::Passed),
@@ -99,20 +99,20 @@ impl Row {
             }
             (Ok(counts), Some(Way::Direct)) if counts.failed > 0 => "as known".to_owned(),
             (Ok(_), Some(Way::Direct) | None) => "good".to_owned(),
-            (Ok(_), Some(Way::Relayed(_))) => "same as direct".to_owned(),
+            (Ok(_), Some(Way::Relayed(..))) => "same as direct".to_owned(),
         };
         let [passed, failed, skipped] = match &self.result {
             Ok(counts) => [counts.passed, counts.failed, counts.skipped].map(|count| count.to_string()),
             Err(_) => ["-", "-", "-"].map(ToOwned::to_owned),
         };
-        format!("{leg:<16} {passed:>6} {failed:>6} {skipped:>7} {seconds:>7.1} s  {verdict}")
+        format!("{leg:<18} {passed:>6} {failed:>6} {skipped:>7} {seconds:>7.1} s  {verdict}")
     }
 }
 
 /// The table, and under it what is wrong.
 pub(crate) fn print(rows: &[Row]) {
     say("");
-    say("leg              passed failed skipped   seconds  result");
+    say("leg                passed failed skipped   seconds  result");
     rows.iter().for_each(|row| say(&row.line()));
     for row in rows.iter().filter(|row| !row.wrong.is_empty() || !row.told.is_empty()) {
         say(&format!("\n{}:", row.name));

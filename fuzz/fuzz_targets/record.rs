@@ -1,0 +1,4 @@
+//! See `edge_csi_fuzz::record`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| edge_csi_fuzz::record::run(data));

@@ -1,0 +1,93 @@
+//! The hub's routing table: peers that come and go, and any frames from them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use edge_transport::Epoch;
+use edge_transport::frame::{FEATURE_RESUME, Hello, Kind, decode};
+use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
+use edge_transport::session::{Hop, HopAction, HopEvent, Remote, Role, Settings};
+
+use crate::script::{Script, name, wire};
+
+const PEERS: usize = 3;
+const CALLS: usize = 4;
+const QUEUED: usize = 32 * 1024;
+
+/// Plays the script.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let mut settings = HubSettings::default();
+    (settings.max_peers, settings.max_calls, settings.queue_frames) = (PEERS, CALLS, 16);
+    (settings.queue_bytes, settings.total_queue_bytes) = (8 * 1024, QUEUED);
+    let mut core = Core::new(settings, Arc::new(AllowAll));
+    let (mut now, mut keys) = (Instant::now(), Vec::new());
+    while !script.is_over() {
+        step(&mut script, &mut core, &mut keys, &mut now);
+        while core.poll_wake().is_some() {}
+        while core.poll_presence().is_some() {}
+        let stats = core.stats();
+        assert!(stats.peers <= PEERS);
+        assert!(stats.open_calls <= CALLS * keys.len().max(PEERS));
+        // Small frames that must not be lost may come on top: those that end calls, and credit.
+        assert!(stats.queued_bytes <= QUEUED + keys.len() * (16 + 4 * CALLS) * 2048);
+    }
+    for key in keys {
+        core.lost(key, now);
+    }
+    assert_eq!((core.stats().peers, core.stats().queued_bytes), (0, 0));
+}
+
+fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, now: &mut Instant) {
+    let picked = script.byte();
+    let key = (!keys.is_empty()).then(|| usize::from(picked) % keys.len());
+    match (script.below(12), key) {
+        (0 | 1, _) if keys.len() < 2 * PEERS => {
+            if let Some(remote) = remote(script.hello(), *now)
+                && let Ok(key) = core.admit(&remote, *now)
+            {
+                keys.push(key);
+            }
+        }
+        (2, Some(index)) => core.lost(keys.swap_remove(index), *now),
+        (3 | 4, Some(index)) => {
+            let mut frames = VecDeque::new();
+            // A link that is to be closed is closed.
+            if core.take(keys[index], &mut frames, 1 << script.below(14)).is_err() {
+                core.lost(keys.swap_remove(index), *now);
+            }
+            for frame in frames {
+                decode([frame.head, frame.body].concat().into(), usize::MAX).expect("a hub sends frames");
+            }
+        }
+        (5, Some(index)) => match decode(script.bytes(), 4096) {
+            Ok(frame) => core.route(keys[index], frame),
+            Err(error) => core.malformed(keys[index], &error),
+        },
+        (6, Some(index)) => core.refused(keys[index], wire(script.frame())),
+        (7, Some(index)) if script.below(4) == 0 => core.peer_draining(keys[index]),
+        (7, _) if script.below(16) == 0 => core.drain("as the script says"),
+        (7, _) => *now += script.time(),
+        (_, Some(index)) => {
+            let frame = script.frame();
+            if matches!(frame.kind, Kind::Call(..)) {
+                core.route(keys[index], frame);
+            }
+        }
+        (_, None) => {}
+    }
+}
+
+/// What a hop makes of a hello, as only it can.
+fn remote(hello: Hello, now: Instant) -> Option<Remote> {
+    let mut ours = Hello::new(name("hub"), Epoch::new(1));
+    ours.features = vec![FEATURE_RESUME.to_owned()];
+    let mut actions = Vec::new();
+    let mut hop = Hop::new(Role::Acceptor, ours, Settings::default(), now, &mut actions);
+    hop.handle(HopEvent::Frame(Kind::Hello(hello)), now, &mut actions);
+    actions.into_iter().find_map(|action| match action {
+        HopAction::Introduced(remote) => Some(remote),
+        _ => None,
+    })
+}

@@ -1,0 +1,22 @@
+//! Records on a node's disk: the volume store's envelope, a volume's record, and what the cloud wants of a node.
+
+use volume_manager::message::Request;
+use volume_manager::node::Record;
+use volume_manager::store::envelope;
+
+/// Reads as each of them; what could be read is written and read again.
+pub fn run(data: &[u8]) {
+    if let Ok(opened) = envelope::open_first(data) {
+        let sealed = envelope::seal(&opened.key, opened.sequence, opened.payload);
+        assert_eq!(sealed, data[..opened.bytes]);
+        assert!(envelope::open(opened.key.as_row(), &sealed).is_ok());
+    }
+    if let Ok(record) = Record::decode(data) {
+        let bytes = record.encode();
+        let again = Record::decode(&bytes).expect("what was written can be read");
+        assert_eq!(again.encode(), bytes);
+    }
+    if let Ok(Request::Desired(set)) = Request::decode(data) {
+        assert!(Request::decode(&set.encode()).is_ok());
+    }
+}

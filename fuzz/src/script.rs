@@ -1,0 +1,147 @@
+//! Bytes as decisions: what to do next, and with what.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::frame::{
+    CallId, End, FEATURE_RESUME, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, Resume, encode,
+};
+use edge_transport::{Epoch, PeerId, Reason, ServiceName};
+
+/// The rest of the bytes. Past their end all numbers are 0.
+pub(crate) struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    pub(crate) fn below(&mut self, bound: u8) -> u8 {
+        self.byte() % bound
+    }
+
+    pub(crate) fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    /// Up to 64 bytes as they stand.
+    pub(crate) fn bytes(&mut self) -> Bytes {
+        let len = usize::from(self.below(64)).min(self.0.len());
+        let (taken, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Bytes::copy_from_slice(taken)
+    }
+
+    /// From a millisecond to minutes.
+    pub(crate) fn time(&mut self) -> Duration {
+        Duration::from_millis(1 << self.below(18))
+    }
+
+    /// A body that may be large.
+    pub(crate) fn body(&mut self) -> Bytes {
+        vec![b'x'; 1 << self.below(13)].into()
+    }
+
+    pub(crate) fn peer(&mut self) -> PeerId {
+        name(["edge-1", "edge-2", "proxy", "hub"][usize::from(self.below(4))])
+    }
+
+    fn optional_peer(&mut self) -> Option<PeerId> {
+        self.flag().then(|| self.peer())
+    }
+
+    pub(crate) fn epoch(&mut self) -> Epoch {
+        Epoch::new(u64::from(self.below(4)))
+    }
+
+    pub(crate) fn call(&mut self) -> CallId {
+        CallId::new(self.epoch(), 1 + u64::from(self.below(8)))
+    }
+
+    pub(crate) fn request(&mut self) -> Request {
+        let mut request =
+            Request::new(service(if self.below(8) == 0 { "other" } else { "csi" }), self.body());
+        request.credit = 1 << self.below(16);
+        request.resumable = self.flag();
+        request.remaining = self.flag().then(|| self.time());
+        request
+    }
+
+    pub(crate) fn end(&mut self) -> Option<End> {
+        match self.below(4) {
+            0 | 1 => None,
+            2 => Some(End::Finished(self.bytes())),
+            _ => Some(End::Failed(Failure::new(Reason::ServiceLost, "as the script says"))),
+        }
+    }
+
+    pub(crate) fn hello(&mut self) -> Hello {
+        let mut hello = Hello::new(self.peer(), self.epoch());
+        hello.version_max = 1 + u32::from(self.below(2));
+        hello.max_frame = 1 << (10 + self.below(8));
+        if self.flag() {
+            hello.services = vec![service("csi")];
+        }
+        if self.flag() {
+            hello.features = vec![FEATURE_RESUME.to_owned()];
+        }
+        hello
+    }
+
+    pub(crate) fn frame(&mut self) -> Frame {
+        let kind = match self.below(14) {
+            0 => Kind::Hello(self.hello()),
+            1 => Kind::Ping { nonce: u64::from(self.byte()) },
+            2 => Kind::Pong { nonce: u64::from(self.byte()) },
+            3 => Kind::Drain { reason: "as the script says".to_owned() },
+            4 => Kind::Unknown,
+            5 => Kind::Call(self.call(), Part::Request(self.request())),
+            6 | 7 => {
+                let id = self.call();
+                let mut reply = Reply::new(u64::from(self.below(6)));
+                reply.message = self.flag().then(|| self.body());
+                reply.end = self.end();
+                Kind::Call(id, Part::Reply(reply))
+            }
+            8 => Kind::Call(self.call(), Part::Credit { bytes: u64::from(self.byte()) << self.below(57) }),
+            9 => Kind::Call(self.call(), Part::StopWaiting),
+            10 => Kind::Returned { peer: self.peer() },
+            11 => Kind::Call(self.call(), Part::Away),
+            12 => {
+                let further = (0..self.below(4)).map(|_| u64::from(self.below(8))).collect();
+                Kind::Call(self.call(), Part::Ack { service: service("csi"), further })
+            }
+            _ => {
+                let next = u64::from(self.below(6));
+                let credit = i64::from(self.byte()) << self.below(16);
+                Kind::Call(self.call(), Part::Resume(Resume::new(service("csi"), next, credit - 1000)))
+            }
+        };
+        let Kind::Call(id, part) = kind else { return Frame::hop(kind) };
+        Frame::call(self.optional_peer(), self.optional_peer(), id, part)
+    }
+}
+
+/// A frame as it lies on a link.
+pub(crate) fn wire(frame: Frame) -> Bytes {
+    let wire = encode(frame, Lane::Control);
+    [wire.head, wire.body].concat().into()
+}
+
+pub(crate) fn name(name: &str) -> PeerId {
+    PeerId::new(name).expect("a short name of letters")
+}
+
+pub(crate) fn service(name: &str) -> ServiceName {
+    ServiceName::new(name).expect("a short name of letters")
+}

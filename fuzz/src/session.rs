@@ -1,0 +1,167 @@
+//! The session core: any sequence of what callers, services, links and time may do to it, and any frames.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use bytes::Bytes;
+use edge_transport::Epoch;
+use edge_transport::PeerId;
+use edge_transport::frame::{CallId, End, FEATURE_RESUME, Hello, decode};
+use edge_transport::session::{Action, Event, ServingId, Session, Settings};
+
+use crate::script::{Script, name, service, wire};
+
+const OPEN: usize = 4;
+const KEPT: usize = 20_000;
+const MAX_FRAME: usize = 16 * 1024;
+
+struct Peer {
+    session: Session,
+    now: Instant,
+    linked: bool,
+    /// Calls by number, and whether they have ended.
+    calls: BTreeMap<u64, bool>,
+    running: Vec<ServingId>,
+    served: BTreeSet<(PeerId, CallId)>,
+}
+
+/// Plays the script.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let mut hello = Hello::new(name("edge-1"), Epoch::new(1));
+    hello.max_frame = MAX_FRAME;
+    hello.services = vec![service("csi")];
+    hello.features = vec![FEATURE_RESUME.to_owned()];
+    let mut settings = Settings::default();
+    (settings.max_frame, settings.max_requests, settings.max_serving) = (MAX_FRAME, OPEN, OPEN);
+    settings.max_kept = KEPT;
+    let mut peer = Peer {
+        session: Session::new(hello, settings),
+        now: Instant::now(),
+        linked: false,
+        calls: BTreeMap::new(),
+        running: Vec::new(),
+        served: BTreeSet::new(),
+    };
+    while !script.is_over() {
+        peer.step(&mut script);
+    }
+}
+
+impl Peer {
+    fn step(&mut self, script: &mut Script<'_>) {
+        match script.below(16) {
+            0 | 1 if !self.linked => {
+                self.linked = true;
+                self.handle(Event::LinkUp);
+                if script.below(8) > 0 {
+                    let mut hello = Hello::new(name("hub"), Epoch::new(1));
+                    hello.max_frame = 1 << (11 + script.below(5));
+                    if script.below(4) > 0 {
+                        hello.features = vec![FEATURE_RESUME.to_owned()];
+                    }
+                    self.receive(wire(edge_transport::frame::Frame::hop(
+                        edge_transport::frame::Kind::Hello(hello),
+                    )));
+                }
+            }
+            0 => {
+                self.linked = false;
+                self.handle(Event::LinkLost);
+            }
+            1 | 2 => {
+                let bytes = script.bytes();
+                self.receive(bytes);
+            }
+            3..=6 => {
+                let bytes = wire(script.frame());
+                self.receive(bytes);
+            }
+            7 | 8 => {
+                let number = self.calls.len() as u64 + 1;
+                self.calls.insert(number, false);
+                let deadline = script.flag().then(|| self.now + script.time());
+                let (target, request) = (script.peer(), script.request());
+                self.handle(Event::Call { number, target, request, deadline, repeatable: script.flag() });
+            }
+            9 => {
+                let number = 1 + u64::from(script.below(8));
+                self.handle(Event::Credit { number, bytes: u64::from(script.byte()) << script.below(57) });
+            }
+            10 => {
+                let number = 1 + u64::from(script.below(8));
+                // A caller that has left hears nothing more.
+                if let Some(ended) = self.calls.get_mut(&number) {
+                    *ended = true;
+                }
+                self.handle(Event::StopWaiting { number });
+            }
+            11 | 12 => self.answer(script),
+            13 => {
+                self.now += script.time();
+                self.handle(Event::Tick);
+            }
+            14 => {
+                let head = wire(script.frame());
+                self.handle(Event::Refused(head));
+            }
+            _ => match script.below(4) {
+                0 => self.handle(Event::Drain { reason: "as the script says".to_owned() }),
+                1 => self.handle(Event::Close),
+                _ => self.handle(Event::Flushed),
+            },
+        }
+    }
+
+    fn receive(&mut self, bytes: Bytes) {
+        if self.linked {
+            self.handle(Event::Received(bytes));
+        }
+    }
+
+    fn answer(&mut self, script: &mut Script<'_>) {
+        if self.running.is_empty() {
+            return;
+        }
+        let index = usize::from(script.byte()) % self.running.len();
+        let (message, end) = (script.flag().then(|| script.body()), script.end());
+        let serving = if end.is_some() { self.running.swap_remove(index) } else { self.running[index] };
+        self.handle(Event::Answer { serving, message, end });
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.session.handle(event, self.now);
+        while let Some(action) = self.session.poll_action() {
+            self.act(action);
+        }
+        assert!(self.session.kept_bytes() <= KEPT);
+        assert!(self.session.open_requests() <= OPEN);
+        assert_eq!(self.session.open_serving(), self.running.len());
+        assert!(self.running.len() <= OPEN);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send(frame) => {
+                assert!(frame.len() <= MAX_FRAME);
+                let bytes: Bytes = [frame.head, frame.body].concat().into();
+                decode(bytes, MAX_FRAME).expect("a session sends frames");
+            }
+            Action::Serve(incoming) => {
+                assert!(self.served.insert((incoming.source, incoming.id)), "a call is served twice");
+                self.running.push(incoming.serving);
+            }
+            Action::Reply { number, message, end } => {
+                let ended = self.calls.get_mut(&number).expect("a call that was made");
+                assert!(!*ended, "call {number} gets something after its end");
+                *ended = end.is_some();
+                assert!(message.is_some() || end.is_some());
+                if let Some(End::Failed(failure)) = end {
+                    assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);
+                }
+            }
+            Action::Close(_) => self.linked = false,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A call is executed once: however often its request arrives, an agent's life works on it one time. And so is an operation: while
+//! the agent lives, a driver is not asked for what it is at, nor for what it has answered and nobody has got.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use edge_transport::PeerId;
+use edge_transport::frame::CallId;
+
+use super::Verdict;
+use crate::plan::{Operation, OperationKind};
+use crate::vendor::Execution;
+use crate::world::PeerIndex;
+
+#[derive(Debug)]
+pub(crate) struct Once {
+    /// What arrives is what was sent. Where bits are twisted, the same may become another operation.
+    whole: bool,
+    /// Answers are kept until they are handed out: their bounds are never met.
+    keeps: bool,
+    served: BTreeSet<(PeerIndex, PeerId, CallId)>,
+    /// What agents were about to have done, when, and by which life.
+    accepted: Vec<(Duration, PeerIndex, usize)>,
+    verdict: Verdict,
+}
+
+impl Once {
+    pub(crate) fn new(whole: bool, keeps: bool) -> Self {
+        Self { whole, keeps, served: BTreeSet::new(), accepted: Vec::new(), verdict: Verdict::default() }
+    }
+
+    /// A life of an agent is about to have an operation done, as soon as its journal allows. Whatever is kept for the volume is
+    /// void from here on, even if nothing comes of it.
+    pub(crate) fn accepted(&mut self, at: Duration, agent: PeerIndex, operation: usize) {
+        self.accepted.push((at, agent, operation));
+    }
+
+    /// A driver begins to do an operation.
+    pub(crate) fn began(
+        &mut self,
+        at: Duration,
+        earlier: &[Execution],
+        run: &Execution,
+        operations: &[Operation],
+    ) {
+        let Some(wanted) =
+            operations.get(run.operation).filter(|wanted| self.whole && wanted.kind != OperationKind::Watch)
+        else {
+            return;
+        };
+        let same = |other: &&Execution| other.agent == run.agent && other.operation == run.operation;
+        let Some(before) = earlier.iter().rev().find(same) else { return };
+        let about = |operation: usize| {
+            operation != run.operation
+                && operations.get(operation).is_some_and(|other| other.is_about(wanted))
+        };
+        let void = || {
+            let accepted = |other: &&(Duration, PeerIndex, usize)| other.1 == run.agent && about(other.2);
+            self.accepted.iter().filter(accepted).any(|other| other.0 >= before.began)
+                || earlier.iter().any(|other| {
+                    about(other.operation) && other.ended.is_none_or(|ended| ended >= before.began)
+                })
+        };
+        let Execution { operation, agent, .. } = *run;
+        if before.ended.is_none() {
+            self.verdict.broken("an operation is executed once", at, || {
+                format!("process {agent} begins operation {operation} while it runs")
+            });
+        } else if before.answered && !before.taken && self.keeps && !void() {
+            self.verdict.broken("an operation is executed once", at, || {
+                format!("process {agent} begins operation {operation} again while its answer waits")
+            });
+        }
+    }
+
+    /// A life of an agent begins to work on a call.
+    pub(crate) fn served(&mut self, at: Duration, agent: PeerIndex, source: &PeerId, id: CallId) {
+        if !self.served.insert((agent, source.clone(), id)) {
+            self.verdict.broken("a call is executed once", at, || {
+                format!("process {agent} works on call {id} of {source} for the second time")
+            });
+        }
+    }
+
+    /// Whether a life of an agent has worked on a call.
+    pub(crate) fn has_served(&self, agent: PeerIndex, source: &PeerId, id: CallId) -> bool {
+        self.served.contains(&(agent, source.clone(), id))
+    }
+
+    pub(super) const fn verdict(&mut self) -> &mut Verdict {
+        &mut self.verdict
+    }
+}

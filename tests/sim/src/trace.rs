@@ -1,0 +1,45 @@
+//! What happened in a run, for people; and its fingerprint, by which two runs are compared.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The lines of a run, if somebody wants them.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    on: bool,
+    text: String,
+    fingerprint: u64,
+}
+
+impl Trace {
+    pub(crate) const fn new(on: bool) -> Self {
+        Self { on, text: String::new(), fingerprint: 0xcbf2_9ce4_8422_2325 }
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Adds a line, which is only made if it is wanted.
+    pub(crate) fn note(&mut self, at: Duration, who: impl FnOnce() -> String, what: impl FnOnce() -> String) {
+        if self.on {
+            // Writing to a string does not fail.
+            let _ = writeln!(self.text, "{:>12.6}  {:<12} {}", at.as_secs_f64(), who(), what());
+        }
+    }
+
+    /// Goes into the fingerprint (FNV-1a).
+    pub(crate) fn mark(&mut self, number: u64) {
+        for byte in number.to_le_bytes() {
+            self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    pub(crate) const fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+}

@@ -1,0 +1,31 @@
+//! Numbers from a seed.
+
+/// A generator (SplitMix64) whose numbers are the same for the same seed everywhere.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// One that begins at `seed`.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound.max(1)
+    }
+
+    /// True so many times in a million.
+    pub fn happens(&mut self, per_million: u32) -> bool {
+        self.below(1_000_000) < u64::from(per_million)
+    }
+}

@@ -1,0 +1,146 @@
+//! The cable for TCP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::random::Random;
+use super::weather::{Plan, Sky, next_cut};
+
+/// Connections at once; more wait to be taken.
+const CONNECTIONS: usize = 64;
+
+/// Largest read.
+const CHUNK: usize = 16 << 10;
+
+/// Reads of one direction that are on their way, 4 MiB at most: then the sender is held back.
+const ON_THE_WAY: usize = 256;
+
+/// How a connection ends when the cable is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// With a reset.
+    Reset,
+    /// As if each end had closed it.
+    Close,
+}
+
+/// Forwards until it is aborted.
+pub(super) async fn forward(
+    listener: TcpListener,
+    target: SocketAddr,
+    plan: Plan,
+    mut sky: watch::Receiver<Sky>,
+) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let mut taken = 0_u64;
+    loop {
+        let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
+        let Ok((near, _)) = listener.accept().await else { continue };
+        while connections.try_join_next().is_some() {}
+        if sky.borrow_and_update().is_cut() {
+            let _ = near.set_zero_linger();
+            continue;
+        }
+        taken += 1;
+        let connection = Connection {
+            cuts: sky.borrow().cuts(),
+            sky: sky.clone(),
+            plan,
+            random: [1, 2].map(|direction| Random::new(plan.seed ^ (taken << 2 | direction))),
+            cut: if taken.is_multiple_of(2) { Cut::Close } else { Cut::Reset },
+        };
+        connections.spawn(async move {
+            // What went wrong is seen at both ends.
+            let _ = connection.run(near, target).await;
+            drop(slot);
+        });
+    }
+}
+
+struct Connection {
+    /// The cuts before it began.
+    cuts: u64,
+    sky: watch::Receiver<Sky>,
+    plan: Plan,
+    random: [Random; 2],
+    cut: Cut,
+}
+
+impl Connection {
+    async fn run(mut self, near: TcpStream, target: SocketAddr) -> io::Result<()> {
+        let far = TcpStream::connect(target).await?;
+        near.set_nodelay(true)?;
+        far.set_nodelay(true)?;
+        let (mut near_read, mut near_write) = near.into_split();
+        let (mut far_read, mut far_write) = far.into_split();
+        let [up, down] = self.random;
+        let both = async {
+            tokio::join!(
+                way(&mut near_read, &mut far_write, self.plan, up),
+                way(&mut far_read, &mut near_write, self.plan, down),
+            )
+        };
+        tokio::select! {
+            _ = both => {}
+            _ = next_cut(&mut self.sky, self.cuts) => match self.cut {
+                Cut::Reset => {
+                    near_write.as_ref().set_zero_linger()?;
+                    far_write.as_ref().set_zero_linger()?;
+                }
+                Cut::Close => {
+                    let _ = tokio::join!(near_write.shutdown(), far_write.shutdown());
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// One direction: what is read comes out later, in its order.
+async fn way(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    plan: Plan,
+    mut random: Random,
+) -> io::Result<()> {
+    let (sender, mut receiver) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+    let reading = async move {
+        let mut earliest = Instant::now();
+        loop {
+            let mut chunk = vec![0; CHUNK];
+            let read = from.read(&mut chunk).await?;
+            chunk.truncate(read);
+            chunk.shrink_to_fit();
+            let mut due = Instant::now() + plan.delay;
+            if random.happens(plan.loss_per_million) {
+                due += plan.resent_after();
+            }
+            earliest = earliest.max(due);
+            // An empty chunk is the end of the stream, which takes its time too.
+            if sender.send((earliest, chunk)).await.is_err() || read == 0 {
+                return io::Result::Ok(());
+            }
+        }
+    };
+    let writing = async {
+        while let Some((due, chunk)) = receiver.recv().await {
+            tokio::time::sleep_until(due).await;
+            if chunk.is_empty() {
+                to.shutdown().await?;
+            } else {
+                to.write_all(&chunk).await?;
+            }
+        }
+        io::Result::Ok(())
+    };
+    tokio::try_join!(reading, writing).map(drop)
+}

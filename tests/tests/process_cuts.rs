@@ -1,0 +1,180 @@
+//! Calls over links that are cut, slow or lossy: they outlive the link, and the driver carries each out once.
+//!
+//! `EDGE_CSI_CUT_SECONDS` makes the runs longer; `EDGE_CSI_SEED` repeats one, as far as time allows.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use edge_csi_tests::cable::{Cable, Plan};
+use edge_csi_tests::counting::{Counting, id_of};
+use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::sidecar::Sidecar;
+use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::{metrics, wait};
+use tokio::task::JoinSet;
+
+/// Callers at once.
+const CALLERS: usize = 8;
+
+/// What a sidecar gives a call, more than any call should take here: a second question would hide a lost answer.
+const CALL: Duration = Duration::from_secs(60);
+
+/// How long the driver works: some calls are open at every cut.
+const WORK: Duration = Duration::from_millis(200);
+
+fn number(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+async fn cable(over: Over, hub: SocketAddr, plan: Plan) -> Cable {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let cable = match over {
+        Over::Quic | Over::QuicInsecure => Cable::udp(any, hub, plan).await,
+        _ => Cable::tcp(any, hub, plan).await,
+    };
+    cable.unwrap()
+}
+
+/// A stand with a cable at either side of the hub.
+struct Wired {
+    stand: Stand,
+    driver: Counting,
+    cables: [Cable; 2],
+    _served: edge_csi_tests::counting::Served,
+}
+
+impl Wired {
+    async fn start(over: Over, plans: [Plan; 2], work: Duration) -> Self {
+        let driver = Counting::working(work);
+        let mut stand = Stand::empty(over);
+        let served = driver.serve(&stand.driver_socket());
+        stand.hub_options(&["--http", "127.0.0.1:0"]);
+        stand.start_hub().await;
+        let hub = stand.hub_address();
+        let cables = [cable(over, hub, plans[0]).await, cable(over, hub, plans[1]).await];
+        stand.detour(cables[0].address());
+        stand.start_agent(&[]);
+        stand.detour(cables[1].address());
+        stand.start_proxy(&[]);
+        ready(&stand.proxy_socket()).await;
+        Self { stand, driver, cables, _served: served }
+    }
+
+    /// Volumes come and go for so long: how many.
+    async fn volumes(&self, time: Duration) -> usize {
+        let until = Instant::now() + time;
+        let mut callers = JoinSet::new();
+        for caller in 0..CALLERS {
+            let sidecar = Sidecar::new(controller(&self.stand.proxy_socket()), CALL);
+            callers.spawn(async move {
+                let mut volumes = Vec::new();
+                while Instant::now() < until {
+                    let name = format!("pvc-{caller}-{}", volumes.len());
+                    let made = sidecar.create(&name).await;
+                    assert_eq!(made.end.unwrap(), id_of(&name));
+                    sidecar.delete(&id_of(&name)).await.end.unwrap();
+                    volumes.push(name);
+                }
+                volumes
+            });
+        }
+        let mut volumes = Vec::new();
+        while let Some(made) = tokio::time::timeout(time + 2 * CALL, callers.join_next()).await.unwrap() {
+            volumes.extend(made.unwrap());
+        }
+        for name in &volumes {
+            for (method, volume) in [("CreateVolume", name.clone()), ("DeleteVolume", id_of(name))] {
+                let executions = self.driver.of(method, &volume);
+                assert_eq!((executions.begun, executions.ended), (1, 1), "{method} of {volume}");
+            }
+        }
+        assert_eq!(self.driver.executions().len(), 2 * volumes.len());
+        volumes.len()
+    }
+}
+
+/// Callers that repeat as sidecars do, over links that are cut every two seconds: every operation is carried out once.
+async fn once_over(over: Over) {
+    let (seconds, seed) = (number("EDGE_CSI_CUT_SECONDS", 20), number("EDGE_CSI_SEED", 1));
+    println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
+    let every = |milliseconds| Plan {
+        cut_every: Some(Duration::from_millis(milliseconds)),
+        cut_for: Duration::from_millis(300),
+        seed,
+        ..Plan::default()
+    };
+    // Not in step, so that either side is cut alone too.
+    let wired = Wired::start(over, [every(2000), every(2300)], WORK).await;
+    let volumes = wired.volumes(Duration::from_secs(seconds)).await;
+    let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
+    let resumed = counts["edge_transport_hub_resumed_total"];
+    let cuts = wired.cables.each_ref().map(Cable::cuts);
+    println!("{over:?}: {volumes} volumes, {cuts:?} cuts, {resumed} resumptions");
+    assert!(cuts.iter().all(|cuts| *cuts + 3 >= seconds / 3), "{cuts:?}");
+    // QUIC follows a NAT that has forgotten it, and nothing is to be resumed.
+    assert!(over == Over::Quic || resumed > 0.0);
+    wait::until("no call is open", async || {
+        let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
+        (counts["edge_transport_hub_open_calls"] == 0.0).then_some(())
+    })
+    .await;
+}
+
+/// Anchors (f) 1, the counting driver.
+#[tokio::test]
+async fn every_operation_is_carried_out_once_while_a_websocket_is_cut_every_two_seconds() {
+    once_over(Over::Wss).await;
+}
+
+/// Anchors (f) 1, the counting driver.
+#[tokio::test]
+async fn every_operation_is_carried_out_once_while_quic_is_cut_every_two_seconds() {
+    once_over(Over::Quic).await;
+}
+
+/// Anchors (f) 1: 1 % loss and a round trip of 200 ms.
+#[tokio::test]
+async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
+    let seed = number("EDGE_CSI_SEED", 1);
+    println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
+    let plan = Plan { delay: Duration::from_millis(50), loss_per_million: 10_000, seed, ..Plan::default() };
+    for over in [Over::Wss, Over::Quic] {
+        let wired = Wired::start(over, [plan, plan], Duration::ZERO).await;
+        let volumes = wired.volumes(Duration::from_secs(5)).await;
+        println!("{over:?}: {volumes} volumes");
+    }
+}
+
+/// A cut that lasts while the driver works, on either side of the hub in turn: the answer comes when the link is back.
+#[tokio::test]
+async fn an_answer_that_comes_while_the_link_is_away_is_there_when_it_is_back() {
+    for over in [Over::Wss, Over::Quic] {
+        let wired = Wired::start(over, [Plan::default(); 2], Duration::ZERO).await;
+        let sidecar = Sidecar::new(controller(&wired.stand.proxy_socket()), CALL);
+        for (side, cable) in wired.cables.iter().enumerate() {
+            let name = format!("held-{side}");
+            let calling = tokio::spawn({
+                let (sidecar, name) = (sidecar.clone(), name.clone());
+                async move { sidecar.create(&name).await }
+            });
+            wait::until("the driver works", async || {
+                (wired.driver.of("CreateVolume", &name).begun == 1).then_some(())
+            })
+            .await;
+            cable.cut();
+            wired.driver.release();
+            wait::until("the driver is done", async || {
+                (wired.driver.of("CreateVolume", &name).ended == 1).then_some(())
+            })
+            .await;
+            assert!(!calling.is_finished());
+            cable.mend();
+            let learnt = wait::within("the answer", calling).await.unwrap();
+            assert_eq!((learnt.end.unwrap(), learnt.asked), (id_of(&name), 1), "{over:?}, side {side}");
+            assert_eq!(wired.driver.of("CreateVolume", &name).begun, 1);
+            wired.driver.hold();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A call that hangs delays no other.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::time::Duration;
+
+use edge_csi_tests::counting::Counting;
+use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::sidecar::Sidecar;
+use edge_csi_tests::stand::{NODE, Over, Stand};
+use edge_csi_tests::wait;
+use tokio::task::JoinSet;
+
+/// What a sidecar gives a call, more than any call should take here.
+const CALL: Duration = Duration::from_secs(120);
+
+async fn one_hangs_over(over: Over) {
+    let driver = Counting::working(Duration::ZERO);
+    let mut stand = Stand::empty(over);
+    let _served = driver.serve(&stand.driver_socket());
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    stand.start_proxy(&[]);
+    ready(&stand.proxy_socket()).await;
+    let sidecar = Sidecar::new(controller(&stand.proxy_socket()), CALL);
+
+    let hung = tokio::spawn({
+        let sidecar = sidecar.clone();
+        async move { sidecar.publish("held-a", NODE).await }
+    });
+    wait::until("the driver hangs", async || {
+        (driver.of("ControllerPublishVolume", "held-a").begun == 1).then_some(())
+    })
+    .await;
+    // More callers than any one queue on the way has room for single calls.
+    let mut others = JoinSet::new();
+    for number in 0..100 {
+        let sidecar = sidecar.clone();
+        others.spawn(async move {
+            let id = format!("vol-{number}");
+            let published = sidecar.publish(&id, NODE).await;
+            let unpublished = sidecar.unpublish(&id, NODE).await;
+            (published.end.is_ok() && unpublished.end.is_ok(), published.asked + unpublished.asked)
+        });
+    }
+    let others = wait::within("the others end while one hangs", others.join_all()).await;
+    assert!(others.iter().all(|other| *other == (true, 2)), "{others:?}");
+    assert!(!hung.is_finished());
+    assert_eq!(driver.of("ControllerPublishVolume", "held-a").ended, 0);
+    driver.release();
+    wait::within("the one that hung", hung).await.unwrap().end.unwrap();
+}
+
+/// Anchors (f) 9: one ControllerPublish hangs, 100 calls for other volumes do not.
+#[tokio::test]
+async fn a_controller_publish_that_hangs_delays_no_other_volume_over_a_websocket() {
+    one_hangs_over(Over::Wss).await;
+}
+
+/// Anchors (f) 9, over QUIC.
+#[tokio::test]
+async fn a_controller_publish_that_hangs_delays_no_other_volume_over_quic() {
+    one_hangs_over(Over::Quic).await;
+}

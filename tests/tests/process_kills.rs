@@ -1,0 +1,174 @@
+//! Hub, agent and proxy are killed in turn under load, as a power cut would: nobody is told a final word that the driver did
+//! not say, and nothing is stuck or grows.
+//!
+//! `cargo xtask drill --minutes 10` runs it for longer.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use edge_csi_tests::cable::Random;
+use edge_csi_tests::counting::{Counting, REFUSED, id_of, refusal};
+use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::sidecar::{Learnt, Sidecar};
+use edge_csi_tests::stand::{NODE, Over, Stand};
+use edge_csi_tests::{metrics, wait};
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+/// Callers at once.
+const CALLERS: u64 = 8;
+
+/// What a sidecar gives a call.
+const CALL: Duration = Duration::from_secs(10);
+
+/// How long the driver works.
+const WORK: Duration = Duration::from_millis(30);
+
+/// How long the last calls may take once nobody is killed any more.
+const END: Duration = Duration::from_secs(60);
+
+/// What a process may have more in the last third of its lives than in the first.
+const GROWTH_KIB: u64 = 16 << 10;
+
+/// What all callers have learnt.
+#[derive(Debug, Default)]
+struct Told {
+    operations: AtomicU64,
+    asked: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Told {
+    /// Counts an operation, whose end must be the driver's own.
+    fn check<T>(&self, what: &str, name: &str, learnt: Learnt<T>) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        self.asked.fetch_add(u64::from(learnt.asked), Ordering::Relaxed);
+        let said = |status: Status| (status.code(), status.message().to_owned());
+        if name.starts_with(REFUSED) && what == "create" {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(learnt.end.err().map(said), Some((Code::FailedPrecondition, refusal(name))));
+        } else if let Err(status) = learnt.end {
+            panic!("{what} {name}: a final word that the driver did not say: {status:?}");
+        }
+    }
+}
+
+/// One sidecar: volumes come, are attached, detached and go.
+async fn caller(number: u64, sidecar: Sidecar, driver: Counting, told: Arc<Told>, stop: Arc<AtomicBool>) {
+    for volume in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let refused = if volume % 10 == 9 { REFUSED } else { "" };
+        let name = format!("{refused}pvc-{number}-{volume}");
+        told.check("create", &name, sidecar.create(&name).await);
+        assert!(driver.of("CreateVolume", &name).begun > 0, "{name} was never asked of the driver");
+        if refused.is_empty() {
+            let id = id_of(&name);
+            told.check("publish", &name, sidecar.publish(&id, NODE).await);
+            told.check("unpublish", &name, sidecar.unpublish(&id, NODE).await);
+            told.check("delete", &name, sidecar.delete(&id).await);
+            assert!(driver.of("DeleteVolume", &id).begun > 0, "{id} was never asked of the driver");
+        }
+        // A repetition may still be at work for a while, and its counts come again then; they are few.
+        driver.forget(&name);
+    }
+}
+
+/// Anchors (f) 7: kill -9 of hub, agent and proxy in turn.
+#[tokio::test]
+async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent_and_proxy_are_killed_in_turn()
+ {
+    let number = |variable: &str, usual| {
+        std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    };
+    let (seconds, seed) = (number("EDGE_CSI_DRILL_SECONDS", 30), number("EDGE_CSI_SEED", 1_u64));
+    println!(
+        "EDGE_CSI_DRILL_SECONDS={seconds} EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_kills"
+    );
+    let mut random = Random::new(seed);
+    let driver = Counting::working(WORK);
+    let mut stand = Stand::empty(Over::Wss);
+    let _served = driver.serve(&stand.driver_socket());
+    // Below the ports that the kernel gives to those who dial: somebody else could have it when the hub comes back.
+    stand.hub_port(20_000 + u16::try_from(std::process::id() % 10_000).unwrap());
+    stand.hub_options(&["--http", "127.0.0.1:0"]);
+    stand.start_hub().await;
+    stand.start_agent(&[]);
+    let proxy_state = stand.path("proxy-state").to_string_lossy().into_owned();
+    let proxy_options = ["--state-dir", proxy_state.as_str()];
+    stand.start_proxy(&proxy_options);
+    ready(&stand.proxy_socket()).await;
+
+    let (told, stop) = (Arc::<Told>::default(), Arc::<AtomicBool>::default());
+    let mut callers = JoinSet::new();
+    for number in 0..CALLERS {
+        let sidecar = Sidecar::new(controller(&stand.proxy_socket()), CALL);
+        callers.spawn(caller(number, sidecar, driver.clone(), Arc::clone(&told), Arc::clone(&stop)));
+    }
+
+    let (until, mut kills) = (Instant::now() + Duration::from_secs(seconds), 0_usize);
+    let mut memory: [Vec<u64>; 3] = [const { Vec::new() }; 3];
+    while Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(1000 + random.below(2000))).await;
+        for (process, seen) in [&stand.hub, &stand.agent, &stand.proxy].into_iter().zip(&mut memory) {
+            seen.extend(process.as_ref().and_then(edge_csi_tests::process::Process::resident_kib));
+        }
+        let away = Duration::from_millis(random.below(1000));
+        match kills % 3 {
+            0 => {
+                stand.hub = None;
+                tokio::time::sleep(away).await;
+                stand.start_hub().await;
+            }
+            1 => {
+                stand.agent = None;
+                tokio::time::sleep(away).await;
+                stand.start_agent(&[]);
+            }
+            _ => {
+                stand.proxy = None;
+                tokio::time::sleep(away).await;
+                stand.start_proxy(&proxy_options);
+            }
+        }
+        kills += 1;
+        // A caller that has panicked has found something.
+        if let Some(ended) = callers.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let all = async {
+        while let Some(ended) = callers.join_next().await {
+            ended.unwrap();
+        }
+    };
+    tokio::time::timeout(END, all)
+        .await
+        .unwrap_or_else(|_| panic!("calls were stuck {END:?} after the last kill"));
+
+    wait::until("no call is open, and nothing runs at the driver", async || {
+        let counts = metrics::of(stand.hub.as_ref().unwrap()).await;
+        let idle = driver.executions().values().all(|executions| executions.begun == executions.ended);
+        (counts["edge_transport_hub_open_calls"] == 0.0
+            && counts["edge_transport_hub_queued_bytes"] == 0.0
+            && idle)
+            .then_some(())
+    })
+    .await;
+    let [operations, asked, refused] =
+        [&told.operations, &told.asked, &told.refused].map(|count| count.load(Ordering::Relaxed));
+    println!("{kills} kills, {operations} operations, asked {asked} times, {refused} refused by the driver");
+    assert!(operations > CALLERS && refused > 0);
+    for (name, seen) in ["hub", "agent", "proxy"].iter().zip(&memory) {
+        let third = seen.len().div_ceil(3);
+        let most = |part: &[u64]| part.iter().max().copied().unwrap_or_default();
+        let (first, last) = (most(&seen[..third]), most(&seen[seen.len() - third..]));
+        println!("{name}: most memory {first} KiB in the first third, {last} KiB in the last");
+        assert!(last < first + GROWTH_KIB, "{name} grows: {seen:?}");
+    }
+}

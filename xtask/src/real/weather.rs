@@ -1,0 +1,57 @@
+//! What happens to the links of a leg.
+
+use super::leg::LinkKind;
+
+/// What the cable between hub, agent and edge-csi-driver does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// There is none: the links are the host's own.
+    Fair,
+    /// All links are cut every two seconds, for 300 ms.
+    Cuts,
+    /// 200 ms for the way there and back over both links, and 1 % loss.
+    Far,
+}
+
+/// A kind of link, and what happens to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wiring {
+    pub(crate) kind: LinkKind,
+    pub(crate) weather: Weather,
+}
+
+impl From<LinkKind> for Wiring {
+    fn from(kind: LinkKind) -> Self {
+        Self { kind, weather: Weather::Fair }
+    }
+}
+
+impl Weather {
+    /// What the name of a leg ends with.
+    pub(crate) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Fair => "",
+            Self::Cuts => "-cut",
+            Self::Far => "-far",
+        }
+    }
+
+    /// The options of the cable; none if there is no cable.
+    pub(crate) const fn cable(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Fair => None,
+            Self::Cuts => Some(&["--cut-every", "2s", "--cut-for", "300ms"]),
+            Self::Far => Some(&["--delay", "50ms", "--loss", "1%"]),
+        }
+    }
+}
+
+impl LinkKind {
+    /// What the cable forwards.
+    pub(crate) const fn cable_option(self) -> &'static str {
+        match self {
+            Self::Quic => "--udp",
+            Self::Uds | Self::Ws | Self::Wss => "--tcp",
+        }
+    }
+}
