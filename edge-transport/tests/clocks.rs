@@ -141,7 +141,7 @@ impl Net {
         request.credit = 1000;
         let deadline = Some(self.parties[NEAR].clock + remaining);
         let target = PeerId::new(target).unwrap();
-        self.event(NEAR, Event::Call { number, target, request, deadline });
+        self.event(NEAR, Event::Call { number, target, request, deadline, repeatable: false });
     }
 }
 

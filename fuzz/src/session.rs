@@ -1,7 +1,7 @@
 //! The session core: any sequence of what callers, services, links and time may do to it, and any frames.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edge_transport::Epoch;
@@ -12,6 +12,8 @@ use edge_transport::session::{Action, Event, ServingId, Session, Settings};
 use crate::script::{Script, name, service, wire};
 
 const OPEN: usize = 4;
+/// Less than what a session remembers an idle requester for.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 const KEPT: usize = 20_000;
 const MAX_FRAME: usize = 16 * 1024;
 
@@ -23,6 +25,7 @@ struct Peer {
     calls: BTreeMap<u64, bool>,
     running: Vec<ServingId>,
     served: BTreeSet<(PeerId, CallId)>,
+    silence: Duration,
 }
 
 /// Plays the script.
@@ -42,6 +45,7 @@ pub fn run(data: &[u8]) {
         calls: BTreeMap::new(),
         running: Vec::new(),
         served: BTreeSet::new(),
+        silence: Duration::ZERO,
     };
     while !script.is_over() {
         peer.step(&mut script);
@@ -98,7 +102,14 @@ impl Peer {
             }
             11 | 12 => self.answer(script),
             13 => {
-                self.now += script.time();
+                let time = script.time();
+                self.now += time;
+                self.silence += time;
+                if self.silence > FORGOTTEN {
+                    self.silence = Duration::ZERO;
+                    // A requester that was silent for so long may be an earlier life once more, and what it had is forgotten.
+                    self.served.clear();
+                }
                 self.handle(Event::Tick);
             }
             14 => {
@@ -151,11 +162,10 @@ impl Peer {
                 assert!(self.served.insert((incoming.source, incoming.id)), "a call is served twice");
                 self.running.push(incoming.serving);
             }
-            Action::Reply { number, message, end } => {
+            Action::Reply { number, end, .. } => {
                 let ended = self.calls.get_mut(&number).expect("a call that was made");
                 assert!(!*ended, "call {number} gets something after its end");
                 *ended = end.is_some();
-                assert!(message.is_some() || end.is_some());
                 if let Some(End::Failed(failure)) = end {
                     assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);
                 }

@@ -3,6 +3,7 @@
 //! `EDGE_CSI_CUT_SECONDS` makes the runs longer; `EDGE_CSI_SEED` repeats one, as far as time allows.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -62,27 +63,31 @@ impl Wired {
         Self { stand, driver, cables, _served: served }
     }
 
-    /// Volumes come and go for so long: how many.
-    async fn volumes(&self, time: Duration) -> usize {
+    /// Volumes come and go for so long: how many, and the longest that one took.
+    async fn volumes(&self, time: Duration) -> (usize, Duration) {
         let until = Instant::now() + time;
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
             let sidecar = Sidecar::new(controller(&self.stand.proxy_socket()), CALL);
             callers.spawn(async move {
-                let mut volumes = Vec::new();
+                let (mut volumes, mut slowest) = (Vec::new(), Duration::ZERO);
                 while Instant::now() < until {
+                    let since = Instant::now();
                     let name = format!("pvc-{caller}-{}", volumes.len());
                     let made = sidecar.create(&name).await;
                     assert_eq!(made.end.unwrap(), id_of(&name));
                     sidecar.delete(&id_of(&name)).await.end.unwrap();
                     volumes.push(name);
+                    slowest = slowest.max(since.elapsed());
                 }
-                volumes
+                (volumes, slowest)
             });
         }
-        let mut volumes = Vec::new();
+        let (mut volumes, mut slowest) = (Vec::new(), Duration::ZERO);
         while let Some(made) = tokio::time::timeout(time + 2 * CALL, callers.join_next()).await.unwrap() {
-            volumes.extend(made.unwrap());
+            let (made, took) = made.unwrap();
+            volumes.extend(made);
+            slowest = slowest.max(took);
         }
         for name in &volumes {
             for (method, volume) in [("CreateVolume", name.clone()), ("DeleteVolume", id_of(name))] {
@@ -91,7 +96,7 @@ impl Wired {
             }
         }
         assert_eq!(self.driver.executions().len(), 2 * volumes.len());
-        volumes.len()
+        (volumes.len(), slowest)
     }
 }
 
@@ -107,11 +112,11 @@ async fn once_over(over: Over) {
     };
     // Not in step, so that either side is cut alone too.
     let wired = Wired::start(over, [every(2000), every(2300)], WORK).await;
-    let volumes = wired.volumes(Duration::from_secs(seconds)).await;
+    let (volumes, slowest) = wired.volumes(Duration::from_secs(seconds)).await;
     let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
     let resumed = counts["edge_transport_hub_resumed_total"];
     let cuts = wired.cables.each_ref().map(Cable::cuts);
-    println!("{over:?}: {volumes} volumes, {cuts:?} cuts, {resumed} resumptions");
+    println!("{over:?}: {volumes} volumes, the slowest {slowest:?}; {cuts:?} cuts, {resumed} resumptions");
     assert!(cuts.iter().all(|cuts| *cuts + 3 >= seconds / 3), "{cuts:?}");
     // QUIC follows a NAT that has forgotten it, and nothing is to be resumed.
     assert!(over == Over::Quic || resumed > 0.0);
@@ -142,8 +147,8 @@ async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
     let plan = Plan { delay: Duration::from_millis(50), loss_per_million: 10_000, seed, ..Plan::default() };
     for over in [Over::Wss, Over::Quic] {
         let wired = Wired::start(over, [plan, plan], Duration::ZERO).await;
-        let volumes = wired.volumes(Duration::from_secs(5)).await;
-        println!("{over:?}: {volumes} volumes");
+        let (volumes, slowest) = wired.volumes(Duration::from_secs(5)).await;
+        println!("{over:?}: {volumes} volumes, the slowest {slowest:?}");
     }
 }
 

@@ -4,6 +4,7 @@
 //! `cargo xtask drill --minutes 10` runs it for longer.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

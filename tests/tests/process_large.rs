@@ -1,6 +1,7 @@
 //! Large answers through every part: 4 MiB in one message, 16 MiB in a stream, and a reader that stops reading.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+#![allow(clippy::print_stdout, reason = "figures are for those who run it")]
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -205,8 +204,6 @@ async fn call(socket: &Path, path: &str, body: Vec<u8>, time: Duration) -> Resul
 struct Search {
     stand: Stand,
     driver: Driver,
-    /// Ends the driver.
-    stop: Arc<Notify>,
     secret: String,
     node_calls: SessionRelay,
 }
@@ -222,12 +219,8 @@ impl Search {
             finished: Arc::default(),
         };
         let incoming = UnixListenerStream::new(UnixListener::bind(stand.driver_socket()).unwrap());
-        let stop = Arc::new(Notify::new());
-        let stopped = Arc::clone(&stop);
         let server = tonic::transport::Server::builder();
-        tokio::spawn(server.serve_with_incoming_shutdown(driver.clone(), incoming, async move {
-            stopped.notified().await;
-        }));
+        tokio::spawn(server.serve_with_incoming(driver.clone(), incoming));
         let common = ["--http", "127.0.0.1:0", "--log-format", "json"];
         if over == Over::Uds {
             let socket = unix(&stand.path("hub.sock"));
@@ -246,7 +239,7 @@ impl Search {
         let peer = Peer::builder(PeerId::new("proxy/node-calls").unwrap()).dialer(Box::new(dialer));
         let peer = peer.start().unwrap();
         wait::within("the hub takes this peer", peer.connected()).await.unwrap();
-        Self { stand, driver, stop, secret, node_calls: SessionRelay::new(peer) }
+        Self { stand, driver, secret, node_calls: SessionRelay::new(peer) }
     }
 
     fn act(&self, act: Act) {
@@ -325,16 +318,6 @@ impl Search {
         if code == Code::Ok { Ok(()) } else { Err(Status::new(code, outcome.message)) }
     }
 
-    /// Calls without secrets, as many as it takes until the ends of all calls before them are known to the agent for sure.
-    async fn clean_calls(&self) {
-        self.act(Act::Succeed);
-        let path = Method::ListVolumes.path();
-        for _ in 0..100 {
-            call(&self.stand.proxy_socket(), path, Vec::new(), wait::SOON).await.unwrap();
-            self.node_call(path, Vec::new()).await.unwrap();
-        }
-    }
-
     fn processes(&self) -> [(&'static str, &Process); 3] {
         [
             ("hub", self.stand.hub.as_ref().unwrap()),
@@ -343,7 +326,7 @@ impl Search {
         ]
     }
 
-    /// Every place in which a form of the secret was found outside memory, and how often.
+    /// Every place in which a form of the secret was found, and how often.
     async fn hits(&self) -> BTreeMap<String, usize> {
         let mut hits = BTreeMap::new();
         let mut look = |place: String, bytes: &[u8]| {
@@ -395,33 +378,6 @@ async fn page(process: &Process, path: &str) -> String {
     answer
 }
 
-/// How often the secret is in the memory of a process, by mapping: all that a core dump of it would hold.
-fn memory_hits(process: &Process, secret: &str) -> BTreeMap<String, usize> {
-    let proc = PathBuf::from(format!("/proc/{}", process.id()));
-    let memory = File::open(proc.join("mem")).unwrap();
-    let mut hits = BTreeMap::new();
-    for line in fs::read_to_string(proc.join("maps")).unwrap().lines() {
-        let mut words = line.split_whitespace();
-        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
-        if !rights.starts_with("rw") {
-            continue;
-        }
-        let name = words.nth(3).unwrap_or("anonymous");
-        let (from, to) = range.split_once('-').unwrap();
-        let number = |text| u64::from_str_radix(text, 16).unwrap();
-        let (from, to) = (number(from), number(to));
-        let mut bytes = vec![0; usize::try_from(to - from).unwrap()];
-        // Some mappings of the kernel cannot be read.
-        if memory.read_exact_at(&mut bytes, from).is_ok() {
-            let found = count(&bytes, secret.as_bytes());
-            if found > 0 {
-                *hits.entry(format!("{name} {range}")).or_default() += found;
-            }
-        }
-    }
-    hits
-}
-
 /// Anchors (f) 13: a random secret in each of the 22 secret fields, on calls that succeed, fail, time out, are answered with
 /// garbage, and are no protobuf: no log at any level, no state directory, metric or page has it.
 #[tokio::test]
@@ -437,73 +393,6 @@ async fn no_secret_of_any_method_is_in_a_log_a_state_directory_a_metric_or_a_pag
     }
     let hits = search.hits().await;
     assert!(hits.is_empty(), "{} is in {hits:#?}", search.secret);
-}
-
-/// Whether this may read the memory of processes that forbid core dumps. Says so if not.
-fn may_read_memory(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("{test}: not run, since reading the memory of these processes needs root");
-    }
-    root
-}
-
-/// Anchors (f) 13, the memory that root can still read: what ended calls leave in the buffers of open connections goes with the
-/// connections.
-#[tokio::test]
-async fn when_its_peers_are_gone_the_memory_of_the_hub_holds_no_secret() {
-    if !may_read_memory("when_its_peers_are_gone_the_memory_of_the_hub_holds_no_secret") {
-        return;
-    }
-    for over in [Over::Uds, Over::Wss, Over::Quic] {
-        let mut search = Search::start(over).await;
-        search.every_end().await;
-        (search.stand.agent, search.stand.proxy) = (None, None);
-        drop(search.node_calls);
-        let hub = search.stand.hub.as_ref().unwrap();
-        wait::until("all three peers are gone", async || {
-            (hub.log().matches("peer is down").count() >= 3).then_some(())
-        })
-        .await;
-        no_secret_in_memory(hub, &search.secret).await;
-    }
-}
-
-/// Anchors (f) 13, the same for the agent.
-#[tokio::test]
-async fn when_hub_and_driver_are_gone_the_memory_of_the_agent_holds_no_secret() {
-    if !may_read_memory("when_hub_and_driver_are_gone_the_memory_of_the_agent_holds_no_secret") {
-        return;
-    }
-    for over in [Over::Uds, Over::Wss, Over::Quic] {
-        let mut search = Search::start(over).await;
-        search.every_end().await;
-        search.clean_calls().await;
-        search.stop.notify_one();
-        search.stand.hub = None;
-        let agent = search.stand.agent.as_ref().unwrap();
-        wait::until("the agent has lost its hub and both connections to the driver", async || {
-            let log = agent.log();
-            let driver = log.matches("connection to the driver ended").count() >= 2;
-            (driver && log.rsplit("connected to the hub").next()?.contains("no connection to the hub"))
-                .then_some(())
-        })
-        .await;
-        no_secret_in_memory(agent, &search.secret).await;
-    }
-}
-
-/// Waits until there is none: a connection's last buffers go a moment after it.
-async fn no_secret_in_memory(process: &Process, secret: &str) {
-    let since = std::time::Instant::now();
-    loop {
-        let hits = memory_hits(process, secret);
-        if hits.is_empty() {
-            return;
-        }
-        assert!(since.elapsed() < wait::SOON, "{secret} is in the memory of {process:?}: {hits:#?}");
-        tokio::task::yield_now().await;
-    }
 }
 
 /// Anchors (f) 13, core dumps: there are none, on a host where other processes leave them.

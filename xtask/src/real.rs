@@ -2,9 +2,13 @@
 //!
 //! csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
-//! it ended directly. Then again over links that are cut every two seconds, and over slow and lossy ones. Two drivers take part: hostpath-driver, which mounts for real, and the mock driver of
-//! Kubernetes' own end-to-end tests. Two errands follow: volumes on the mock, which says that it mounts and does not; and
-//! kubelet's example plugin, which registers with the agent. One random trace of orders to volumes is put to both drivers. At the end the schema is compared with the official one.
+//! it ended directly. Then again over links that are cut every two seconds, and over slow and lossy ones. Two drivers take
+//! part: hostpath-driver, which mounts for real, and the mock driver of Kubernetes' own end-to-end tests.
+//!
+//! Errands follow: volumes on the mock, which says that it mounts and does not; kubelet's example plugin, which registers
+//! with the agent; one random trace of orders to volumes, put to each driver; and external-provisioner and
+//! external-attacher, whose own code judges every code and every trouble of ours, and which run as processes while the
+//! edge is off. At the end the schema is compared with the official one.
 
 mod certificates;
 mod component;

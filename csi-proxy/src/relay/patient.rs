@@ -109,7 +109,7 @@ mod tests {
     async fn a_call_without_a_way_is_held_until_there_is_one_and_has_less_time_then() {
         let unreachable = Fault::HubUnreachable { reason: "no".to_owned() };
         let (relay, answers) = relay([offline(), unreachable, offline()], 10);
-        relay.relay(call().with_remaining(Duration::from_secs(5))).await.unwrap();
+        drop(relay.relay(call().with_remaining(Duration::from_secs(5))).await.unwrap());
         // Three waits: 50, 100 and 200 ms.
         assert_eq!(*answers.0.lock().unwrap(), [Some(Duration::from_millis(4650))]);
     }

@@ -33,32 +33,40 @@ func compareCodes(direct, relayed, name string, timeout time.Duration) error {
 	}
 	out := json.NewEncoder(os.Stdout)
 	for number := int(codes.OK); number <= int(codes.Unauthenticated); number++ {
-		manner := fmt.Sprintf("%s%d", mannerCode, number)
-		for _, logic := range []string{logicClient, logicProvisioner, logicAttacher} {
-			var verdicts [2]*Verdict
-			for i := range askers {
-				verdict, err := askers[i].ask(logic, manner)
+		for _, prefix := range []string{mannerCode, mannerPlain} {
+			for _, logic := range []string{logicClient, logicProvisioner, logicAttacher} {
+				comparison, err := compare(askers, logic, prefix, number)
 				if err != nil {
 					return err
 				}
-				verdicts[i] = verdict
-			}
-			said := difference(verdicts[0], verdicts[1], number)
-			comparison := Comparison{Logic: logic, Code: codes.Code(number).String(), Same: said == "", Said: said}
-			if err := out.Encode(comparison); err != nil {
-				return err
+				if err := out.Encode(comparison); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// difference is empty if both are the same, and are what the driver was told.
-func difference(direct, relayed *Verdict, number int) string {
-	meant := verdictOf(status.FromProto(statusOf(number)).Err())
+func compare(askers [2]*asker, logic, prefix string, number int) (*Comparison, error) {
+	var verdicts [2]*Verdict
+	for i := range askers {
+		verdict, err := askers[i].ask(logic, fmt.Sprintf("%s%d", prefix, number))
+		if err != nil {
+			return nil, err
+		}
+		verdicts[i] = verdict
+	}
+	meant := verdictOf(status.FromProto(statusOf(prefix, number)).Err())
 	if number == int(codes.OK) {
 		meant = verdictOf(nil)
 	}
+	said := difference(verdicts[0], verdicts[1], meant)
+	return &Comparison{Logic: logic, Code: codes.Code(number).String(), Same: said == "", Said: said}, nil
+}
+
+// difference is empty if both are the same, and are what the driver was told.
+func difference(direct, relayed, meant *Verdict) string {
 	switch {
 	case direct.Code != meant.Code || direct.Message != meant.Message || !bytes.Equal(direct.Details, meant.Details):
 		return fmt.Sprintf("the driver itself says %s: %.60q", direct.Code, direct.Message)

@@ -30,6 +30,7 @@ const mannerKey = "manner"
 // Manners.
 const (
 	mannerCode      = "code-"      // with a number: this status
+	mannerPlain     = "plain-"     // with a number: this status without details
 	mannerHold      = "hold"       // never an answer
 	mannerDie       = "die"        // the process kills itself
 	mannerCut       = "cut"        // the connection ends in the midst of the answer
@@ -164,33 +165,38 @@ func mannerOf(path string, body []byte) string {
 
 // answer is what a manner that grpc-go can tell comes to.
 func answer(manner string) error {
-	number, found := strings.CutPrefix(manner, mannerCode)
-	if !found {
-		return nil
+	for _, prefix := range []string{mannerCode, mannerPlain} {
+		number, found := strings.CutPrefix(manner, prefix)
+		if !found {
+			continue
+		}
+		code, err := strconv.Atoi(number)
+		if err != nil || code == int(codes.OK) {
+			return err
+		}
+		return status.FromProto(statusOf(prefix, code)).Err()
 	}
-	code, err := strconv.Atoi(number)
-	if err != nil || code == int(codes.OK) {
-		return err
-	}
-	return status.FromProto(statusOf(code)).Err()
+	return nil
 }
 
 // statusOf is a status with a long message in several scripts, what has to be
-// escaped among it, and with details that no one knows the type of.
-func statusOf(code int) *spb.Status {
+// escaped among it, and with details that no one knows the type of. A client
+// of grpc-go takes the message from the details if there are any, and else from
+// a field of its own, so both have to be seen.
+func statusOf(prefix string, code int) *spb.Status {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
 	}
 	message := fmt.Sprintf("code %d: größer als 100 %% — 容量不足 🐘\n\t%%41 ", code)
-	return &spb.Status{
-		Code:    int32(code),
-		Message: message + strings.Repeat("容量 ", 1000) + "end",
-		Details: []*anypb.Any{
+	told := &spb.Status{Code: int32(code), Message: message + strings.Repeat("容量 ", 1000) + "end"}
+	if prefix == mannerCode {
+		told.Details = []*anypb.Any{
 			{TypeUrl: "example.invalid/unknown.Type", Value: every},
 			{TypeUrl: "example.invalid/empty"},
-		},
+		}
 	}
+	return told
 }
 
 func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {

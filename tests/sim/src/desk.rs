@@ -153,7 +153,7 @@ impl World {
                     None => effects.push(Effect::Deliver { asker, delivery: Ok(answer) }),
                 },
                 Action::Fail { asker, fault } => {
-                    effects.push(Effect::Deliver { asker, delivery: Err(fault) })
+                    effects.push(Effect::Deliver { asker, delivery: Err(fault) });
                 }
                 _ => {}
             }

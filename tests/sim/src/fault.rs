@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::chance::Chance;
+use crate::journal::CommitCrash;
 use crate::plan::{Place, Way};
 use crate::world::{Happening, World};
 
@@ -33,8 +34,8 @@ pub(crate) enum Fault {
     DriverCrash { place: Place },
     /// The next commit of an agent's journal fails, though it may have been written.
     JournalFails { place: Place, written: bool },
-    /// An agent ends at its next commit, which is on the disk or not.
-    CrashAtCommit { place: Place, written: bool, down: Duration },
+    /// An agent ends at a commit, which is on the disk or not.
+    CrashAtCommit { place: Place, crash: CommitCrash },
 }
 
 impl Fault {
@@ -64,8 +65,11 @@ impl Fault {
             10 => Self::JournalFails { place: chance.below(agents), written: chance.happens(500) },
             11 => Self::CrashAtCommit {
                 place: chance.below(agents),
-                written: chance.happens(500),
-                down: chance.millis(1, 4_000),
+                crash: CommitCrash {
+                    written: chance.happens(400),
+                    removal: chance.happens(600),
+                    down: chance.millis(1, 2_000),
+                },
             },
             _ if chance.happens(700) => Self::Drain { place, down: chance.millis(1, 2_000) },
             _ => Self::HubDrain { down: chance.millis(1, 2_000) },
@@ -144,9 +148,9 @@ impl World {
                     disk.fails = Some(written);
                 }
             }
-            Fault::CrashAtCommit { place, written, down } => {
+            Fault::CrashAtCommit { place, crash } => {
                 if let Some(disk) = self.disks.get_mut(place) {
-                    disk.crash = Some((written, down));
+                    disk.crash = Some(crash);
                 }
             }
         }

@@ -16,8 +16,19 @@ pub(crate) struct Disk {
     pub(crate) rows: MemoryDisk,
     /// The next commit fails; whether it was written all the same.
     pub(crate) fails: Option<bool>,
-    /// The agent ends at the next commit: whether it was written, and how long the agent is away.
-    pub(crate) crash: Option<(bool, Duration)>,
+    /// The agent ends at a commit.
+    pub(crate) crash: Option<CommitCrash>,
+}
+
+/// An agent ends at a commit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommitCrash {
+    /// The commit is on the disk.
+    pub(crate) written: bool,
+    /// Not at the next commit, but at the next that removes a row: what was void before would be back.
+    pub(crate) removal: bool,
+    /// How long the agent is away.
+    pub(crate) down: Duration,
 }
 
 /// What a life of an agent is writing.
@@ -62,7 +73,11 @@ impl World {
             (self.now, self.peers.get(index).map(|peer| self.current(peer.place) == Some(index)));
         let Some(peer) = self.peers.get_mut(index).filter(|peer| peer.alive) else { return };
         let Some(disk) = self.disks.get_mut(peer.place) else { return };
-        if let Some((written, down)) = disk.crash.take() {
+        let changes = peer.desk.as_ref().and_then(|desk| desk.written.changes.as_ref());
+        let removes =
+            changes.is_some_and(|changes| changes.iter().any(|change| matches!(change, Change::Remove(_))));
+        if let Some(CommitCrash { written, down, .. }) = disk.crash.take_if(|crash| removes || !crash.removal)
+        {
             let place = peer.place;
             self.trace.note(now, || peer.label(), || format!("ends at a commit, written: {written}"));
             self.peer_ends_at_commit(index, false, written);

@@ -37,7 +37,7 @@ pub(crate) struct Peer {
     pub(crate) alive: bool,
     pub(crate) link: Option<LinkIndex>,
     /// When the link that is in use was opened.
-    opened: Option<Duration>,
+    pub(crate) opened: Option<Duration>,
     pump: VecDeque<WireFrame>,
     backoff: Backoff,
     closed: Option<CloseReason>,

@@ -168,7 +168,8 @@ impl World {
                 let lived = alone(Some(index)) && alone(reader.agent);
                 let served =
                     reader.agent.is_some_and(|agent| self.oracle.once.has_served(agent, &peer.name, id));
-                let call = Failed { number, began: reader.began, lived, served };
+                let sound = reader.agent.and_then(|agent| self.sound(index, agent));
+                let call = Failed { number, began: reader.began, lived, served, sound };
                 self.oracle.outlives.failed(now, call, &failure);
                 self.ask_later(order);
             }

@@ -366,6 +366,16 @@ impl World {
         self.peers.get(index).is_some_and(|peer| !self.twinned.contains(&peer.place))
     }
 
+    /// For how long two peers have had links to the same hub, made after the faults had stopped.
+    pub(crate) fn sound(&self, one: PeerIndex, other: PeerIndex) -> Option<Duration> {
+        let linked = |index: PeerIndex| {
+            let peer = self.peers.get(index)?;
+            Some((self.links.get(&peer.link?)?.hub, peer.opened.filter(|opened| *opened > self.plan.calm)?))
+        };
+        let ((hub, since), (other_hub, later)) = (linked(one)?, linked(other)?);
+        (hub == other_hub).then(|| self.now - since.max(later))
+    }
+
     /// Another life of a peer begins.
     pub(crate) fn start_peer(&mut self, place: Place) {
         match self.fresh_peer(place) {

@@ -95,6 +95,9 @@ impl Connection {
                 Cut::Reset => {
                     near_write.as_ref().set_zero_linger()?;
                     far_write.as_ref().set_zero_linger()?;
+                    // Dropped, these would close in good order first.
+                    near_write.forget();
+                    far_write.forget();
                 }
                 Cut::Close => {
                     let _ = tokio::join!(near_write.shutdown(), far_write.shutdown());

@@ -101,13 +101,14 @@ struct Client {
 }
 
 impl Client {
+    fn is_cut(&self) -> bool {
+        self.sky.borrow().is_cut()
+    }
+
     async fn run(mut self) {
         let mut buffer = vec![0; DATAGRAM];
         let (mut up, mut down) = (Way::default(), Way::default());
-        let (mut cuts, mut is_cut) = {
-            let sky = self.sky.borrow_and_update();
-            (sky.cuts(), sky.is_cut())
-        };
+        let mut cuts = self.sky.borrow_and_update().cuts();
         loop {
             tokio::select! {
                 changed = self.sky.changed() => {
@@ -123,10 +124,9 @@ impl Client {
                             self.upstream = other;
                         }
                     }
-                    is_cut = sky.is_cut();
                 }
                 datagram = tokio::time::timeout(SILENCE, self.received.recv()) => match datagram {
-                    Ok(Some(datagram)) if !is_cut => up.take(datagram, &self.plan, &mut self.random),
+                    Ok(Some(datagram)) if !self.is_cut() => up.take(datagram, &self.plan, &mut self.random),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
                 },
@@ -134,7 +134,7 @@ impl Client {
                     // An error is that of an earlier datagram: nobody listens at the target.
                     if let Ok((length, from)) = received
                         && from == self.target
-                        && !is_cut
+                        && !self.is_cut()
                     {
                         down.take(buffer[..length].to_vec(), &self.plan, &mut self.random);
                     }

@@ -21,8 +21,8 @@ const TIMEOUT: &str = "3s";
 /// Time for a sidecar as a process, which is more than its call.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Codes, each with each of those who ask.
-const COMPARISONS: usize = 17 * LOGICS.len();
+/// Codes, each with details and without, and with each of those who ask.
+const COMPARISONS: usize = 17 * 2 * LOGICS.len();
 
 /// Those who ask: a plain client of grpc-go, which has no opinion of an error, and the two sidecars.
 const LOGICS: [&str; 3] = ["client", "provisioner", "attacher"];

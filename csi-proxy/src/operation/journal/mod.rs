@@ -7,15 +7,15 @@
 //!
 //! # What is lost when
 //!
-//! Rows are written behind the work, by a thread of its own and in groups: a commit follows
-//! [`linger`](JournalSettings::linger) after the first change that waits, and an operation that was over and delivered by then
-//! leaves no trace and costs no write. So:
+//! Rows are written behind the work, by a thread of its own and in groups: a change is written when it has waited for
+//! [`linger`](JournalSettings::linger), or for twice that if a commit has just been made, and an operation that was over and
+//! delivered by then leaves no trace and costs no write. So:
 //!
 //! | | `linger` 50 ms (default) | `linger` zero | no journal |
 //! |---|---|---|---|
 //! | the driver is called | at once | when the row is on the disk | at once |
-//! | kill -9 or power cut: operations that ran | those of the last 50 ms are not reported | all are reported as uncertain | none is reported |
-//! | answers that nobody had taken | lost if given in the last 50 ms | the same | lost |
+//! | kill -9 or power cut: operations that ran | those of the last 100 ms are not reported | all are reported as uncertain | none is reported |
+//! | answers that nobody had taken | lost if given in the last 100 ms | the same | lost |
 //!
 //! A commit is on the disk before it counts, so a power cut loses no more than a kill -9. Whatever is lost is safe: CSI calls are
 //! idempotent, the sidecar has not got its answer and asks again, and both an operation that is not known and one that is uncertain
@@ -130,8 +130,9 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JournalSettings {
-    /// How long a change may wait for others to be written with; default 50 ms, at most a minute. Zero: an operation is on the
-    /// disk before its driver is called, which costs each of them a commit, and its other changes wait up to 50 ms.
+    /// How long a change waits before it is written, and commits wait for each other; default 50 ms, at most a minute. Zero: an
+    /// operation is on the disk before its driver is called, which costs each of them a commit, and its other changes wait as by
+    /// default.
     pub linger: Duration,
 }
 

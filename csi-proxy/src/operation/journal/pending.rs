@@ -23,7 +23,8 @@ pub type CommitNumber = u64;
 pub struct Pending {
     linger: Duration,
     eager: bool,
-    changes: BTreeMap<OperationId, Entry>,
+    /// With when each operation's first change came.
+    changes: BTreeMap<OperationId, (Instant, Entry)>,
     due: Option<Instant>,
     urgent: bool,
     /// What may be on the disk, with the keys of the finished answer if it is one.
@@ -94,7 +95,8 @@ impl Pending {
             self.changes.remove(&operation);
             return;
         }
-        self.changes.insert(operation, entry);
+        let since = self.changes.get(&operation).map_or(now, |(since, _)| *since);
+        self.changes.insert(operation, (since, entry));
         self.due.get_or_insert(now + self.linger);
     }
 
@@ -133,17 +135,24 @@ impl Pending {
         self.due
     }
 
-    /// The next commit, if its time has come and none is under way.
+    /// The next commit, if its time has come and none is under way. Unless something waits for it, changes that have not lingered
+    /// long enough stay: most operations end before, and leave no trace.
     pub fn take(&mut self, now: Instant) -> Option<Batch> {
         if self.under_way.is_some() || !(self.urgent || self.due.is_some_and(|due| due <= now)) {
             return None;
         }
-        self.urgent = false;
-        self.due = None;
-        if self.changes.is_empty() && !std::mem::take(&mut self.forced) {
+        let all = std::mem::take(&mut self.urgent);
+        let linger = self.linger;
+        let (ripe, rest) = std::mem::take(&mut self.changes)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, (since, _))| all || *since + linger <= now);
+        self.changes = rest;
+        let entries: Vec<_> = ripe.into_values().map(|(_, entry)| entry).collect();
+        // Not as soon as the next is ripe: others ripen with it.
+        self.due = (!self.changes.is_empty()).then(|| now + linger);
+        if entries.is_empty() && !std::mem::take(&mut self.forced) {
             return None;
         }
-        let entries: Vec<_> = std::mem::take(&mut self.changes).into_values().collect();
         let mut removed = Vec::new();
         for entry in &entries {
             match entry {

@@ -9,6 +9,9 @@ use super::Verdict;
 
 const PROPERTY: &str = "a call outlives its links";
 
+/// How long a call may take to go on once its way is back: a few times the slowest way there and back.
+const PROMPT: Duration = Duration::from_secs(8);
+
 #[derive(Debug)]
 pub(crate) struct Outlives {
     /// How long a way may be gone. `None` where calls may end for other reasons: they cannot be resumed at all, bounds are
@@ -26,6 +29,8 @@ pub(crate) struct Failed {
     pub(crate) lived: bool,
     /// A life of its target has worked on it.
     pub(crate) served: bool,
+    /// For how long both have had links to one hub that nothing happens to.
+    pub(crate) sound: Option<Duration>,
 }
 
 impl Outlives {
@@ -35,9 +40,11 @@ impl Outlives {
 
     pub(crate) fn failed(&mut self, at: Duration, call: Failed, failure: &Failure) {
         let Some(window) = self.window else { return };
-        let Failed { number, began, lived, served } = call;
+        let Failed { number, began, lived, served, sound } = call;
         let broken = match failure.reason() {
-            Reason::LinkLost | Reason::ServiceLost => lived && at - began < window,
+            Reason::LinkLost | Reason::ServiceLost => {
+                lived && (at - began < window || sound.is_some_and(|sound| sound > PROMPT))
+            }
             // It says that the request was not handed over.
             Reason::PeerOffline => served,
             Reason::Protocol => true,

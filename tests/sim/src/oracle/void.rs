@@ -23,17 +23,21 @@ impl Void {
     ) {
         let Some(given) = runs.get(execution) else { return };
         let (Some(ended), Some(wanted)) = (given.ended, operations.get(given.operation)) else { return };
-        let later = runs.iter().position(|run| {
-            let about = operations.get(run.operation).is_some_and(|other| other.is_about(wanted));
+        if asked <= ended {
+            return;
+        }
+        let creates = |operation: &Operation| operation.kind == OperationKind::Create;
+        let later = runs.iter().enumerate().find_map(|(index, run)| {
+            let other = operations.get(run.operation).filter(|other| other.is_about(wanted))?;
             // Which volume a creation is about is known to nobody before its answer is given, and never if that is an error.
-            let creates = |operation: &Operation| operation.kind == OperationKind::Create;
-            let touched = match operations.get(run.operation) {
-                Some(other) if creates(other) && !creates(wanted) => run.given.filter(|_| !other.fails),
-                Some(other) if creates(wanted) && !creates(other) && wanted.fails => None,
-                _ => Some(run.began),
+            let touched = match (creates(wanted), creates(other)) {
+                (false, true) => run.given.filter(|_| !other.fails)?,
+                (true, false) if wanted.fails => return None,
+                _ => run.began,
             };
-            let since = touched.is_some_and(|touched| touched >= ended && touched < asked);
-            run.operation != given.operation && about && since
+            // What begins while a volume is made may undo it before its end.
+            let after = if creates(wanted) { index > execution } else { touched >= ended };
+            (run.operation != given.operation && after && touched < asked).then_some(index)
         });
         if let Some(later) = later {
             self.verdict.broken("a void answer is not given", at, || {

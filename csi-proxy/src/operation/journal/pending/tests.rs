@@ -54,11 +54,26 @@ fn an_operation_that_is_over_within_the_linger_is_never_written() {
     assert_eq!(pending.due(), None);
 }
 
+/// Under load something is always due: what came later is still given its time.
+#[test]
+fn each_operation_has_its_own_linger() {
+    let (mut pending, now, linger) = fresh();
+    pending.record(now, put(1, "v", Stage::Started));
+    pending.record(now + linger / 2, put(2, "w", Stage::Started));
+    let batch = pending.take(now + linger).unwrap();
+    assert_eq!(rows(&batch), [(1, true)]);
+    pending.done();
+    assert_eq!(pending.due(), Some(now + 2 * linger));
+    pending.record(now + linger, remove(2));
+    pending.record(now + linger, remove(1));
+    assert_eq!(rows(&pending.take(now + 2 * linger).unwrap()), [(1, false)], "the other leaves no trace");
+}
+
 #[test]
 fn changes_wait_for_others_and_only_the_last_of_an_operation_is_written() {
     let (mut pending, now, linger) = fresh();
     pending.record(now, put(2, "w", Stage::Accepted));
-    pending.record(now + linger / 2, put(1, "v", Stage::Accepted));
+    pending.record(now, put(1, "v", Stage::Accepted));
     pending.record(now + linger / 2, put(2, "w", finished()));
     assert_eq!(pending.due(), Some(now + linger));
     let batch = pending.take(now + linger).unwrap();
