@@ -38,6 +38,9 @@ impl<R: Relay> PatientRelay<R> {
 #[async_trait]
 impl<R: Relay> Relay for PatientRelay<R> {
     async fn relay(&self, mut call: Call) -> Result<Replies, RelayError> {
+        if self.hold.is_zero() {
+            return self.way.relay(call).await;
+        }
         let (began, remaining) = (Instant::now(), call.remaining);
         let hold = remaining.map_or(self.hold, |remaining| remaining.min(self.hold));
         let mut wait = FIRST_WAIT;

@@ -294,7 +294,7 @@ impl fmt::Debug for Request {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// Counts from 1; 0 for a failure that a hub made.
+    /// Counts from 1; 0 for a failure made by a hub, or by the target in place of an answer.
     pub sequence: u64,
     /// A message of the service.
     pub message: Option<Bytes>,

@@ -101,7 +101,8 @@ pub struct Request {
 /// A part of the answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Reply {
-    /// Counts from 1 without a gap within a call. 0: a failure that a hub on the way made, which ends the call wherever it stands.
+    /// Counts from 1 without a gap within a call. 0: a failure made by a hub on the way, or by the target in
+    /// place of an answer, which ends the call wherever it stands.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// The body holds a message. Absent for a frame that only ends the call.

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::{Call, Core, SessionKey};
 use crate::frame::{CallId, DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
-use crate::hub::Requester;
 use crate::name::PeerId;
 
 impl Core {
@@ -166,8 +165,7 @@ impl Core {
         let Some(target) = target else {
             return refuse(Reason::Protocol, "the request names no target".to_owned());
         };
-        let requester = Requester { peer: &session.peer, services: &session.services };
-        if !self.policy.may_call(&requester, &target, &request.service) {
+        if !self.may_call(session, &target, &request.service) {
             let detail = format!("{} may not call {} of {target}", session.peer, request.service);
             return refuse(Reason::Forbidden, detail);
         }

@@ -1,6 +1,6 @@
 //! Calls that outlive a link: what a hub passes on so that both ends find each other again.
 
-use super::{Call, Core, SessionKey};
+use super::{Call, Core, Session, SessionKey};
 use crate::frame::{CallId, Frame, Kind, Lane, Part, Reason, Resume};
 use crate::hub::Requester;
 use crate::name::{PeerId, ServiceName};
@@ -31,7 +31,7 @@ impl Core {
                 format!("the call has epoch {}, its session {}", id.epoch, session.epoch),
             )),
             None => Some((Reason::Protocol, "the resumption names no target".to_owned())),
-            Some(target) if !self.may_call(key, target, &resume.service) => {
+            Some(target) if !self.may_call(session, target, &resume.service) => {
                 Some((Reason::Forbidden, format!("{source} may not call {} of {target}", resume.service)))
             }
             Some(_) if !is_open && session.calls.len() >= self.settings.max_calls => {
@@ -81,27 +81,24 @@ impl Core {
         service: ServiceName,
         further: Vec<u64>,
     ) {
-        let Some(target) = target.filter(|target| self.may_call(key, target, &service)) else {
+        let Some(session) = self.sessions.get(&key) else { return };
+        let Some(target) = target.filter(|target| self.may_call(session, target, &service)) else {
             return self.stats.stray += 1;
         };
-        let target_key = self.by_name.get(&target).copied();
-        let found = target_key.and_then(|key| Some((key, self.sessions.get(&key)?)));
-        if let Some((target_key, found)) = found
-            && found.resumes
-            && found.outbox.len() < self.settings.queue_frames
-            && let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone())
-        {
+        let source = session.peer.clone();
+        let Some(target_key) = self.by_name.get(&target).copied() else { return };
+        let has_room = |found: &Session| found.resumes && found.outbox.len() < self.settings.queue_frames;
+        if self.sessions.get(&target_key).is_some_and(has_room) {
             self.stats.frames += 1;
             let part = Part::Ack { service, further };
             self.control(target_key, Frame::call(Some(source), None, id, part), Lane::Control);
         }
     }
 
-    fn may_call(&self, key: SessionKey, target: &PeerId, service: &ServiceName) -> bool {
-        self.sessions.get(&key).is_some_and(|session| {
-            let requester = Requester { peer: &session.peer, services: &session.services };
-            self.policy.may_call(&requester, target, service)
-        })
+    /// Whether the policy lets this peer call that one.
+    pub(super) fn may_call(&self, session: &Session, target: &PeerId, service: &ServiceName) -> bool {
+        let requester = Requester { peer: &session.peer, services: &session.services };
+        self.policy.may_call(&requester, target, service)
     }
 
     /// From now on a call goes this way.
