@@ -14,6 +14,7 @@ pub mod certificates;
 pub mod counting;
 pub mod csi;
 pub mod metrics;
+pub mod page;
 pub mod process;
 pub mod raw;
 #[cfg(doctest)]

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
 use crate::process::Process;
-use crate::wait;
+use crate::{page, wait};
 
 /// The numbers of a process by their names with labels. Asked again until there are some.
 ///
@@ -14,14 +11,8 @@ use crate::wait;
 /// If it does not serve them.
 pub async fn of(process: &Process) -> BTreeMap<String, f64> {
     wait::until(&format!("{process:?} serves its metrics"), async || {
-        let log = process.log();
-        // The last one: a process that was started again appends to the same log.
-        let line = log.lines().rev().find(|line| line.contains("status page"))?;
-        let address = line.rsplit_once("address=")?.1.split_whitespace().next()?;
-        let mut stream = TcpStream::connect(address).await.ok()?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok()?;
+        let address = page::address_in(&process.log())?;
+        let answer = page::get(&address, "/metrics").await?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
         let number = |line: &str| {
             let (name, value) = line.rsplit_once(' ')?;

@@ -8,9 +8,7 @@ use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, probe_says, ready};
 use edge_csi_tests::process::Process;
 use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
-use edge_csi_tests::{binaries, wait};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use edge_csi_tests::{binaries, page};
 
 #[test]
 fn help_names_every_option_of_the_contract_with_defaults_and_units() {
@@ -101,25 +99,9 @@ async fn json_logs_are_one_object_a_line() {
 
 /// The status line and the body that a path answers.
 async fn get(address: &str, path: &str) -> Option<(String, String)> {
-    let mut stream = TcpStream::connect(address).await.ok()?;
-    stream
-        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
-        .await
-        .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.ok()?;
+    let answer = page::get(address, path).await?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     Some((head.lines().next()?.to_owned(), body.to_owned()))
-}
-
-/// Where a process serves its status page.
-async fn http_address(process: &Process) -> String {
-    wait::until("the status page is served", async || {
-        let log = process.log();
-        let line = log.lines().find(|line| line.contains("status page"))?;
-        Some(line.rsplit_once("address=")?.1.split_whitespace().next()?.to_owned())
-    })
-    .await
 }
 
 #[tokio::test]
@@ -129,8 +111,8 @@ async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
     let http = ["--http", "127.0.0.1:0"];
     stand.start_agent(&http);
     stand.start_proxy(&http);
-    let proxy = http_address(stand.proxy.as_ref().unwrap()).await;
-    let agent = http_address(stand.agent.as_ref().unwrap()).await;
+    let proxy = page::address(stand.proxy.as_ref().unwrap()).await;
+    let agent = page::address(stand.agent.as_ref().unwrap()).await;
     for address in [&proxy, &agent] {
         let (health, _) = get(address, "/healthz").await.unwrap();
         let (readiness, reason) = get(address, "/readyz").await.unwrap();
@@ -164,7 +146,7 @@ async fn the_hub_counts_its_peers_and_their_calls() {
     let mut stand = Stand::empty(Over::Uds);
     let arguments = ["--uds", &unix(&stand.path("hub.sock")), "--http", "127.0.0.1:0"];
     stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", arguments));
-    let hub = http_address(stand.hub.as_ref().unwrap()).await;
+    let hub = page::address(stand.hub.as_ref().unwrap()).await;
     stand.start_driver();
     stand.start_agent(&[]);
     stand.start_proxy(&[]);

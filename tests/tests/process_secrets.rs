@@ -20,7 +20,7 @@ use edge_csi_tests::csi::{channel, within};
 use edge_csi_tests::process::Process;
 use edge_csi_tests::raw::Raw;
 use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
-use edge_csi_tests::wait;
+use edge_csi_tests::{page, wait};
 use edge_transport::link::Limits;
 use edge_transport::link::uds::UdsDialer;
 use edge_transport::{Peer, PeerId};
@@ -343,7 +343,7 @@ impl Search {
         }
         for (name, process) in self.processes() {
             for path in ["/metrics", "/", "/readyz"] {
-                look(format!("{name} {path}"), page(process, path).await.as_bytes());
+                look(format!("{name} {path}"), page::of(process, path).await.as_bytes());
             }
         }
         hits
@@ -359,23 +359,6 @@ fn every_file(directory: &Path, files: &mut Vec<PathBuf>) {
             _ => {}
         }
     }
-}
-
-async fn page(process: &Process, path: &str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let address = wait::until("the status page is served", async || {
-        let log = process.log();
-        let line = log.lines().find(|line| line.contains("status page"))?.to_owned();
-        let line: serde_json::Value = serde_json::from_str(&line).ok()?;
-        line["address"].as_str().map(ToOwned::to_owned)
-    })
-    .await;
-    let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 /// Anchors (f) 13: a random secret in each of the 22 secret fields, on calls that succeed, fail, time out, are answered with

@@ -7,11 +7,8 @@ use std::path::PathBuf;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready};
-use edge_csi_tests::process::Process;
 use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
-use edge_csi_tests::wait;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use edge_csi_tests::{page, wait};
 use tonic::Code;
 
 /// What the sidecars are told when they start.
@@ -63,21 +60,6 @@ fn power_cut(stand: &mut Stand) {
     start_proxy(stand);
 }
 
-async fn page(proxy: &Process, path: &str) -> String {
-    let address = wait::until("the status page is served", async || {
-        let log = proxy.log();
-        let line = log.lines().find(|line| line.contains("status page"))?;
-        Some(line.rsplit_once("address=")?.1.split_whitespace().next()?.to_owned())
-    })
-    .await;
-    let mut stream = TcpStream::connect(&address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
-}
-
 /// Anchors (f) 15, but for the ten minutes and the real sidecars.
 #[tokio::test]
 async fn with_hub_and_edge_off_a_proxy_that_was_killed_answers_as_before_and_says_how_old_that_is() {
@@ -88,11 +70,11 @@ async fn with_hub_and_edge_off_a_proxy_that_was_killed_answers_as_before_and_say
     let proxy = stand.proxy.as_ref().unwrap();
     proxy.logged("answering sidecars with what").await;
     let page_now = wait::until("the page knows that the driver cannot be reached", async || {
-        Some(page(proxy, "/").await).filter(|page| page.contains("it cannot be reached"))
+        Some(page::of(proxy, "/").await).filter(|page| page.contains("it cannot be reached"))
     })
     .await;
     assert!(page_now.contains("s ago") && page_now.contains("Probe answers not ready"), "{page_now}");
-    let metrics = page(proxy, "/metrics").await;
+    let metrics = page::of(proxy, "/metrics").await;
     for name in ["csi_plugin_startup_age_seconds", "csi_plugin_startup_stale_answers_total"] {
         let named = metrics.lines().any(|line| line.starts_with(name) && line.contains(DRIVER));
         assert!(named, "{name} is not in {metrics}");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::stand::DRIVER;
-use edge_csi_tests::wait;
+use edge_csi_tests::{page, wait};
 use ground::{Ground, key};
 use prost_reflect::{DynamicMessage, ReflectMessage};
 use volume_manager::driver::{Attach, DriverPolicy, SecretReference, SecretReferences};
@@ -277,15 +277,7 @@ async fn a_volume_that_others_attach_comes_and_goes_as_they_say_and_its_secret_i
 
 /// What the status page of the process with this log answers.
 async fn http(log: &str, path: &str) -> Option<String> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let line = log.lines().find(|line| line.contains("status page"))?;
-    let address = line.rsplit_once("address=")?.1.split_whitespace().next()?;
-    let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.ok()?;
-    Some(answer)
+    page::get(&page::address_in(log)?, path).await
 }
 
 #[tokio::test]
