@@ -4,10 +4,11 @@ use std::borrow::Borrow;
 use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The name that a plugin gives in GetPluginInfo: 1 to 63 bytes, letters and digits at both ends, `-` and `.` between.
 ///
-/// Case is kept and matters, as it does where Kubernetes compares these names.
+/// Case is kept and matters, as it does where Kubernetes compares these names. Cheap to clone.
 ///
 /// ```
 /// use csi_proto::DriverName;
@@ -18,7 +19,7 @@ use std::str::FromStr;
 /// # Ok::<(), csi_proto::name::InvalidDriverName>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DriverName(String);
+pub struct DriverName(Arc<str>);
 
 impl DriverName {
     /// The most bytes that the spec allows.
@@ -28,10 +29,10 @@ impl DriverName {
     ///
     /// # Errors
     /// If the name is empty, too long, or has a character that may not stand where it does.
-    pub fn new(name: impl Into<String>) -> Result<Self, InvalidDriverName> {
-        let name = name.into();
-        Self::check(&name)?;
-        Ok(Self(name))
+    pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidDriverName> {
+        let name = name.as_ref();
+        Self::check(name)?;
+        Ok(Self(name.into()))
     }
 
     /// What is wrong with a name, if anything is.
@@ -214,7 +215,7 @@ macro_rules! checked_text {
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0
+                name.as_str().to_owned()
             }
         }
     };
@@ -222,6 +223,12 @@ macro_rules! checked_text {
 
 checked_text!(DriverName, InvalidDriverName);
 checked_text!(VolumeId, InvalidVolumeId);
+
+impl From<DriverName> for Arc<str> {
+    fn from(name: DriverName) -> Self {
+        name.0
+    }
+}
 
 #[cfg(test)]
 mod tests {

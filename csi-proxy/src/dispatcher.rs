@@ -59,7 +59,11 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.open.send_modify(|open| open.calls -= 1);
+        // Only whoever drains waits for this.
+        self.open.send_if_modified(|open| {
+            open.calls -= 1;
+            open.draining && open.calls == 0
+        });
     }
 }
 
@@ -217,9 +221,11 @@ impl Dispatcher {
             what: format!("the call table of driver {name}"),
             max: self.max_in_flight as u64,
         })?;
-        let admitted = self.open.send_if_modified(|open| {
-            open.calls += usize::from(!open.draining);
-            !open.draining
+        let mut admitted = false;
+        self.open.send_if_modified(|open| {
+            admitted = !open.draining;
+            open.calls += usize::from(admitted);
+            false
         });
         if !admitted {
             return Err(Self::draining());

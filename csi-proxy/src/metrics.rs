@@ -14,6 +14,7 @@
 //! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered while the driver could not be
 //!   asked.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::{DriverName, Method};
@@ -37,18 +38,19 @@ pub(crate) fn record(
     let method = Method::from_path(method.as_str()).map_or("other", Method::path);
     let code = go_name(outcome.code);
     metrics::histogram!(
-        OPERATIONS, "driver_name" => driver.to_string(), "method_name" => method, "grpc_status_code" => code, "stage" => stage
+        OPERATIONS, "driver_name" => label(driver), "method_name" => method, "grpc_status_code" => code, "stage" => stage
     )
     .record(taken);
     if let Some(fault) = outcome.fault() {
-        metrics::counter!(FAULTS, "driver_name" => driver.to_string(), "kind" => fault.kind(), "stage" => stage)
+        metrics::counter!(FAULTS, "driver_name" => label(driver), "kind" => fault.kind(), "stage" => stage)
             .increment(1);
     }
 }
 
 /// Counts what became of a call that asked for an operation, or of the operation.
 pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
-    metrics::counter!("csi_plugin_operations_total", "driver_name" => driver.to_string(), "outcome" => outcome).increment(1);
+    metrics::counter!("csi_plugin_operations_total", "driver_name" => label(driver), "outcome" => outcome)
+        .increment(1);
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a gauge")]
@@ -76,11 +78,15 @@ pub(crate) fn journal_quarantined(rows: usize) {
 }
 
 pub(crate) fn facts_age(driver: &DriverName, age: Duration) {
-    metrics::gauge!(STARTUP_AGE, "driver_name" => driver.to_string()).set(age.as_secs_f64());
+    metrics::gauge!(STARTUP_AGE, "driver_name" => label(driver)).set(age.as_secs_f64());
 }
 
 pub(crate) fn stale_answer(driver: &DriverName) {
-    metrics::counter!(STALE_ANSWERS, "driver_name" => driver.to_string()).increment(1);
+    metrics::counter!(STALE_ANSWERS, "driver_name" => label(driver)).increment(1);
+}
+
+fn label(driver: &DriverName) -> Arc<str> {
+    driver.clone().into()
 }
 
 /// The name that grpc-go prints, which dashboards for the sidecars look for.
@@ -109,7 +115,7 @@ fn go_name(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use metrics::{
         Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,

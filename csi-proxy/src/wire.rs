@@ -36,6 +36,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use csi_proto::DriverName;
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::call::{
     Call, CallId, InvalidMethodPath, InvalidNodeId, Metadata, MetadataError, MethodPath, NodeId,
@@ -80,16 +81,17 @@ pub enum WireError {
     Metadata(#[from] MetadataError),
 }
 
+/// Read only; the texts stay where they came, until their types have checked them.
 #[derive(Clone, PartialEq, Message)]
 struct CallHeader {
     #[prost(bytes = "bytes", tag = "1")]
     id: Bytes,
-    #[prost(string, tag = "2")]
-    node: String,
-    #[prost(string, tag = "3")]
-    driver: String,
-    #[prost(string, tag = "4")]
-    method: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    node: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    driver: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    method: Bytes,
     #[prost(message, repeated, tag = "5")]
     metadata: Vec<Entry>,
     #[prost(uint64, optional, tag = "6")]
@@ -140,15 +142,21 @@ impl Call {
     /// Everything but the body, as a `CallHeader`.
     #[must_use]
     pub fn encode_header(&self) -> Bytes {
-        let header = CallHeader {
-            id: Bytes::copy_from_slice(self.id.as_bytes()),
-            node: self.node.as_str().to_owned(),
-            driver: self.driver.to_string(),
-            method: self.method.as_str().to_owned(),
-            metadata: entries(&self.metadata),
-            remaining_millis: self.remaining.map(millis),
-        };
-        header.encode_to_vec().into()
+        let Self { id, node, driver, method, remaining, metadata, body: _ } = self;
+        let names = node.as_str().len() + driver.as_str().len() + method.as_str().len();
+        let mut header = Vec::with_capacity(names + metadata.bytes() + 48);
+        field(1, id.as_bytes(), &mut header);
+        field(2, node.as_str().as_bytes(), &mut header);
+        field(3, driver.as_str().as_bytes(), &mut header);
+        field(4, method.as_str().as_bytes(), &mut header);
+        for entry in entries(metadata) {
+            field(5, &entry.encode_to_vec(), &mut header);
+        }
+        if let Some(remaining) = *remaining {
+            encode_key(6, WireType::Varint, &mut header);
+            encode_varint(millis(remaining), &mut header);
+        }
+        header.into()
     }
 
     /// The call that a header and a body make.
@@ -161,9 +169,9 @@ impl Call {
         let id = <[u8; 16]>::try_from(&*header.id).map_err(|_| WireError::Id { found: header.id.len() })?;
         Ok(Self {
             id: CallId::from_bytes(id),
-            node: NodeId::new(header.node)?,
-            driver: driver_name(header.driver)?,
-            method: MethodPath::new(header.method)?,
+            node: NodeId::new(text(&header.node)?)?,
+            driver: driver_name(text(&header.driver)?)?,
+            method: MethodPath::new(text(&header.method)?)?,
             remaining: header.remaining_millis.map(Duration::from_millis),
             metadata: metadata(header.metadata)?,
             body,
@@ -278,11 +286,11 @@ impl FaultRecord {
             1 => Fault::NodeOffline { node: NodeId::new(subject)? },
             2 => Fault::NodeUnknown { node: NodeId::new(subject)? },
             3 => Fault::NoNode { reason },
-            4 => Fault::DriverNotRegistered { driver: driver_name(subject)? },
-            5 => Fault::DriverSocketMissing { driver: driver_name(subject)?, path: reason },
-            6 => Fault::DriverRefused { driver: driver_name(subject)?, reason },
-            7 => Fault::DriverGone { driver: driver_name(subject)?, reason },
-            8 => Fault::DriverProtocol { driver: driver_name(subject)?, reason },
+            4 => Fault::DriverNotRegistered { driver: driver_name(&subject)? },
+            5 => Fault::DriverSocketMissing { driver: driver_name(&subject)?, path: reason },
+            6 => Fault::DriverRefused { driver: driver_name(&subject)?, reason },
+            7 => Fault::DriverGone { driver: driver_name(&subject)?, reason },
+            8 => Fault::DriverProtocol { driver: driver_name(&subject)?, reason },
             9 => Fault::LinkLost { reason },
             10 => Fault::HubUnreachable { reason },
             11 => Fault::RequestTooLarge { found, max },
@@ -294,17 +302,28 @@ impl FaultRecord {
             17 => Fault::Forbidden { reason },
             18 => Fault::Protocol { reason },
             19 => Fault::ServiceLost { what: reason },
-            20 => Fault::NotReady { driver: driver_name(subject)? },
+            20 => Fault::NotReady { driver: driver_name(&subject)? },
             21 => Fault::FrameTooLarge { reason },
-            22 => Fault::OperationPending { driver: driver_name(subject)?, running: reason },
+            22 => Fault::OperationPending { driver: driver_name(&subject)?, running: reason },
             23 => Fault::JournalFailed { reason },
             _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
         })
     }
 }
 
-fn driver_name(found: String) -> Result<DriverName, WireError> {
-    DriverName::new(found.clone()).map_err(|_| WireError::Driver { found })
+/// A field of bytes, as it stands on the wire.
+fn field(number: u32, bytes: &[u8], to: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, to);
+    encode_varint(bytes.len() as u64, to);
+    to.extend_from_slice(bytes);
+}
+
+fn text(bytes: &[u8]) -> Result<&str, WireError> {
+    std::str::from_utf8(bytes).map_err(|_| WireError::Malformed { expected: "CallHeader" })
+}
+
+fn driver_name(found: &str) -> Result<DriverName, WireError> {
+    DriverName::new(found).map_err(|_| WireError::Driver { found: found.to_owned() })
 }
 
 fn entries(metadata: &Metadata) -> Vec<Entry> {

@@ -71,6 +71,11 @@ impl Metadata {
         self.entries.iter().map(|(name, value)| (&**name, value))
     }
 
+    /// Names and values together, in bytes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The first value of a name.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<&Bytes> {

@@ -1,6 +1,5 @@
 //! A digest that is the same for every encoding of one request, and knows nothing of its secrets.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use csi_proto::secrets::TOKENS;
@@ -18,11 +17,18 @@ impl Digest {
     /// The digest of an encoded request. Of bytes that are no protobuf message, it is that of the bytes.
     #[must_use]
     pub fn of(shape: &Shape, request: &[u8]) -> Self {
-        let mut form = Vec::with_capacity(request.len() * 2);
-        match fields(request) {
-            Some(fields) => message(shape, fields, &mut form),
-            None => raw(request, &mut form),
+        if let Some(fields) = fields(request) {
+            return Self::of_fields(shape, fields, request.len());
         }
+        let mut form = Vec::with_capacity(request.len() + 16);
+        raw(request, &mut form);
+        Self(Sha256::digest(&form).into())
+    }
+
+    /// The digest of a request of so many bytes that has been read already.
+    pub(super) fn of_fields(shape: &Shape, fields: Vec<Field<'_>>, size: usize) -> Self {
+        let mut form = Vec::with_capacity(size * 2);
+        message(shape, fields, &mut form);
         Self(Sha256::digest(&form).into())
     }
 
@@ -52,6 +58,9 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// For how many fields room is made at first; most messages have fewer.
+const USUAL_FIELDS: usize = 8;
+
 /// One field as it stands on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Field<'a> {
@@ -79,26 +88,50 @@ impl<'a> Value<'a> {
 
 /// The fields of a message in their order; `None` if the bytes are no message, or one with groups, which proto3 does not have.
 pub(super) fn fields(mut bytes: &[u8]) -> Option<Vec<Field<'_>>> {
-    let mut fields = Vec::new();
+    let mut fields = Vec::with_capacity(USUAL_FIELDS);
     while !bytes.is_empty() {
-        let key = varint(&mut bytes)?;
-        let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
-        let value = match key & 7 {
-            0 => Value::Varint(varint(&mut bytes)?),
-            1 => Value::Fixed64(take(&mut bytes, 8)?),
-            2 => {
-                let length = usize::try_from(varint(&mut bytes)?).ok()?;
-                Value::Bytes(take(&mut bytes, length)?)
-            }
-            5 => Value::Fixed32(take(&mut bytes, 4)?),
-            _ => return None,
-        };
-        fields.push(Field { number, value });
+        fields.push(field(&mut bytes)?);
     }
     Some(fields)
 }
 
+/// The last field of a number, which is the one that counts where only one may be; `None` also if the bytes are no message.
+pub(super) fn last_field(mut bytes: &[u8], number: u32) -> Option<Value<'_>> {
+    let mut last = None;
+    while !bytes.is_empty() {
+        let field = field(&mut bytes)?;
+        if field.number == number {
+            last = Some(field.value);
+        }
+    }
+    last
+}
+
+/// Takes the first field of what is left of a message.
+fn field<'a>(bytes: &mut &'a [u8]) -> Option<Field<'a>> {
+    let key = varint(bytes)?;
+    let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
+    let value = match key & 7 {
+        0 => Value::Varint(varint(bytes)?),
+        1 => Value::Fixed64(take(bytes, 8)?),
+        2 => {
+            let length = usize::try_from(varint(bytes)?).ok()?;
+            Value::Bytes(take(bytes, length)?)
+        }
+        5 => Value::Fixed32(take(bytes, 4)?),
+        _ => return None,
+    };
+    Some(Field { number, value })
+}
+
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    // Most keys and lengths are one byte.
+    if let Some((&byte, rest)) = bytes.split_first()
+        && byte < 0x80
+    {
+        *bytes = rest;
+        return Some(u64::from(byte));
+    }
     let mut number = 0_u64;
     for shift in 0..10 {
         let (&byte, rest) = bytes.split_first()?;
@@ -117,7 +150,7 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-// Each piece begins with what it is and how much of it there is, so that no two messages have the same form.
+// Each piece begins with what it is and how much of it there is, or ends with a mark, so that no two messages have the same form.
 
 fn raw(bytes: &[u8], form: &mut Vec<u8>) {
     piece(b'r', bytes, form);
@@ -134,15 +167,20 @@ fn count(kind: u8, count: usize, form: &mut Vec<u8>) {
 }
 
 fn message(shape: &Shape, mut fields: Vec<Field<'_>>, form: &mut Vec<u8>) {
-    fields.retain(|field| !matches!(shape.field(field.number), Some(Inside::Secret)));
-    // Stable: the order of the elements of a list counts.
-    fields.sort_by_key(|field| field.number);
-    let groups = || fields.chunk_by(|a, b| a.number == b.number);
-    count(b'm', groups().count(), form);
-    for group in groups() {
+    if !fields.is_sorted_by_key(|field| field.number) {
+        // Stable: the order of the elements of a list counts.
+        fields.sort_by_key(|field| field.number);
+    }
+    form.push(b'm');
+    for group in fields.chunk_by(|a, b| a.number == b.number) {
         let Some(first) = group.first() else { continue };
+        let inside = shape.field(first.number);
+        if let Some(Inside::Secret) = inside {
+            continue;
+        }
+        form.push(b'f');
         form.extend_from_slice(&first.number.to_le_bytes());
-        match shape.field(first.number) {
+        match inside {
             Some(Inside::Map) => map(group, form),
             inside => {
                 count(b'l', group.len(), form);
@@ -152,6 +190,7 @@ fn message(shape: &Shape, mut fields: Vec<Field<'_>>, form: &mut Vec<u8>) {
             }
         }
     }
+    form.push(b'e');
 }
 
 fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
@@ -168,19 +207,22 @@ fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
 }
 
 fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
-    let mut pairs = BTreeMap::new();
+    let mut pairs = Vec::with_capacity(entries.len());
     let mut odd = Vec::new();
     for entry in entries {
         match entry.value {
             Value::Bytes(bytes) => match pair(bytes) {
                 Some((key, _)) if key == TOKENS.as_bytes() => {}
-                // As when it is decoded, the last entry of a key counts.
-                Some((key, value)) => drop(pairs.insert(key, value)),
+                Some(pair) => pairs.push(pair),
                 None => odd.push(entry.value),
             },
             other => odd.push(other),
         }
     }
+    // Stable, and the last of each key stays: as when it is decoded, that one counts.
+    pairs.reverse();
+    pairs.sort_by_key(|(key, _)| *key);
+    pairs.dedup_by_key(|(key, _)| *key);
     count(b'p', pairs.len(), form);
     for (key, value) in pairs {
         piece(b'k', key, form);
@@ -193,10 +235,10 @@ fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
 }
 
 /// Key and value of a map's entry; `None` if it is not text to text.
-fn pair(entry: &[u8]) -> Option<(&[u8], &[u8])> {
+fn pair(mut entry: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut key, mut value) = (&[][..], &[][..]);
-    for field in fields(entry)? {
-        match field {
+    while !entry.is_empty() {
+        match field(&mut entry)? {
             Field { number: 1, value: Value::Bytes(bytes) } => key = bytes,
             Field { number: 2, value: Value::Bytes(bytes) } => value = bytes,
             _ => return None,

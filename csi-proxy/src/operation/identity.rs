@@ -31,8 +31,13 @@ impl Identity {
         if !method.is_mutating() || method.is_server_streaming() {
             return None;
         }
-        let subjects = subject::of_request(method, &fields(request)?);
-        Self::new(driver.clone(), method, subjects, Digest::of(method.request_shape(), request))
+        let fields = fields(request)?;
+        let subjects = subject::of_request(method, &fields);
+        if subjects.is_empty() {
+            return None;
+        }
+        let digest = Digest::of_fields(method.request_shape(), fields, request.len());
+        Self::new(driver.clone(), method, subjects, digest)
     }
 
     /// An operation that is already known by its parts. `None` without a subject, of which the first names it.

@@ -1,12 +1,13 @@
 //! What an operation is about.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use csi_proto::method::VolumeKey;
 use csi_proto::{DriverName, Method};
 
-use super::canonical::{Field, Value, fields};
+use super::canonical::{Field, Value, fields, last_field};
 
 /// Longest [`Subject`] in bytes. The spec has 128; a call that names something longer takes no part in this.
 pub const MAX_SUBJECT: usize = 4096;
@@ -60,27 +61,49 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A subject at a driver. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<(DriverName, Subject)>);
+/// A subject at a driver. Cheap to clone, and to look up.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(Arc<Named>);
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Named {
+    driver: DriverName,
+    subject: Subject,
+    /// Of the two: a key is hashed many times on the way of one operation.
+    hash: u64,
+}
 
 impl Key {
     /// What a driver has under this name.
     #[must_use]
     pub fn new(driver: DriverName, subject: Subject) -> Self {
-        Self(Arc::new((driver, subject)))
+        let mut hasher = DefaultHasher::new();
+        (&driver, &subject).hash(&mut hasher);
+        Self(Arc::new(Named { driver, subject, hash: hasher.finish() }))
     }
 
     /// The driver.
     #[must_use]
     pub fn driver(&self) -> &DriverName {
-        &self.0.0
+        &self.0.driver
     }
 
     /// What of the driver's.
     #[must_use]
     pub fn subject(&self) -> &Subject {
-        &self.0.1
+        &self.0.subject
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(self.driver()).field(self.subject()).finish()
     }
 }
 
@@ -110,13 +133,13 @@ pub(super) fn of_request(method: Method, request: &[Field<'_>]) -> Vec<Subject> 
 }
 
 fn named(fields: &[Field<'_>], number: u32, several: bool, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
-    let mut found: Vec<_> = fields.iter().filter(|field| field.number == number).collect();
-    if !several {
+    let mut found = fields.iter().filter(|field| field.number == number);
+    let name = |field: &Field<'_>| field.value.text().map(|id| make(id.into()));
+    let found: Option<Vec<_>> = match several {
+        true => found.map(name).collect(),
         // As when it is decoded, the last one counts.
-        found.drain(..found.len().saturating_sub(1));
-    }
-    let found: Option<Vec<_>> =
-        found.iter().map(|field| field.value.text().map(|id| make(id.into()))).collect();
+        false => found.next_back().map(name).into_iter().collect(),
+    };
     found.unwrap_or_default()
 }
 
@@ -132,8 +155,8 @@ pub(super) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
         Method::CreateSnapshot => made(answer, SNAPSHOT_ID, Subject::Snapshot),
         Method::CreateVolumeGroupSnapshot => {
             let mut subjects = made(answer, GROUP_SNAPSHOT_ID, Subject::GroupSnapshot);
-            let group = fields(answer).and_then(|fields| inner(&fields, MADE).last());
-            let group = group.and_then(fields).unwrap_or_default();
+            let Some(Value::Bytes(group)) = last_field(answer, MADE) else { return subjects };
+            let group = fields(group).unwrap_or_default();
             let snapshots = inner(&group, SNAPSHOTS).filter_map(fields).take(MAX_SUBJECTS);
             subjects
                 .extend(snapshots.flat_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot)));
@@ -147,8 +170,9 @@ pub(super) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
 
 /// The id of what an answer says was made.
 fn made(answer: &[u8], id: u32, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
-    let message = fields(answer).and_then(|fields| inner(&fields, MADE).last());
-    message.and_then(fields).map(|fields| named(&fields, id, false, make)).unwrap_or_default()
+    let Some(Value::Bytes(message)) = last_field(answer, MADE) else { return Vec::new() };
+    let id = last_field(message, id).and_then(Value::text);
+    id.map(|id| make(id.into())).into_iter().collect()
 }
 
 /// The messages in the fields of a number.

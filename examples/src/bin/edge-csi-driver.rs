@@ -2,6 +2,12 @@
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+/// A call makes and frees some hundred pieces of memory on its way through a process.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     edge_csi_examples::core_dumps::forbid();
     edge_csi_examples::csi_driver::main()

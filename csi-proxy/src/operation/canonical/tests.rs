@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! What is to be written: changes that wait for the next commit. No clock, no disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::record::seal;
@@ -95,8 +95,10 @@ impl Pending {
             self.changes.remove(&operation);
             return;
         }
-        let since = self.changes.get(&operation).map_or(now, |(since, _)| *since);
-        self.changes.insert(operation, (since, entry));
+        match self.changes.entry(operation) {
+            btree_map::Entry::Vacant(vacant) => drop(vacant.insert((now, entry))),
+            btree_map::Entry::Occupied(mut change) => change.get_mut().1 = entry,
+        }
         self.due.get_or_insert(now + self.linger);
     }
 
