@@ -1,12 +1,16 @@
-//! A driver on a unix socket that answers every unary call at once with the same bytes: the base line of all ratios.
+//! A driver on a unix socket that answers every unary call at once with the same bytes: the base line of all ratios. Only
+//! calls for volumes whose id says so hang.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::path::Path;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::codegen::http;
@@ -15,18 +19,20 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 
 use crate::bytes_codec::BytesCodec;
+use crate::payload::{HELD, LET_GO, is_about};
 
 /// Answers every method of `csi.v1.Controller` with the same message.
 #[derive(Debug, Clone)]
 pub struct FixedAnswer {
     reply: Bytes,
+    let_go: Arc<Notify>,
 }
 
 impl FixedAnswer {
     /// Takes the message.
     #[must_use]
-    pub const fn new(reply: Bytes) -> Self {
-        Self { reply }
+    pub fn new(reply: Bytes) -> Self {
+        Self { reply, let_go: Arc::default() }
     }
 }
 
@@ -36,10 +42,21 @@ impl NamedService for FixedAnswer {
 
 impl UnaryService<Bytes> for FixedAnswer {
     type Response = Bytes;
-    type Future = Ready<Result<Response<Bytes>, Status>>;
+    type Future = Either<Ready<Result<Response<Bytes>, Status>>, BoxFuture<Response<Bytes>, Status>>;
 
-    fn call(&mut self, _: Request<Bytes>) -> Self::Future {
-        ready(Ok(Response::new(self.reply.clone())))
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        let (request, reply) = (request.into_inner(), Response::new(self.reply.clone()));
+        if is_about(&request, HELD) {
+            let let_go = Arc::clone(&self.let_go);
+            return Either::Right(Box::pin(async move {
+                let_go.notified().await;
+                Ok(reply)
+            }));
+        }
+        if is_about(&request, LET_GO) {
+            self.let_go.notify_waiters();
+        }
+        Either::Left(ready(Ok(reply)))
     }
 }
 

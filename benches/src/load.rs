@@ -16,10 +16,14 @@ use crate::payload;
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
+const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
 const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// Longest latency that is told apart, in nanoseconds.
 const LONGEST: u64 = 600_000_000_000;
+
+/// How long the call that hung may take once the driver has let go of it.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
 /// What one turn of a caller does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -29,6 +33,8 @@ pub enum Work {
     CreateVolume,
     /// A `CreateVolume` of a new name, then its `DeleteVolume`; counted as two calls.
     CreateDelete,
+    /// One `ControllerPublishVolume` of a new volume.
+    Publish,
     /// One `Probe`.
     Probe,
 }
@@ -61,6 +67,12 @@ pub enum LoadError {
         /// The cause.
         source: prost::DecodeError,
     },
+    /// The call that was to hang has been answered, so that nothing was measured beside one that hangs.
+    #[error("{0}, which should hang at the driver, was answered: is bench-driver the driver?")]
+    NotHung(String),
+    /// The call that was to hang did not hang at the driver, but on the way to it.
+    #[error("{0} has not been answered after the driver let go of all that hung")]
+    StillHung(String),
     /// A caller's task ended early.
     #[error("a caller ended early: {0}")]
     Caller(#[from] tokio::task::JoinError),
@@ -98,13 +110,15 @@ pub struct Plan {
     pub length: Duration,
     /// Count failed calls and go on instead of ending with the first.
     pub tolerate: bool,
+    /// Let one more `ControllerPublishVolume` hang at the driver, which must be [`FixedAnswer`](crate::driver::FixedAnswer).
+    pub beside_hung: bool,
 }
 
 impl Plan {
     /// A plan that ends with the first failed call.
     #[must_use]
     pub const fn new(work: Work, in_flight: usize, length: Duration) -> Self {
-        Self { work, in_flight, length, tolerate: false }
+        Self { work, in_flight, length, tolerate: false, beside_hung: false }
     }
 }
 
@@ -137,8 +151,30 @@ async fn answer(grpc: &mut Grpc<Channel>, method: &'static str, body: Bytes) -> 
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// The first failed call, unless the plan tolerates them.
+/// The first failed call, unless the plan tolerates them; and if what was to hang did not.
 pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
+    if !plan.beside_hung {
+        return callers(channel, plan).await;
+    }
+    let id = std::process::id();
+    let held = format!("{}{id}", payload::HELD);
+    let hung = tokio::spawn({
+        let (mut grpc, request) = (Grpc::new(channel.clone()), payload::publish_volume(&held));
+        async move { answer(&mut grpc, PUBLISH, request).await }
+    });
+    let figures = callers(channel, plan).await?;
+    if hung.is_finished() {
+        hung.await??;
+        return Err(LoadError::NotHung(held));
+    }
+    let let_go = payload::publish_volume(&format!("{}{id}", payload::LET_GO));
+    answer(&mut Grpc::new(channel.clone()), PUBLISH, let_go).await?;
+    // Only what hung at the driver itself is let go.
+    tokio::time::timeout(LET_GO_WITHIN, hung).await.map_err(|_| LoadError::StillHung(held))???;
+    Ok(figures)
+}
+
+async fn callers(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
     let from = Instant::now() + (plan.length / 5).min(Duration::from_secs(1));
     let until = from + plan.length;
     let mut callers = Vec::with_capacity(plan.in_flight);
@@ -148,7 +184,10 @@ pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
             work: plan.work,
             number,
             turn: 0,
-            request: payload::request(),
+            request: match plan.work {
+                Work::Publish => payload::publish(),
+                _ => payload::request(),
+            },
         };
         callers.push(tokio::spawn(caller.turns(from, until, plan.tolerate)));
     }
@@ -212,6 +251,10 @@ impl Caller {
             Work::CreateVolume => {
                 let request = payload::numbered(&self.request, (self.number as u64) << 32 | self.turn);
                 self.call(CREATE, request, from, tally).await?;
+            }
+            Work::Publish => {
+                let request = payload::numbered(&self.request, (self.number as u64) << 32 | self.turn);
+                self.call(PUBLISH, request, from, tally).await?;
             }
             Work::Probe => {
                 self.call(PROBE, Bytes::new(), from, tally).await?;

@@ -6,13 +6,19 @@ use bytes::Bytes;
 use csi_proto::csi::v1::volume_capability::access_mode::Mode;
 use csi_proto::csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use csi_proto::csi::v1::{
-    CapacityRange, CreateVolumeRequest, CreateVolumeResponse, Topology, TopologyRequirement, Volume,
-    VolumeCapability,
+    CapacityRange, ControllerPublishVolumeRequest, CreateVolumeRequest, CreateVolumeResponse, Topology,
+    TopologyRequirement, Volume, VolumeCapability,
 };
 use prost::Message;
 
 const GIB: i64 = 1 << 30;
 const NAME: &str = "pvc-7d9a4f31-52c8-4be0-93d6-0a8be1f6c274";
+
+/// What the id of a volume begins with whose `ControllerPublishVolume` hangs at the driver.
+pub const HELD: &str = "held-";
+
+/// What the id of a volume begins with whose `ControllerPublishVolume` lets all that hang at the driver then end.
+pub const LET_GO: &str = "let-go-";
 
 fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
@@ -64,6 +70,32 @@ pub fn request() -> Bytes {
     create_volume(NAME).encode_to_vec().into()
 }
 
+/// A `ControllerPublishVolume` of the volume of this id.
+#[must_use]
+pub fn publish_volume(id: &str) -> Bytes {
+    let capability = create_volume(id).volume_capabilities.pop();
+    let request = ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: "edge-node-0042".to_owned(),
+        volume_capability: capability,
+        ..ControllerPublishVolumeRequest::default()
+    };
+    request.encode_to_vec().into()
+}
+
+/// The same for some volume, which [`numbered`] makes another.
+#[must_use]
+pub fn publish() -> Bytes {
+    publish_volume(NAME)
+}
+
+/// Whether the volume of a request has a name or id that begins so.
+#[must_use]
+pub fn is_about(request: &[u8], beginning: &str) -> bool {
+    // The first field: a byte of key, a byte of length, the name or id.
+    matches!(request, [0x0a, length, rest @ ..] if *length < 0x80 && rest.starts_with(beginning.as_bytes()))
+}
+
 /// The same request for another volume: calls for one and the same would be one operation to the relay, and share an answer.
 #[must_use]
 pub fn numbered(request: &Bytes, number: u64) -> Bytes {
@@ -102,6 +134,13 @@ mod tests {
         let numbered = super::numbered(&super::request(), u64::MAX);
         let found = super::CreateVolumeRequest::decode(numbered).unwrap();
         assert_eq!(found, super::create_volume("pvc-7d9a4f31-52c8-4be0-93d6-ffffffffffff"));
+    }
+
+    #[test]
+    fn a_request_tells_what_the_id_of_its_volume_begins_with() {
+        let held = super::publish_volume("held-7");
+        assert!(super::is_about(&held, super::HELD) && !super::is_about(&held, super::LET_GO));
+        assert!(!super::is_about(&super::publish(), super::HELD) && !super::is_about(&[], super::HELD));
     }
 
     #[test]

@@ -4,6 +4,7 @@
     doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
 )]
 
+mod chance;
 pub mod frame;
 mod generated;
 pub mod hub;

@@ -86,14 +86,14 @@ impl Net {
         match self.parties[which].key {
             Some(key) if matches!(frame.kind, Kind::Call(..)) => {
                 self.hop(which, HopEvent::Noise);
-                self.core.route(key, frame);
+                self.core.route(key, frame, self.hub_clock);
             }
             _ => self.hop(which, HopEvent::Frame(frame.kind)),
         }
         for which in [NEAR, FAR] {
             let Some(key) = self.parties[which].key else { continue };
             let mut frames = std::collections::VecDeque::new();
-            self.core.take(key, &mut frames, usize::MAX).unwrap();
+            self.core.take(key, &mut frames, usize::MAX, self.hub_clock).unwrap();
             for frame in frames {
                 self.reach_peer(which, Bytes::from([frame.head, frame.body].concat()));
             }

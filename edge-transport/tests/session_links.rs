@@ -8,90 +8,14 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
+use edge_transport::frame::{self, CallId, Frame, Kind, Lane, Part, Reply};
 use edge_transport::hub::Presence;
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{CallError, Epoch, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
 use futures_util::{SinkExt, StreamExt};
+use session_common::raw::{Raw, frame_request, hello};
 use session_common::{Echo, collect, echo, listen, net, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
-
-/// A peer that speaks frame by frame.
-struct Raw {
-    link: Link,
-}
-
-impl Raw {
-    async fn dial(net: &session_common::Net) -> Self {
-        Self { link: net.dialer.dial().await.unwrap() }
-    }
-
-    async fn admitted(net: &session_common::Net, name: &str, epoch: u64) -> Self {
-        let mut raw = Self::dial(net).await;
-        raw.send(Kind::Hello(hello(name, epoch, 1, 1))).await;
-        assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)));
-        raw
-    }
-
-    async fn send(&mut self, kind: Kind) {
-        self.send_frame(Frame::hop(kind)).await;
-    }
-
-    async fn send_frame(&mut self, frame: Frame) {
-        self.link.send(frame::encode(frame, Lane::Control)).await.unwrap();
-    }
-
-    async fn send_bytes(&mut self, bytes: &'static [u8]) {
-        let frame = WireFrame::new(Lane::Control, false, Bytes::from_static(bytes), Bytes::new());
-        self.link.send(frame).await.unwrap();
-    }
-
-    /// The next frame but pings; `None` when the hub has closed.
-    async fn receive(&mut self) -> Option<Frame> {
-        loop {
-            let bytes = timeout(Duration::from_secs(60), self.link.next()).await.unwrap()?.ok()?;
-            match frame::decode(bytes, usize::MAX).unwrap() {
-                Frame { kind: Kind::Ping { .. }, .. } => {}
-                frame => return Some(frame),
-            }
-        }
-    }
-
-    async fn refusal(&mut self) -> String {
-        let Some(Frame { kind: Kind::Drain { reason }, .. }) = self.receive().await else {
-            panic!("no reason")
-        };
-        assert!(self.receive().await.is_none(), "the hub closes after its refusal");
-        reason
-    }
-
-    async fn call(&mut self, epoch: u64, number: u64, target: &str, source: Option<&str>) {
-        let mut request = frame_request();
-        request.body = Bytes::from_static(b"never");
-        let id = CallId::new(Epoch::new(epoch), number);
-        self.send_frame(Frame::call(source.map(peer_id), Some(peer_id(target)), id, Part::Request(request)))
-            .await;
-    }
-
-    async fn failure(&mut self) -> (u64, Reason) {
-        match self.receive().await.unwrap().kind {
-            Kind::Call(id, Part::Reply(Reply { end: Some(frame::End::Failed(failure)), .. })) => {
-                (id.number, failure.reason())
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn hello(name: &str, epoch: u64, min: u32, max: u32) -> Hello {
-    let mut hello = Hello::new(peer_id(name), Epoch::new(epoch));
-    (hello.version_min, hello.version_max) = (min, max);
-    hello
-}
-
-fn frame_request() -> frame::Request {
-    frame::Request::new(service_name("echo"), Bytes::new())
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_link_cut_in_the_middle_of_a_call_ends_it_at_once() {
@@ -396,34 +320,6 @@ async fn a_drain_has_a_bound_and_a_close_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_read_costs_its_callers_only() {
-    let mut settings = HubSettings::default();
-    settings.queue_bytes = 1024 * 1024;
-    let net = net_with(|builder| builder.settings(settings));
-    let cloud = net.caller("cloud").await;
-    let (_good, _) = net.edge("good").await;
-    let _stuck = Raw::admitted(&net, "stuck", 1).await;
-    let mut calls = Vec::new();
-    for _ in 0..128 {
-        calls.push(
-            cloud.call(echo("stuck", vec![0; 64 * 1024]).remaining(Duration::from_secs(1))).await.unwrap(),
-        );
-    }
-    let (messages, _) = collect(cloud.call(echo("good", "x")).await.unwrap()).await;
-    assert_eq!(messages.len(), 1);
-    assert!(net.hub.stats().queued_bytes <= 1024 * 1024 + 64 * 128);
-    let mut overloaded = 0;
-    for call in calls {
-        match collect(call).await.1 {
-            Err(Reason::Overloaded) => overloaded += 1,
-            other => assert_eq!(other, Err(Reason::Deadline)),
-        }
-    }
-    assert!(overloaded > 0, "1 MiB may wait, 8 MiB came");
-    assert_eq!(net.hub.stats().overloaded, overloaded);
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_policy_decides_who_may_call_whom() {
     struct OnlyCloud;
     impl edge_transport::hub::Policy for OnlyCloud {
@@ -571,104 +467,6 @@ async fn what_cannot_work_is_refused_at_the_start() {
     let error =
         Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap_err();
     assert_eq!(error.to_string(), "setting session.credit is 0; it must be at least 1");
-}
-
-#[tokio::test(start_paused = true)]
-async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
-    let net = net();
-    let mut raw = Raw::admitted(&net, "edge-1", 1).await;
-    for nonce in 0..20_000 {
-        raw.send(Kind::Ping { nonce }).await;
-    }
-    raw.call(1, 1, "nobody", None).await;
-    let (mut pongs, mut last) = (0, 0);
-    loop {
-        match raw.receive().await.unwrap().kind {
-            Kind::Pong { nonce } => (pongs, last) = (pongs + 1, nonce),
-            Kind::Call(..) => break,
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!((1..500).contains(&pongs), "{pongs} pongs waited");
-    assert!(last > 10_000, "the last pong answers a late ping, not {last}");
-}
-
-/// A peer that pings and never reads, with more waiting for it than its link takes, and the calls that wait.
-async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transport::ReplyStream>) {
-    let raw = Raw::admitted(net, name, 1).await;
-    let cloud = net.caller(&format!("caller-of-{name}")).await;
-    let mut calls = Vec::new();
-    for _ in 0..200 {
-        calls.push(cloud.call(echo(name, vec![0; 16 * 1024])).await.unwrap());
-    }
-    while net.hub.stats().queued_bytes == 0 {
-        tokio::task::yield_now().await;
-    }
-    (raw, calls)
-}
-
-/// Pings every second until the hub lets go of the link.
-async fn ping_until_cut(raw: &mut Raw) {
-    while raw.link.send(frame::encode(Frame::hop(Kind::Ping { nonce: 1 }), Lane::Control)).await.is_ok() {
-        sleep(Duration::from_secs(1)).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_replaced_link_is_closed_even_if_its_peer_does_not_read() {
-    let net = net();
-    let (mut old, calls) = stuck(&net, "edge-1").await;
-    let before = Instant::now();
-    let _new = Raw::admitted(&net, "edge-1", 2).await;
-    timeout(Duration::from_secs(60), ping_until_cut(&mut old)).await.unwrap();
-    assert!(before.elapsed() <= Duration::from_secs(4), "{:?}", before.elapsed());
-    for call in calls {
-        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_peer_that_pings_but_takes_nothing_is_closed_and_its_calls_end() {
-    let net = net();
-    let (mut raw, calls) = stuck(&net, "edge-1").await;
-    let before = Instant::now();
-    timeout(Duration::from_secs(60), ping_until_cut(&mut raw)).await.unwrap();
-    assert!((9..16).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
-    for call in calls {
-        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
-    }
-    assert_eq!((net.hub.stats().queued_bytes, net.hub.stats().open_calls), (0, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
-    let mut settings = HubSettings::default();
-    (settings.total_queue_bytes, settings.queue_bytes) = (1024 * 1024, 1024 * 1024);
-    let net = net_with(|builder| builder.settings(settings));
-    let (_good, _) = net.edge("good").await;
-    let mut all = Vec::new();
-    for name in ["stuck-1", "stuck-2", "stuck-3"] {
-        all.push(stuck(&net, name).await);
-    }
-    let cloud = net.caller("cloud").await;
-    let (messages, end) = collect(cloud.call(echo("good", vec![1; 48 * 1024])).await.unwrap()).await;
-    assert_eq!((messages.len(), end), (1, Ok(Bytes::new())));
-}
-
-#[tokio::test(start_paused = true)]
-async fn credit_cannot_cut_the_link_of_a_slow_target() {
-    let mut settings = HubSettings::default();
-    (settings.queue_frames, settings.max_calls) = (100, 10);
-    let net = net_with(|builder| builder.settings(settings));
-    let _slow = Raw::admitted(&net, "slow", 1).await;
-    let mut mallory = Raw::admitted(&net, "mallory", 1).await;
-    mallory.call(1, 1, "slow", None).await;
-    let id = CallId::new(Epoch::new(1), 1);
-    for _ in 0..1000 {
-        mallory.send_frame(Frame::call(None, Some(peer_id("slow")), id, Part::Credit { bytes: 1 })).await;
-    }
-    assert_eq!(mallory.failure().await, (1, Reason::Overloaded));
-    assert!(net.hub.peers().iter().any(|info| info.peer == peer_id("slow")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
         (3 | 4, Some(index)) => {
             let mut frames = VecDeque::new();
             // A link that is to be closed is closed.
-            if core.take(keys[index], &mut frames, 1 << script.below(14)).is_err() {
+            if core.take(keys[index], &mut frames, 1 << script.below(14), *now).is_err() {
                 core.lost(keys.swap_remove(index), *now);
             }
             for frame in frames {
@@ -62,7 +62,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
             }
         }
         (5, Some(index)) => match decode(script.bytes(), 4096) {
-            Ok(frame) => core.route(keys[index], frame),
+            Ok(frame) => core.route(keys[index], frame, *now),
             Err(error) => core.malformed(keys[index], &error),
         },
         (6, Some(index)) => core.refused(keys[index], wire(script.frame())),
@@ -72,7 +72,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
         (_, Some(index)) => {
             let frame = script.frame();
             if matches!(frame.kind, Kind::Call(..)) {
-                core.route(keys[index], frame);
+                core.route(keys[index], frame, *now);
             }
         }
         (_, None) => {}

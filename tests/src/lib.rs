@@ -13,9 +13,11 @@ pub mod cable;
 pub mod certificates;
 pub mod counting;
 pub mod csi;
+pub mod memory;
 pub mod metrics;
 pub mod page;
 pub mod process;
+pub mod random;
 pub mod raw;
 #[cfg(doctest)]
 pub mod readme;

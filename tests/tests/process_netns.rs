@@ -187,6 +187,9 @@ async fn half_open_over(road: &str) {
     })
     .await;
     println!("{road}: dead after {told:?} (hub, agent)");
+    let log = ground.hub.log();
+    let last = log.lines().find(|line| line.contains("the other end was silent")).unwrap_or_default();
+    assert!(last.contains(NODE), "the hub does not say whose link it was: {last}");
     // The answer is there before there is a way for it.
     ground.driver.release();
     wait::until("the driver is done", async || {

@@ -24,7 +24,7 @@ struct Arguments {
 enum Chore {
     /// Make the generated sources of csi-proto from its schema.
     Codegen(codegen::Options),
-    /// Kill hub, agent and proxy in turn under load.
+    /// Kill hub, agent and proxy, or some of them, in turn under load.
     Drill(drill::Options),
     /// Measure the relay, its sessions and its memory.
     Perf(perf::Options),

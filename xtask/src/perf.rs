@@ -11,8 +11,10 @@ use crate::authority::CertificateError;
 
 mod build;
 mod chain;
+mod hung;
 mod processes;
 mod relay;
+mod rounds;
 mod sessions;
 mod soak;
 
@@ -25,6 +27,8 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Latencies of many calls, alone and while one more hangs at the driver.
+    Hung(hung::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
     Relay(relay::Options),
     /// Memory of the hub for each idle session, over wss and QUIC with client certificates.
@@ -101,6 +105,7 @@ impl PerfError {
 /// Builds what is measured, measures, prints.
 pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
     match &options.what {
+        What::Hung(options) => hung::run(options),
         What::Relay(options) => relay::run(options),
         What::Sessions(options) => sessions::run(options),
         What::Soak(options) => soak::run(options),

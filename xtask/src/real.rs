@@ -54,6 +54,9 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     trace: trace::TraceOptions,
+
+    #[command(flatten)]
+    offline: offline::OfflineOptions,
 }
 
 const NEEDS_ROOT: &str = "needs root, to mount";

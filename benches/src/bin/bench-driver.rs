@@ -1,4 +1,5 @@
-//! A driver that answers every controller call at once with the same bytes: the base line of the performance table.
+//! A driver that answers every controller call at once with the same bytes: the base line of the performance table. A call for
+//! a volume whose name begins with `held-` hangs until one for a volume comes whose name begins with `let-go-`.
 #![allow(clippy::print_stderr, reason = "a command's output")]
 
 use std::path::PathBuf;

@@ -25,6 +25,9 @@ struct Options {
     /// Count failed calls and go on.
     #[arg(long)]
     tolerate: bool,
+    /// Let one more ControllerPublishVolume hang meanwhile, at a driver that is bench-driver.
+    #[arg(long)]
+    beside_hung: bool,
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,
@@ -61,6 +64,7 @@ async fn run(options: &Options) -> Result<(), LoadError> {
             Duration::from_secs_f64(options.seconds.clamp(0.05, 86_400.0)),
         );
         plan.tolerate = options.tolerate;
+        plan.beside_hung = options.beside_hung;
         let figures = load::run(&channel, plan).await?;
         if options.json {
             println!("{}", serde_json::json!(figures));

@@ -86,6 +86,7 @@ pub struct Request {
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
     /// Time left to the caller in milliseconds at the moment of sending. 0: no limit.
+    /// A hub takes off what the request has spent with it, and ends the call if nothing is left.
     #[prost(uint64, tag = "2")]
     pub remaining_ms: u64,
     #[prost(bytes = "bytes", tag = "3")]

@@ -5,6 +5,7 @@ mod fence;
 mod key;
 mod resumption;
 mod returning;
+mod taking;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use self::fence::Fences;
 pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
 use self::returning::Returning;
-use super::outbox::Outbox;
+use super::outbox::{Limit, Outbox};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence};
 use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason, WireFrame};
 use crate::name::{Epoch, PeerId, ServiceName};
@@ -188,31 +189,6 @@ impl Core {
         Ok(key)
     }
 
-    /// Moves frames that wait for a peer into `frames`, about `max_bytes` of them. With 0 only asks whether to close.
-    ///
-    /// # Errors
-    /// The link is to be closed, for this reason.
-    pub fn take(
-        &mut self,
-        key: SessionKey,
-        frames: &mut VecDeque<WireFrame>,
-        max_bytes: usize,
-    ) -> Result<(), CloseReason> {
-        let Some(session) = self.sessions.get_mut(&key) else { return Err(CloseReason::Closed) };
-        if let Some(reason) = &session.closed {
-            return Err(reason.clone());
-        }
-        let mut taken = 0;
-        while taken < max_bytes
-            && let Some(frame) = session.outbox.pop()
-        {
-            taken += frame.len();
-            frames.push_back(frame);
-        }
-        self.queued_bytes -= taken;
-        Ok(())
-    }
-
     /// Whether frames wait for a peer, or its link is to be closed.
     #[must_use]
     pub fn has_frames(&self, key: SessionKey) -> bool {
@@ -278,7 +254,13 @@ impl Core {
     }
 
     /// Queues a frame that belongs to a call, if the bounds allow.
-    fn push(&mut self, key: SessionKey, frame: Frame, lane: Lane) -> Result<(), (Reason, String)> {
+    fn push(
+        &mut self,
+        key: SessionKey,
+        frame: Frame,
+        lane: Lane,
+        limit: Option<Limit>,
+    ) -> Result<(), (Reason, String)> {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return Err((Reason::LinkLost, "the link to the other end is being closed".to_owned()));
         };
@@ -303,7 +285,7 @@ impl Core {
                 format!("{bytes} bytes would wait for {peer}, and {} wait at the hub", self.queued_bytes);
             return Err((Reason::Overloaded, detail));
         }
-        self.enqueue(key, frame);
+        self.enqueue(key, frame, limit);
         Ok(())
     }
 
@@ -320,10 +302,10 @@ impl Core {
             return;
         }
         let frame = self.encoder.encode(frame, lane);
-        self.enqueue(key, frame);
+        self.enqueue(key, frame, None);
     }
 
-    fn enqueue(&mut self, key: SessionKey, frame: WireFrame) {
+    fn enqueue(&mut self, key: SessionKey, frame: WireFrame, limit: Option<Limit>) {
         let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
@@ -331,6 +313,6 @@ impl Core {
         if session.outbox.len() == 0 {
             self.wakes.push(key);
         }
-        session.outbox.push(frame);
+        session.outbox.push(frame, limit);
     }
 }

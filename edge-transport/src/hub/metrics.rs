@@ -20,6 +20,7 @@ impl HubStats {
             ("too_large", self.too_large),
             ("forbidden", self.forbidden),
             ("draining", self.draining),
+            ("expired", self.expired),
         ] {
             metrics::counter!("edge_transport_hub_failures_total", "reason" => reason).absolute(count);
         }

@@ -1,13 +1,43 @@
 //! Frames that wait for one peer.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use crate::frame::WireFrame;
+
+/// How much time the caller of a request had left when the request came to the hub.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    came: Instant,
+    remaining: Duration,
+}
+
+impl Limit {
+    /// It came now.
+    pub(super) const fn new(remaining: Duration, now: Instant) -> Self {
+        Self { came: now, remaining }
+    }
+
+    /// What is left of it, if that is less than what the frame says, in the milliseconds of frames.
+    pub(super) fn shrunk(self, now: Instant) -> Option<Duration> {
+        let waited = now.saturating_duration_since(self.came);
+        (waited >= Duration::from_millis(1)).then(|| self.remaining.saturating_sub(waited))
+    }
+}
+
+/// A frame that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// As it is to be sent if it is sent at once.
+    pub(super) frame: WireFrame,
+    /// Of a request whose caller does not wait for ever.
+    pub(super) limit: Option<Limit>,
+}
 
 /// A queue that gives its memory back when it has been emptied.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    frames: VecDeque<WireFrame>,
+    frames: VecDeque<Waiting>,
     bytes: usize,
 }
 
@@ -23,18 +53,18 @@ impl Outbox {
         self.bytes
     }
 
-    pub(super) fn push(&mut self, frame: WireFrame) {
+    pub(super) fn push(&mut self, frame: WireFrame, limit: Option<Limit>) {
         self.bytes += frame.len();
-        self.frames.push_back(frame);
+        self.frames.push_back(Waiting { frame, limit });
     }
 
-    pub(super) fn pop(&mut self) -> Option<WireFrame> {
-        let frame = self.frames.pop_front()?;
-        self.bytes -= frame.len();
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.frames.pop_front()?;
+        self.bytes -= waiting.frame.len();
         if self.frames.is_empty() && self.frames.capacity() > Self::KEPT {
             self.frames = VecDeque::new();
         }
-        Some(frame)
+        Some(waiting)
     }
 
     pub(super) fn clear(&mut self) -> usize {

@@ -61,6 +61,8 @@ pub struct HubStats {
     pub forbidden: u64,
     /// Calls refused because of a drain.
     pub draining: u64,
+    /// Requests that were not sent on because their caller's time was over before their target's link took them.
+    pub expired: u64,
     /// Frames refused because they claimed another source than the authenticated peer.
     pub spoofed: u64,
     /// Replies refused because they did not come from the call's target.

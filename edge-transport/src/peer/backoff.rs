@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::chance;
+
 /// Exponential waits with jitter. The same seed gives the same waits.
 ///
 /// The n-th wait lies between half of `first * 2^n` and all of it, and never above the cap, so that many peers which lost
@@ -26,22 +28,13 @@ impl Backoff {
         let full =
             self.first.saturating_mul(1_u32.checked_shl(self.attempt).unwrap_or(u32::MAX)).min(self.cap);
         self.attempt = (self.attempt + 1).min(31);
-        let fraction = (self.random() >> 11) as f64 / (1_u64 << 53) as f64;
+        let fraction = (chance::next(&mut self.seed) >> 11) as f64 / (1_u64 << 53) as f64;
         full.mul_f64(0.5 + 0.5 * fraction)
     }
 
     /// Starts over after a success.
     pub const fn reset(&mut self) {
         self.attempt = 0;
-    }
-
-    // SplitMix64: one addition and a few shifts are random enough to spread peers.
-    const fn random(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -6,6 +6,8 @@
     reason = "shared by several tests, each of which uses a part"
 )]
 
+pub(crate) mod raw;
+
 use std::sync::Arc;
 use std::time::Duration;
 

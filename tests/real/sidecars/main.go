@@ -15,6 +15,7 @@ const usage = `usage:
   sidecars driver --endpoint PATH --drivername NAME
   sidecars codes --direct PATH --relayed PATH --drivername NAME
   sidecars ask --endpoint PATH --drivername NAME --logic LOGIC --manner MANNER --timeout TIME
+  sidecars plane --endpoint PATH --drivername NAME --timeout TIME --for TIME --every TIME
   sidecars api --listen ADDR`
 
 func main() {
@@ -29,6 +30,8 @@ func main() {
 	logic := flags.String("logic", "", "who asks: client, provisioner or attacher")
 	manner := flags.String("manner", "", "what the driver is told to do")
 	timeout := flags.Duration("timeout", 10*time.Second, "time for one call")
+	length := flags.Duration("for", 0, "how long to go on asking")
+	every := flags.Duration("every", time.Second, "time between two turns")
 	listen := flags.String("listen", "", "address to serve on")
 	if err := flags.Parse(os.Args[2:]); err != nil {
 		fail(err)
@@ -41,6 +44,8 @@ func main() {
 		err = compareCodes(*direct, *relayed, *name, *timeout)
 	case "ask":
 		err = askOnce(*endpoint, *name, *logic, *manner, *timeout)
+	case "plane":
+		err = watchPlane(*endpoint, *name, *timeout, *length, *every)
 	case "api":
 		err = serveAPI(*listen)
 	default:

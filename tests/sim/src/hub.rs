@@ -117,9 +117,10 @@ impl World {
 
     fn route(&mut self, link: LinkIndex, key: SessionKey, frame: Frame) {
         let peer = self.links.get(&link).and_then(|link| self.peers.get(link.peer));
+        let now = self.now;
         let Some(hub) = &mut self.hub else { return };
         let before = hub.core.stats().frames;
-        hub.core.route(key, frame);
+        hub.core.route(key, frame, hub.clock.show(now));
         let passed = hub.core.stats().frames > before;
         if let Some(peer) = peer {
             self.oracle.fence.routed(hub.life, &peer.name, peer.epoch, passed);
@@ -250,7 +251,7 @@ impl World {
                 connection.pump.push_back(encode(Frame::hop(pong), Lane::Control));
             }
             if let Some(key) = connection.key {
-                if let Err(reason) = hub.core.take(key, &mut connection.pump, room) {
+                if let Err(reason) = hub.core.take(key, &mut connection.pump, room, shown) {
                     return self.hop_event(link, HopEvent::Refuse(reason));
                 }
                 if let Some(reason) = hub.core.draining().map(ToOwned::to_owned)

@@ -4,7 +4,6 @@
 //! test sees through it is what a real network shows: connections that are reset or closed, datagrams that never come, a NAT
 //! that has forgotten its clients. Memory is bounded: what does not fit is held back (TCP) or dropped (UDP), as by a router.
 
-mod random;
 mod tcp;
 mod udp;
 mod weather;
@@ -18,7 +17,6 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use random::Random;
 pub use weather::{Plan, Sky};
 
 /// A cable that lies between those who dial [`address`](Self::address) and a target. Gone when dropped.

@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::random::Random;
 use super::weather::{Plan, Sky, next_cut};
+use crate::random::Random;
 
 /// Connections at once; more wait to be taken.
 const CONNECTIONS: usize = 64;

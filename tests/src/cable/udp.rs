@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::random::Random;
 use super::weather::{Plan, Sky};
+use crate::random::Random;
 
 /// Clients at once; what comes from more is dropped.
 const CLIENTS: usize = 64;

@@ -1,5 +1,7 @@
 //! Seeds: which rounds of a test are run, and how to run one of them again.
 
+use crate::random::Random;
+
 /// The variable that holds a seed.
 pub const SEED: &str = "EDGE_CSI_SEED";
 
@@ -10,7 +12,7 @@ pub const ROUNDS: &str = "EDGE_CSI_ROUNDS";
 #[derive(Debug, Clone)]
 pub struct Rounds {
     seed: u64,
-    state: u64,
+    random: Random,
 }
 
 impl Rounds {
@@ -33,7 +35,7 @@ impl Rounds {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, state: seed }
+        Self { seed, random: Random::new(seed) }
     }
 
     /// How many of `all` rounds to run: `few`, unless the environment says otherwise.
@@ -54,12 +56,7 @@ impl Rounds {
 
     /// The next number, below `bound`; 0 if that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // SplitMix64.
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)).checked_rem(bound).unwrap_or(0)
+        self.random.below(bound)
     }
 
     /// `few` different numbers from `1..=all`, in no order, spread over all of it.

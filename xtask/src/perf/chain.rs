@@ -235,31 +235,52 @@ pub(super) struct Figures {
     pub(super) p99: f64,
 }
 
-/// Runs the load generator once.
+/// One run of the load generator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    /// What its callers do, as its option `--work` has it.
+    pub(super) work: &'static str,
+    /// Callers.
+    pub(super) in_flight: usize,
+    /// Seconds that are measured.
+    pub(super) seconds: f64,
+    /// One more call hangs meanwhile.
+    pub(super) beside_hung: bool,
+}
+
+impl Load {
+    /// One caller makes volumes for so many seconds.
+    pub(super) const fn of(seconds: f64) -> Self {
+        Self { work: "create-volume", in_flight: 1, seconds, beside_hung: false }
+    }
+
+    /// Runs it against a socket.
+    pub(super) fn run(self, programs: &Programs, endpoint: &str) -> Result<Figures, PerfError> {
+        let mut command = programs.rust("load");
+        command.args(["--json", "--endpoint", endpoint, "--work", self.work]);
+        command.args(["--in-flight", &self.in_flight.to_string(), "--seconds", &self.seconds.to_string()]);
+        if self.beside_hung {
+            command.arg("--beside-hung");
+        }
+        let shown = format!("load --endpoint {endpoint}");
+        let output = command.output().map_err(PerfError::io(shown.clone()))?;
+        if !output.status.success() {
+            let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(PerfError::Command { command: shown, output });
+        }
+        let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        serde_json::from_str(&line).map_err(|source| PerfError::Figures { command: shown, line, source })
+    }
+}
+
+/// Runs the load generator once: so many callers make volumes.
 pub(super) fn load(
     programs: &Programs,
     endpoint: &str,
     in_flight: usize,
     seconds: f64,
 ) -> Result<Figures, PerfError> {
-    let mut command = programs.rust("load");
-    command.args([
-        "--json",
-        "--endpoint",
-        endpoint,
-        "--in-flight",
-        &in_flight.to_string(),
-        "--seconds",
-        &seconds.to_string(),
-    ]);
-    let shown = format!("load --endpoint {endpoint}");
-    let output = command.output().map_err(PerfError::io(shown.clone()))?;
-    if !output.status.success() {
-        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(PerfError::Command { command: shown, output });
-    }
-    let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    serde_json::from_str(&line).map_err(|source| PerfError::Figures { command: shown, line, source })
+    Load { in_flight, ..Load::of(seconds) }.run(programs, endpoint)
 }
 
 /// Waits between two looks at something that another process does.

@@ -7,6 +7,7 @@ use clap::Args;
 use super::PerfError;
 use super::build::Programs;
 use super::chain::{Chain, Figures, Kind, load};
+use super::rounds::median;
 use crate::authority::Authority;
 
 /// What `cargo xtask perf relay` takes.
@@ -66,11 +67,6 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     Ok(())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 #[allow(clippy::print_stdout, reason = "the table is what this command is for")]
 fn print(chains: &[Chain], options: &Options, results: &Results) {
     for &in_flight in &options.in_flight {
@@ -95,14 +91,5 @@ fn print(chains: &[Chain], options: &Options, results: &Results) {
                 ratio(|m| m.figures.rate),
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_median_is_the_middle_one() {
-        assert!((super::median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
-        assert!(super::median(Vec::new()).is_nan());
     }
 }

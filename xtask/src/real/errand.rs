@@ -75,7 +75,7 @@ impl Errand {
         match self {
             Self::Trace => trace::run(&options.trace, components, scratch, logs),
             Self::Codes => sidecars::compare_codes(components, certificates, scratch, logs),
-            Self::Offline => offline::run(components, certificates, scratch, logs),
+            Self::Offline => offline::run(&options.offline, components, certificates, scratch, logs),
             Self::Faults => sidecars::make_trouble(components, certificates, scratch, logs),
             Self::LyingDriver => {
                 let stack = Stack::mock(components, scratch, logs)?;

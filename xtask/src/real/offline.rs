@@ -1,8 +1,11 @@
 //! The sidecars as the processes that they are, while everything behind the socket is off: they come up, stay up, and go
 //! to work when it comes.
 
+use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
 
 use super::certificates::Certificates;
 use super::component::Components;
@@ -11,6 +14,40 @@ use super::process::Process;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 use super::wait;
+
+/// Options of this errand.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OfflineOptions {
+    /// Minutes that sidecars-offline keeps the edge off under the sidecars; without it, as long as it takes them to ask
+    /// twenty times whether the driver is ready
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1440))]
+    minutes: u64,
+}
+
+/// How long the edge is off at least.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// Within this time a call ends for which nobody is there. Half of them have to keep to it: the host is shared.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// How long edge-csi-driver holds a call for which nobody is there, where it is told to.
+const HOLD: &str = "30s";
+
+/// What who asks it then waits.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the socket answered at one moment.
+#[derive(Debug, Deserialize)]
+struct Plane {
+    /// What Probe says.
+    ready: bool,
+    /// Name and capabilities.
+    facts: String,
+    /// How a call ended that only the driver can answer.
+    code: String,
+    /// How long that took.
+    micros: u64,
+}
 
 /// A sidecar asks once a second whether the driver is ready.
 const PROBES: usize = 20;
@@ -30,6 +67,7 @@ const SIDECARS: [(&str, &str); 2] =
 
 /// Anchors of the relay, (f) 15: with the edge off the sidecars start and stay, and they need no start to go on.
 pub(crate) fn run(
+    options: &OfflineOptions,
     components: &Components,
     certificates: &Certificates,
     scratch: &Path,
@@ -52,6 +90,7 @@ pub(crate) fn run(
     waits(&mut sidecars, logs, "never having seen the edge", &mut facts);
     stack.come_online(components, certificates, scratch, logs)?;
     works(&mut sidecars, logs, "when the edge comes", &mut facts);
+    let online = planes("plane-online", Duration::ZERO, components, &stack, logs)?;
 
     for process in ["hub", "agent", "driver"] {
         stack.kill(process);
@@ -66,7 +105,11 @@ pub(crate) fn run(
     let noticed = wait::until(BOUND, || (log(logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
     facts.push(Fact { words: "edge-csi-driver notices it".to_owned(), right: noticed.is_some() });
     let mut sidecars = start(components, &stack, &kubeconfig, logs)?;
+    let length = Duration::from_secs(options.minutes * 60).max(SHORT);
+    let offline = planes("plane-offline", length, components, &stack, logs)?;
+    compare(&online, &offline, length, &mut facts);
     waits(&mut sidecars, logs, "started while the edge is off", &mut facts);
+    holds(components, certificates, scratch, logs, &mut facts)?;
     std::fs::remove_file(&stack.node).map_err(|cause| RealError::File { path: stack.node.clone(), cause })?;
     stack.come_online(components, certificates, scratch, logs)?;
     works(&mut sidecars, logs, "when the edge is back", &mut facts);
@@ -127,6 +170,81 @@ fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
     }
 }
 
+/// What the socket answers, for so long, turn by turn.
+fn planes(
+    name: &'static str,
+    length: Duration,
+    components: &Components,
+    stack: &Stack,
+    logs: &Path,
+) -> Result<Vec<Plane>, RealError> {
+    let seconds = format!("{}s", length.as_secs());
+    let more = ["--for", &seconds, "--every", "1s"];
+    let socket = stack.controller.as_deref().unwrap_or(&stack.node);
+    let mut asker = Process::start(name, &components.sidecars, arguments("plane", socket, &more), logs)?;
+    asker.finish(length + BOUND)?;
+    let (said, path) = (log(logs, name), logs.join(name).with_extension("log"));
+    // The Go library says more than what is asked of it.
+    let lines = said.lines().filter(|line| line.starts_with('{'));
+    let planes = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
+    let cause = |error: serde_json::Error| error.to_string();
+    planes.map_err(|error| RealError::Report { path, cause: cause(error), tail: asker.tail() })
+}
+
+/// What was answered with the edge off, against what was with it on.
+fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Vec<Fact>) {
+    let known = online.first().filter(|plane| plane.ready && plane.code == "OK");
+    let Some(known) = known else {
+        let words = format!("with the edge on, the socket answers {online:?}");
+        return facts.push(Fact { words, right: false });
+    };
+    let turns = offline.len();
+    let count = |holds: &dyn Fn(&Plane) -> bool| offline.iter().filter(|plane| holds(plane)).count();
+    let (not_ready, same) = (count(&|plane| !plane.ready), count(&|plane| plane.facts == known.facts));
+    // A turn each second, and that with a margin: less would mean that the socket was closed.
+    let enough = turns as u64 >= length.as_secs() / 2;
+    let words = format!(
+        "edge off for {} s: of {turns} turns, {not_ready} times not ready, {same} times name and capabilities as before",
+        length.as_secs()
+    );
+    facts.push(Fact { words, right: enough && not_ready == turns && same == turns });
+    let mut times: Vec<Duration> = offline.iter().map(|plane| Duration::from_micros(plane.micros)).collect();
+    times.sort_unstable();
+    let at = |part: usize| times.get(turns.saturating_sub(1) * part / 100).copied().unwrap_or_default();
+    let unavailable = count(&|plane| plane.code == "Unavailable");
+    let words = format!(
+        "a call that the driver has to answer: {unavailable} times Unavailable, after {:?} (half of them), at most {:?}",
+        at(50),
+        at(100)
+    );
+    facts.push(Fact { words, right: turns > 0 && unavailable == turns && at(50) < AT_ONCE });
+}
+
+/// By policy, a call waits for the edge about as long as its caller does.
+fn holds(
+    components: &Components,
+    certificates: &Certificates,
+    scratch: &Path,
+    logs: &Path,
+    facts: &mut Vec<Fact>,
+) -> Result<(), RealError> {
+    let (endpoint, socket) = Stack::holding(HOLD, components, certificates, scratch, logs)?;
+    let timeout = format!("{}s", PATIENCE.as_secs());
+    let more = ["--logic", "client", "--timeout", &timeout];
+    let begun = Instant::now();
+    Process::start("ask-held", &components.sidecars, arguments("ask", &socket, &more), logs)?
+        .finish(BOUND)?;
+    let took = begun.elapsed();
+    drop(endpoint);
+    let said = log(logs, "ask-held");
+    let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    // It ends when no further try would be in time, with the reason of the last one.
+    let right = verdict.contains(r#""code":"Unavailable""#) && took > PATIENCE / 2;
+    let words = format!("with --hold {HOLD}, a call with {timeout} to wait ends after {took:.1?}: {verdict}");
+    facts.push(Fact { words, right });
+    Ok(())
+}
+
 /// A call while the edge is off fails by itself, at once.
 fn answers(
     components: &Components,
@@ -135,21 +253,21 @@ fn answers(
     facts: &mut Vec<Fact>,
 ) -> Result<(), RealError> {
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
-    let arguments = [
-        "ask".as_ref(),
-        "--drivername".as_ref(),
-        CLASSIFIED.as_ref(),
-        "--logic".as_ref(),
-        "provisioner".as_ref(),
-        "--endpoint".as_ref(),
-        socket.as_os_str(),
-    ];
+    let arguments = arguments("ask", socket, &["--logic", "provisioner"]);
     Process::start("ask", &components.sidecars, arguments, logs)?.finish(BOUND)?;
     let said = log(logs, "ask");
     let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let right = verdict.contains(r#""code":"Unavailable","final":false"#);
     facts.push(Fact { words: format!("a claim while the edge is off: {verdict}"), right });
     Ok(())
+}
+
+/// Arguments of the program that asks as the sidecars do.
+fn arguments(command: &str, socket: &Path, more: &[&str]) -> Vec<OsString> {
+    let mut all: Vec<OsString> = vec![command.into(), "--endpoint".into(), socket.into()];
+    all.extend(["--drivername", CLASSIFIED].map(Into::into));
+    all.extend(more.iter().map(Into::into));
+    all
 }
 
 fn log(logs: &Path, name: &str) -> String {

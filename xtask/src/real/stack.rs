@@ -159,6 +159,26 @@ impl Stack {
         Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
     }
 
+    /// One more edge-csi-driver with nothing behind it, which holds calls so long, and its socket.
+    pub(crate) fn holding(
+        hold: &str,
+        components: &Components,
+        certificates: &Certificates,
+        scratch: &Path,
+        logs: &Path,
+    ) -> Result<(Process, PathBuf), RealError> {
+        let scratch = scratch.join("held");
+        std::fs::create_dir_all(&scratch)
+            .map_err(|cause| RealError::Folder { path: scratch.clone(), cause })?;
+        let controller = socket(&scratch, "csi.sock")?;
+        let road = Road::new(LinkKind::Uds, &scratch)?;
+        let arguments = road.endpoint(CLASSIFIED, &controller, certificates, &scratch);
+        let arguments = arguments.pair("--hold", hold).flag("-vv");
+        let mut endpoint = Process::start("endpoint-held", &components.endpoint, arguments.0, logs)?;
+        endpoint.ready("its socket", || wait::accepts(&controller))?;
+        Ok((endpoint, controller))
+    }
+
     /// Starts all that is behind an edge-csi-driver that was [`offline`](Self::offline).
     pub(crate) fn come_online(
         &mut self,

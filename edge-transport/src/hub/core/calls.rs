@@ -1,16 +1,18 @@
 //! Calls through the hub: which frame goes where, and how a call ends at both sides.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::{Call, Core, SessionKey};
 use crate::frame::{CallId, DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
+use crate::hub::outbox::Limit;
 use crate::name::PeerId;
 
 impl Core {
-    /// Passes on a frame that came from a peer.
-    pub fn route(&mut self, key: SessionKey, frame: Frame) {
+    /// Passes on a frame that came from a peer now.
+    pub fn route(&mut self, key: SessionKey, frame: Frame, now: Instant) {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
@@ -24,7 +26,7 @@ impl Core {
             return self.refuse(key, id, &part, Reason::Forbidden, detail);
         }
         match part {
-            Part::Request(request) => self.request(key, frame.target, id, request),
+            Part::Request(request) => self.request(key, frame.target, id, request, now),
             Part::Reply(reply) => self.reply(key, frame.target, id, reply),
             Part::Credit { .. } | Part::StopWaiting => self.along_request(key, id, part),
             Part::Resume(resume) => self.resume(key, frame.target, id, resume),
@@ -71,7 +73,7 @@ impl Core {
         }
     }
 
-    fn call_of(&self, requester: SessionKey, id: CallId) -> Option<&Call> {
+    pub(super) fn call_of(&self, requester: SessionKey, id: CallId) -> Option<&Call> {
         let session = self.sessions.get(&requester).filter(|session| session.epoch == id.epoch)?;
         session.calls.get(&id.number)
     }
@@ -98,6 +100,7 @@ impl Core {
             Reason::TooLarge => &mut self.stats.too_large,
             Reason::Forbidden => &mut self.stats.forbidden,
             Reason::Draining => &mut self.stats.draining,
+            Reason::Deadline => &mut self.stats.expired,
             _ => &mut self.stats.malformed,
         };
         *counter += 1;
@@ -108,17 +111,25 @@ impl Core {
         );
     }
 
-    fn request(&mut self, key: SessionKey, target: Option<PeerId>, id: CallId, request: Request) {
+    fn request(
+        &mut self,
+        key: SessionKey,
+        target: Option<PeerId>,
+        id: CallId,
+        request: Request,
+        now: Instant,
+    ) {
         match self.check_request(key, target, id, &request) {
             Ok(target_key) => {
                 let body = request.body.len() as u64;
+                let limit = request.remaining.map(|remaining| Limit::new(remaining, now));
                 let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else {
                     return;
                 };
                 let frame = Frame::call(Some(source), None, id, Part::Request(request));
                 let Some(target) = self.sessions.get_mut(&target_key) else { return };
                 let lane = Lane::Call(target.fresh_lane());
-                if let Err((reason, detail)) = self.push(target_key, frame, lane) {
+                if let Err((reason, detail)) = self.push(target_key, frame, lane, limit) {
                     return self.fail_to(key, id, Lane::Control, reason, detail);
                 }
                 self.attach(key, id.number, target_key);
@@ -202,7 +213,8 @@ impl Core {
         let ends = reply.end.is_some();
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
-        match self.push(requester, Frame::call(Some(source), None, id, Part::Reply(reply)), lane) {
+        let frame = Frame::call(Some(source), None, id, Part::Reply(reply));
+        match self.push(requester, frame, lane, None) {
             Ok(()) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
@@ -257,7 +269,7 @@ impl Core {
         self.fail_to(requester, id, Lane::Call(call.lane), reason, detail);
     }
 
-    fn forget(&mut self, requester: SessionKey, number: u64) -> Option<Call> {
+    pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<Call> {
         let session = self.sessions.get_mut(&requester)?;
         let call = session.calls.remove(&number)?;
         if session.calls.is_empty() && session.calls.capacity() > 64 {

@@ -14,6 +14,7 @@ use super::auth::Verdict;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::hub::SessionKey;
 use crate::link::Link;
+use crate::name::PeerId;
 use crate::pump::Pump;
 use crate::session::{CloseReason, Hop, HopAction, HopEvent, HopState, Remote, Role};
 use crate::token::Token;
@@ -35,6 +36,8 @@ pub(super) struct Connection {
     hop: Hop,
     hop_actions: Vec<HopAction>,
     key: Option<SessionKey>,
+    /// Who it was that was admitted, for the last word in the log.
+    peer: Option<PeerId>,
     /// What the hello held to prove its name; never handed on.
     token: Option<Token>,
     /// The question whether the token is the peer's, and the peer that waits for the answer.
@@ -63,6 +66,7 @@ impl Connection {
             hop,
             hop_actions,
             key: None,
+            peer: None,
             token: None,
             asking: None,
             timer,
@@ -96,9 +100,8 @@ impl Connection {
     }
 
     async fn farewell(mut self: Box<Self>) {
-        let peer = self.hop.remote().map(|remote| remote.peer.clone());
         let remote = self.pump.link().remote();
-        match (&self.ending, peer) {
+        match (&self.ending, &self.peer) {
             (Some(reason), Some(peer)) => tracing::info!(%peer, remote, %reason, "link closed"),
             (Some(reason), None) => tracing::info!(remote, %reason, "link closed"),
             (None, Some(peer)) => tracing::info!(%peer, remote, "link ended"),
@@ -253,10 +256,11 @@ impl Connection {
         let Some(key) = self.key else { return };
         let mut table = self.shared.table();
         // Asked even if there is no room: a link that is to be closed must not wait for its peer to read.
-        if let Err(reason) = table.core.take(key, self.pump.queue(), room) {
+        if let Err(reason) = table.core.take(key, self.pump.queue(), room, now()) {
             drop(table);
             return self.hop_event(HopEvent::Refuse(reason));
         }
+        table.wake();
         match table.wakers.get_mut(&key) {
             Some(waker) => waker.clone_from(cx.waker()),
             None => drop(table.wakers.insert(key, cx.waker().clone())),
@@ -284,7 +288,7 @@ impl Connection {
         match (decode(bytes, self.shared.settings.session.max_frame), self.key) {
             (Ok(frame), Some(key)) if matches!(frame.kind, Kind::Call(..)) => {
                 self.hop_event(HopEvent::Noise);
-                self.shared.with_core(|core| core.route(key, frame));
+                self.shared.with_core(|core| core.route(key, frame, now()));
             }
             (Ok(mut frame), _) => {
                 if let Kind::Hello(hello) = &mut frame.kind {
@@ -321,6 +325,7 @@ impl Connection {
                 HopAction::Opened(remote) => {
                     let (address, kind) = (self.pump.link().remote(), self.pump.link().kind());
                     tracing::info!(peer = %remote.peer, epoch = %remote.epoch, remote = address, %kind, "peer connected");
+                    self.peer = Some(remote.peer);
                 }
                 HopAction::Draining { .. } => {
                     if let Some(key) = self.key {

@@ -42,6 +42,17 @@ struct Table {
     wakers: BySession<Waker>,
 }
 
+impl Table {
+    /// Wakes the links that a transition has something for.
+    fn wake(&mut self) {
+        while let Some(key) = self.core.poll_wake() {
+            if let Some(waker) = self.wakers.remove(&key) {
+                waker.wake();
+            }
+        }
+    }
+}
+
 impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         // No function of the table leaves it half changed when it panics on its own invariants; going on beats ending all calls.
@@ -52,11 +63,7 @@ impl Shared {
     fn with_core<T>(&self, transition: impl FnOnce(&mut Core) -> T) -> T {
         let mut table = self.table();
         let result = transition(&mut table.core);
-        while let Some(key) = table.core.poll_wake() {
-            if let Some(waker) = table.wakers.remove(&key) {
-                waker.wake();
-            }
-        }
+        table.wake();
         while let Some(event) = table.core.poll_presence() {
             // No receiver is no error.
             let _ = self.presence.send(event);

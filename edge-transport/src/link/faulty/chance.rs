@@ -1,4 +1,6 @@
-//! Chance that can be repeated (SplitMix64).
+//! Chance that can be repeated.
+
+use crate::chance;
 
 /// A sequence of numbers that its seed alone decides.
 #[derive(Debug, Clone)]
@@ -16,11 +18,7 @@ impl Chance {
     }
 
     fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        chance::next(&mut self.0)
     }
 
     /// A number below `bound`, which must not be zero.

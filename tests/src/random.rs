@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`; 0 if that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound.max(1)
     }

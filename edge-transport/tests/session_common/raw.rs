@@ -1,0 +1,89 @@
+//! A peer that speaks frame by frame.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::frame::{self, CallId, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
+use edge_transport::link::{Dialer, Link};
+use edge_transport::{Epoch, Reason};
+use futures_util::{SinkExt, StreamExt};
+use tokio::time::timeout;
+
+use super::{Net, peer_id, service_name};
+
+/// One end of a link, without a session.
+pub(crate) struct Raw {
+    pub(crate) link: Link,
+}
+
+impl Raw {
+    pub(crate) async fn dial(net: &Net) -> Self {
+        Self { link: net.dialer.dial().await.unwrap() }
+    }
+
+    pub(crate) async fn admitted(net: &Net, name: &str, epoch: u64) -> Self {
+        let mut raw = Self::dial(net).await;
+        raw.send(Kind::Hello(hello(name, epoch, 1, 1))).await;
+        assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)));
+        raw
+    }
+
+    pub(crate) async fn send(&mut self, kind: Kind) {
+        self.send_frame(Frame::hop(kind)).await;
+    }
+
+    pub(crate) async fn send_frame(&mut self, frame: Frame) {
+        self.link.send(frame::encode(frame, Lane::Control)).await.unwrap();
+    }
+
+    pub(crate) async fn send_bytes(&mut self, bytes: &'static [u8]) {
+        let frame = WireFrame::new(Lane::Control, false, Bytes::from_static(bytes), Bytes::new());
+        self.link.send(frame).await.unwrap();
+    }
+
+    /// The next frame but pings; `None` when the hub has closed.
+    pub(crate) async fn receive(&mut self) -> Option<Frame> {
+        loop {
+            let bytes = timeout(Duration::from_secs(60), self.link.next()).await.unwrap()?.ok()?;
+            match frame::decode(bytes, usize::MAX).unwrap() {
+                Frame { kind: Kind::Ping { .. }, .. } => {}
+                frame => return Some(frame),
+            }
+        }
+    }
+
+    pub(crate) async fn refusal(&mut self) -> String {
+        let Some(Frame { kind: Kind::Drain { reason }, .. }) = self.receive().await else {
+            panic!("no reason")
+        };
+        assert!(self.receive().await.is_none(), "the hub closes after its refusal");
+        reason
+    }
+
+    pub(crate) async fn call(&mut self, epoch: u64, number: u64, target: &str, source: Option<&str>) {
+        let mut request = frame_request();
+        request.body = Bytes::from_static(b"never");
+        let id = CallId::new(Epoch::new(epoch), number);
+        self.send_frame(Frame::call(source.map(peer_id), Some(peer_id(target)), id, Part::Request(request)))
+            .await;
+    }
+
+    pub(crate) async fn failure(&mut self) -> (u64, Reason) {
+        match self.receive().await.unwrap().kind {
+            Kind::Call(id, Part::Reply(Reply { end: Some(frame::End::Failed(failure)), .. })) => {
+                (id.number, failure.reason())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn hello(name: &str, epoch: u64, min: u32, max: u32) -> Hello {
+    let mut hello = Hello::new(peer_id(name), Epoch::new(epoch));
+    (hello.version_min, hello.version_max) = (min, max);
+    hello
+}
+
+pub(crate) fn frame_request() -> frame::Request {
+    frame::Request::new(service_name("echo"), Bytes::new())
+}

@@ -1,0 +1,141 @@
+//! Peers that do not read what is sent to them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by them")]
+
+mod session_common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use edge_transport::frame::{self, CallId, Frame, Kind, Lane, Part};
+use edge_transport::{Epoch, HubSettings, Reason};
+use futures_util::SinkExt;
+use session_common::raw::Raw;
+use session_common::{collect, echo, net, net_with, peer_id};
+use tokio::time::{Instant, sleep, timeout};
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_read_costs_its_callers_only() {
+    let mut settings = HubSettings::default();
+    settings.queue_bytes = 1024 * 1024;
+    let net = net_with(|builder| builder.settings(settings));
+    let cloud = net.caller("cloud").await;
+    let (_good, _) = net.edge("good").await;
+    let _stuck = Raw::admitted(&net, "stuck", 1).await;
+    let mut calls = Vec::new();
+    for _ in 0..128 {
+        calls.push(
+            cloud.call(echo("stuck", vec![0; 64 * 1024]).remaining(Duration::from_secs(1))).await.unwrap(),
+        );
+    }
+    let (messages, _) = collect(cloud.call(echo("good", "x")).await.unwrap()).await;
+    assert_eq!(messages.len(), 1);
+    assert!(net.hub.stats().queued_bytes <= 1024 * 1024 + 64 * 128);
+    let mut overloaded = 0;
+    for call in calls {
+        match collect(call).await.1 {
+            Err(Reason::Overloaded) => overloaded += 1,
+            other => assert_eq!(other, Err(Reason::Deadline)),
+        }
+    }
+    assert!(overloaded > 0, "1 MiB may wait, 8 MiB came");
+    assert_eq!(net.hub.stats().overloaded, overloaded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
+    let net = net();
+    let mut raw = Raw::admitted(&net, "edge-1", 1).await;
+    for nonce in 0..20_000 {
+        raw.send(Kind::Ping { nonce }).await;
+    }
+    raw.call(1, 1, "nobody", None).await;
+    let (mut pongs, mut last) = (0, 0);
+    loop {
+        match raw.receive().await.unwrap().kind {
+            Kind::Pong { nonce } => (pongs, last) = (pongs + 1, nonce),
+            Kind::Call(..) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..500).contains(&pongs), "{pongs} pongs waited");
+    assert!(last > 10_000, "the last pong answers a late ping, not {last}");
+}
+
+/// A peer that pings and never reads, with more waiting for it than its link takes, and the calls that wait.
+async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transport::ReplyStream>) {
+    let raw = Raw::admitted(net, name, 1).await;
+    let cloud = net.caller(&format!("caller-of-{name}")).await;
+    let mut calls = Vec::new();
+    for _ in 0..200 {
+        calls.push(cloud.call(echo(name, vec![0; 16 * 1024])).await.unwrap());
+    }
+    while net.hub.stats().queued_bytes == 0 {
+        tokio::task::yield_now().await;
+    }
+    (raw, calls)
+}
+
+/// Pings every second until the hub lets go of the link.
+async fn ping_until_cut(raw: &mut Raw) {
+    while raw.link.send(frame::encode(Frame::hop(Kind::Ping { nonce: 1 }), Lane::Control)).await.is_ok() {
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_link_is_closed_even_if_its_peer_does_not_read() {
+    let net = net();
+    let (mut old, calls) = stuck(&net, "edge-1").await;
+    let before = Instant::now();
+    let _new = Raw::admitted(&net, "edge-1", 2).await;
+    timeout(Duration::from_secs(60), ping_until_cut(&mut old)).await.unwrap();
+    assert!(before.elapsed() <= Duration::from_secs(4), "{:?}", before.elapsed());
+    for call in calls {
+        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_pings_but_takes_nothing_is_closed_and_its_calls_end() {
+    let net = net();
+    let (mut raw, calls) = stuck(&net, "edge-1").await;
+    let before = Instant::now();
+    timeout(Duration::from_secs(60), ping_until_cut(&mut raw)).await.unwrap();
+    assert!((9..16).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    for call in calls {
+        assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    }
+    assert_eq!((net.hub.stats().queued_bytes, net.hub.stats().open_calls), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
+    let mut settings = HubSettings::default();
+    (settings.total_queue_bytes, settings.queue_bytes) = (1024 * 1024, 1024 * 1024);
+    let net = net_with(|builder| builder.settings(settings));
+    let (_good, _) = net.edge("good").await;
+    let mut all = Vec::new();
+    for name in ["stuck-1", "stuck-2", "stuck-3"] {
+        all.push(stuck(&net, name).await);
+    }
+    let cloud = net.caller("cloud").await;
+    let (messages, end) = collect(cloud.call(echo("good", vec![1; 48 * 1024])).await.unwrap()).await;
+    assert_eq!((messages.len(), end), (1, Ok(Bytes::new())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn credit_cannot_cut_the_link_of_a_slow_target() {
+    let mut settings = HubSettings::default();
+    (settings.queue_frames, settings.max_calls) = (100, 10);
+    let net = net_with(|builder| builder.settings(settings));
+    let _slow = Raw::admitted(&net, "slow", 1).await;
+    let mut mallory = Raw::admitted(&net, "mallory", 1).await;
+    mallory.call(1, 1, "slow", None).await;
+    let id = CallId::new(Epoch::new(1), 1);
+    for _ in 0..1000 {
+        mallory.send_frame(Frame::call(None, Some(peer_id("slow")), id, Part::Credit { bytes: 1 })).await;
+    }
+    assert_eq!(mallory.failure().await, (1, Reason::Overloaded));
+    assert!(net.hub.peers().iter().any(|info| info.peer == peer_id("slow")));
+}

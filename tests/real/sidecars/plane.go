@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Plane is what a socket answers at one moment: to the calls that a sidecar
+// starts with, and to one that only the driver can answer.
+type Plane struct {
+	// What Probe says; false if it fails.
+	Ready bool `json:"ready"`
+	// Name and capabilities as bytes, or what was said in their place.
+	Facts string `json:"facts"`
+	// Name of the gRPC code that the driver's call ended with.
+	Code string `json:"code"`
+	// How long that took.
+	Micros int64 `json:"micros"`
+}
+
+// watchPlane asks again and again, and prints a line of JSON for each turn.
+// The process ends with an error if the socket is ever closed.
+func watchPlane(endpoint, name string, timeout, length, every time.Duration) error {
+	asker, err := connect(endpoint, name, timeout)
+	if err != nil {
+		return err
+	}
+	lines := json.NewEncoder(os.Stdout)
+	end := time.Now().Add(length)
+	for {
+		if err := lines.Encode(asker.plane()); err != nil {
+			return err
+		}
+		if time.Now().Add(every).After(end) {
+			return nil
+		}
+		time.Sleep(every)
+	}
+}
+
+func (a *asker) plane() *Plane {
+	ctx, cancel := context.WithTimeout(context.Background(), a.timeout)
+	defer cancel()
+	identity, controller := csi.NewIdentityClient(a.conn), csi.NewControllerClient(a.conn)
+	probe, err := identity.Probe(ctx, &csi.ProbeRequest{})
+	// A driver that does not say is ready.
+	plane := &Plane{Ready: err == nil && (probe.GetReady() == nil || probe.GetReady().GetValue())}
+	info, err := identity.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	plane.Facts += fact(info, err)
+	services, err := identity.GetPluginCapabilities(ctx, &csi.GetPluginCapabilitiesRequest{})
+	plane.Facts += fact(services, err)
+	capabilities, err := controller.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+	plane.Facts += fact(capabilities, err)
+	begun := time.Now()
+	plane.Code = a.client("code-0").Code
+	plane.Micros = time.Since(begun).Microseconds()
+	return plane
+}
+
+func fact(message proto.Message, err error) string {
+	if err != nil {
+		return fmt.Sprintf("[%s]", status.Code(err))
+	}
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		return fmt.Sprintf("[%s]", err)
+	}
+	return "[" + hex.EncodeToString(bytes) + "]"
+}
