@@ -115,6 +115,7 @@ mod fault;
 mod grpc;
 #[cfg(feature = "metrics")]
 mod metrics;
+pub mod monitor;
 #[cfg(feature = "runtime")]
 mod observe;
 pub mod operation;
@@ -147,7 +148,10 @@ pub use self::fault::{Fault, outcome_of};
 pub use self::observe::{Observe, ObserveLayer};
 pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
-pub use self::relay::{Fate, FaultyRelay, MemoryRelay, PatientRelay, Relay, RelayError, conformance};
+pub use self::relay::{
+    Fate, FaultyRelay, InvalidSegment, MemoryRelay, NodeSegment, PatientRelay, Relay, RelayError,
+    TopologyRelay, conformance,
+};
 #[cfg(feature = "runtime")]
 pub use self::replies::{CallerLeft, ReplySender};
 pub use self::replies::{Replies, Reply};

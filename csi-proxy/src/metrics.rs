@@ -12,7 +12,9 @@
 //! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: how long the driver has not confirmed what an endpoint
 //!   answers by itself; brought up to date each time that it was asked;
 //! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered while the driver could not be
-//!   asked.
+//!   asked;
+//! - counter `csi_plugin_orchestrator_violations_total` with `driver_name` and `rule`: calls that broke a rule of the spec; gauges
+//!   `csi_plugin_monitor_volumes` and `csi_plugin_monitor_dropped` (what was not watched or was forgotten for lack of room).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +89,19 @@ pub(crate) fn stale_answer(driver: &DriverName) {
 
 fn label(driver: &DriverName) -> Arc<str> {
     driver.clone().into()
+}
+
+pub(crate) fn violation(driver: &DriverName, rule: crate::monitor::Rule) {
+    metrics::counter!(
+        "csi_plugin_orchestrator_violations_total", "driver_name" => driver.to_string(), "rule" => rule.name()
+    )
+    .increment(1);
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a gauge")]
+pub(crate) fn monitor(counts: &crate::monitor::Counts) {
+    metrics::gauge!("csi_plugin_monitor_volumes").set(counts.volumes as f64);
+    metrics::gauge!("csi_plugin_monitor_dropped").set(counts.dropped as f64);
 }
 
 /// The name that grpc-go prints, which dashboards for the sidecars look for.

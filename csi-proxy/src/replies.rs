@@ -126,6 +126,17 @@ impl Replies {
         }
     }
 
+    /// A look at the whole answer, if it is unary or an outcome alone and nothing of it has been read yet. Nothing counts as
+    /// read by it.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn as_whole(&self) -> Option<(Option<&Bytes>, &Outcome)> {
+        match &self.source {
+            Source::Unary { message, outcome } => Some((Some(message), outcome)),
+            Source::Outcome(outcome) => Some((None, outcome)),
+            Source::Stream(_) | Source::Ended => None,
+        }
+    }
+
     /// The whole answer, if it is unary or an outcome alone and nothing of it has been read yet.
     ///
     /// Lets a relay send such an answer in one frame.

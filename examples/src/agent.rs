@@ -5,6 +5,7 @@ mod inspect;
 mod operations;
 mod options;
 mod registry;
+mod shim;
 mod status;
 mod volumes;
 
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{Drained, Driver, SessionService};
+use csi_proxy::{Drained, Driver, Relay, SessionService};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
@@ -20,6 +21,8 @@ use volume_manager::mounts::linux::probe;
 pub use self::ceiling::{InvalidCeiling, MethodCeiling};
 pub use self::inspect::{Inspect, InspectOptions, Place};
 pub use self::options::AgentOptions;
+use self::shim::Shim;
+pub use self::shim::ShimOptions;
 use self::status::AgentStatus;
 pub use self::volumes::VolumesOptions;
 use crate::process::{self, Fatal, Signals};
@@ -56,10 +59,15 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
     let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str()).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
+    let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
+    let drivers: Arc<dyn Relay> = match &shim {
+        Some(shim) => shim.relay(),
+        None => Arc::new(dispatcher.clone()),
+    };
     let mut builder = Peer::builder(name)
         .epoch(epoch)
         .dialers(dialers)
-        .service(ServiceName::new(SERVICE).map_err(Fatal::runtime)?, SessionService::new(dispatcher.clone()))
+        .service(ServiceName::new(SERVICE).map_err(Fatal::runtime)?, SessionService::new(drivers))
         .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
     if let Some(volumes) = &volumes {
         let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
@@ -69,7 +77,8 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
     let _status = match options.http {
         Some(address) => {
-            let status = Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes.clone()));
+            let status =
+                Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes.clone(), shim.clone()));
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
         None => None,
@@ -79,18 +88,30 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         Some(opened) => Some(opened.start(&options.driver).await?),
         None => None,
     };
+    if let Some(shim) = &shim {
+        for driver in &options.driver {
+            shim.serve(&driver.name).await.map_err(Fatal::runtime)?;
+        }
+    }
     let registry = match &options.plugins_registry {
-        Some(directory) => Some(registry::start(directory, dispatcher.clone(), settings, volumes)?),
+        Some(directory) => {
+            Some(registry::start(directory, dispatcher.clone(), settings, volumes, shim.clone())?)
+        }
         None => None,
     };
     let signal = signals.next().await;
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
     let drain = async {
         // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
-        let (_, work) = tokio::join!(
-            peer.drain("the agent is shutting down"),
-            dispatcher.drain(options.drain_timeout.duration()),
-        );
+        let bound = options.drain_timeout.duration();
+        let shim = async {
+            match &shim {
+                Some(shim) => shim.drain(bound).await,
+                None => Drained::All,
+            }
+        };
+        let (_, _, work) =
+            tokio::join!(peer.drain("the agent is shutting down"), shim, dispatcher.drain(bound));
         if work != Drained::All {
             tracing::warn!("drivers were still at work when the time to drain was over; their calls are cut");
         }

@@ -2,7 +2,7 @@
 //!
 //! csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
-//! it ended directly. Then again over links that are cut every two seconds, and over slow and lossy ones. Two drivers take
+//! it ended directly. So is the socket that the agent puts before a driver for kubelet. Then again over links that are cut every two seconds, and over slow and lossy ones. Two drivers take
 //! part: hostpath-driver, which mounts for real, and the mock driver of Kubernetes' own end-to-end tests.
 //!
 //! Errands follow: volumes on the mock, which says that it mounts and does not; kubelet's example plugin, which registers

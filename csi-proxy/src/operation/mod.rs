@@ -4,7 +4,8 @@
 //! request to the same driver, secrets aside ([`Identity`]). So:
 //!
 //! - while the operation runs, the retry **joins** it, and whoever waits at its end gets the answer;
-//! - if nobody waits at its end, the answer is **kept** and handed out **once**, to the next asker of the same identity;
+//! - if nobody waits at its end, the answer is **kept** and handed out **once**, to the next asker of the same identity. Not that
+//!   of a Node call: a reboot undoes what it did, and nobody says so;
 //! - another operation on the same volume, snapshot or group meanwhile is refused with
 //!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
 //! - a kept answer is **void** as soon as another operation begins on what it is about, and when it gets too old or too many are

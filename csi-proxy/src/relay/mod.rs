@@ -4,12 +4,14 @@ pub mod conformance;
 mod faulty;
 mod memory;
 mod patient;
+mod topology;
 
 use async_trait::async_trait;
 
 pub use self::faulty::{Fate, FaultyRelay};
 pub use self::memory::MemoryRelay;
 pub use self::patient::PatientRelay;
+pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::outcome::Outcome;

@@ -7,6 +7,7 @@ use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
 use super::ceiling::MethodCeiling;
+use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
@@ -56,6 +57,10 @@ pub struct AgentOptions {
     /// Volumes of this node.
     #[command(flatten)]
     pub volumes: VolumesOptions,
+
+    /// Sockets for kubelet.
+    #[command(flatten)]
+    pub shim: ShimOptions,
 
     /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
     /// least 1s). More for drivers whose work takes longer, or it is begun again and again

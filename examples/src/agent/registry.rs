@@ -1,12 +1,14 @@
 //! Drivers that come and go as kubelet plugins.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use csi_proto::DriverName;
 use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
 use tokio::task::JoinHandle;
 use volume_manager::registry::{self, DriverEvent, Settings};
 
+use super::shim::Shim;
 use super::volumes::NodeVolumes;
 use crate::process::Fatal;
 
@@ -17,16 +19,23 @@ pub(super) fn start(
     dispatcher: Dispatcher,
     bounds: DriverSettings,
     volumes: Option<NodeVolumes>,
+    shim: Option<Arc<Shim>>,
 ) -> Result<JoinHandle<()>, Fatal> {
     let named = dispatcher.drivers();
     let mut events = registry::watch(directory, Settings::default()).map_err(Fatal::runtime)?;
     Ok(tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            let of_volumes = event.clone();
-            if apply(&dispatcher, &named, &bounds, event)
-                && let Some(volumes) = &volumes
+            let told = event.clone();
+            if !apply(&dispatcher, &named, &bounds, event) {
+                continue;
+            }
+            if let (Some(shim), DriverEvent::Registered { name, .. }) = (&shim, &told)
+                && let Err(error) = shim.serve(name).await
             {
-                tell(volumes, of_volumes).await;
+                tracing::error!(driver = %name, "{error}");
+            }
+            if let Some(volumes) = &volumes {
+                tell(volumes, told).await;
             }
         }
     }))

@@ -1,8 +1,11 @@
 //! What the agent tells over HTTP.
 
+use std::sync::Arc;
+
 use csi_proxy::Dispatcher;
 use edge_transport::Peer;
 
+use super::shim::Shim;
 use super::volumes::NodeVolumes;
 use crate::status::{Fact, Status};
 use crate::uplink;
@@ -16,11 +19,17 @@ pub(super) struct AgentStatus {
     peer: Peer,
     dispatcher: Dispatcher,
     volumes: Option<NodeVolumes>,
+    shim: Option<Arc<Shim>>,
 }
 
 impl AgentStatus {
-    pub(super) const fn new(peer: Peer, dispatcher: Dispatcher, volumes: Option<NodeVolumes>) -> Self {
-        Self { peer, dispatcher, volumes }
+    pub(super) const fn new(
+        peer: Peer,
+        dispatcher: Dispatcher,
+        volumes: Option<NodeVolumes>,
+        shim: Option<Arc<Shim>>,
+    ) -> Self {
+        Self { peer, dispatcher, volumes, shim }
     }
 }
 
@@ -38,12 +47,16 @@ impl Status for AgentStatus {
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
         facts.extend(operation_facts(&self.dispatcher));
         facts.extend(self.volumes.iter().flat_map(volume_facts));
+        facts.extend(self.shim.iter().flat_map(|shim| shim_facts(shim)));
         facts
     }
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
         self.dispatcher.publish_metrics();
+        if let Some(shim) = &self.shim {
+            shim.publish_metrics();
+        }
         if let Some(volumes) = &self.volumes {
             let shown = volumes.shown();
             metrics::gauge!("edge_csi_desired_revision").set(shown.revision as f64);
@@ -68,6 +81,15 @@ fn operation_facts(dispatcher: &Dispatcher) -> Vec<Fact> {
     facts
         .extend(dispatcher.journal_failure().map(|reason| Fact::new("journal of operations failed", reason)));
     facts
+}
+
+/// What was seen of the orchestrators' calls.
+fn shim_facts(shim: &Shim) -> Vec<Fact> {
+    let counts = shim.counts();
+    vec![
+        Fact::new("volumes whose calls are watched", counts.volumes),
+        Fact::new("calls that broke a rule of the spec", counts.violations),
+    ]
 }
 
 /// How many volumes are in which state, and what is in the way of some.

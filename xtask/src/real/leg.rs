@@ -15,13 +15,16 @@ pub(crate) enum Subject {
     Mock,
 }
 
-/// How csi-sanity reaches the driver's controller. Node calls always go to the driver's own socket, as a kubelet's do.
+/// How csi-sanity reaches the driver's controller. Node calls go to the driver's own socket, as a kubelet's do, or to the one
+/// that the agent puts before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// On the driver's socket.
     Direct,
     /// Through edge-csi-driver, edge-hub and edge-agent.
     Relayed(LinkKind, Weather),
+    /// On the socket that the agent puts before the driver's, for everything.
+    Shim,
 }
 
 /// What hub, agent and edge-csi-driver speak over.
@@ -46,8 +49,9 @@ pub(crate) struct Leg {
 
 const SUBJECTS: [Subject; 3] = [Subject::Hostpath, Subject::HostpathBlock, Subject::Mock];
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 10] = [
     Way::Direct,
+    Way::Shim,
     Way::Relayed(LinkKind::Uds, Weather::Fair),
     Way::Relayed(LinkKind::Ws, Weather::Fair),
     Way::Relayed(LinkKind::Wss, Weather::Fair),
@@ -130,7 +134,11 @@ impl fmt::Display for Leg {
             Subject::HostpathBlock => "block",
             Subject::Mock => "mock",
         };
-        let Way::Relayed(kind, weather) = self.way else { return write!(f, "{subject}-direct") };
+        let (kind, weather) = match self.way {
+            Way::Direct => return write!(f, "{subject}-direct"),
+            Way::Shim => return write!(f, "{subject}-shim"),
+            Way::Relayed(kind, weather) => (kind, weather),
+        };
         let kind = match kind {
             LinkKind::Uds => "uds",
             LinkKind::Ws => "ws",
@@ -151,9 +159,9 @@ mod tests {
         assert_eq!(names(Some("mock-quic")), ["mock-direct", "mock-quic", "mock-quic-cut", "mock-quic-far"]);
         assert_eq!(
             names(Some("block")),
-            ["block-direct", "block-uds", "block-ws", "block-wss", "block-quic"]
+            ["block-direct", "block-shim", "block-uds", "block-ws", "block-wss", "block-quic"]
         );
-        assert_eq!(names(None).len(), 23);
+        assert_eq!(names(None).len(), 26);
         assert!(names(Some("carrier-pigeon")).is_empty());
     }
 }

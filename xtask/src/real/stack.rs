@@ -54,10 +54,29 @@ impl Stack {
         };
         driver.ready("its socket", || wait::accepts(&node))?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
-        if let Way::Relayed(kind, weather) = leg.way {
-            let driver = driver_name(leg);
-            let named = ("--driver", format!("{driver}={}", unix(&stack.node)).into());
-            stack.relay(driver, named, Wiring { kind, weather }, components, certificates, scratch, logs)?;
+        let driver = driver_name(leg);
+        let named = ("--driver", format!("{driver}={}", unix(&stack.node)).into());
+        match leg.way {
+            Way::Direct => {}
+            Way::Relayed(kind, weather) => {
+                stack.relay(
+                    driver,
+                    named,
+                    Wiring { kind, weather },
+                    components,
+                    certificates,
+                    scratch,
+                    logs,
+                )?;
+            }
+            Way::Shim => {
+                let road = Road::new(LinkKind::Uds, scratch)?;
+                stack.add("hub", &components.hub, road.hub(certificates), logs)?;
+                let shim = scratch.join("shim");
+                let agent = road.agent(named, certificates, scratch).pair("--shim", &shim);
+                stack.add("agent", &components.agent, agent, logs)?;
+                stack.node = socket(&shim, &format!("{driver}.sock"))?;
+            }
         }
         Ok(stack)
     }

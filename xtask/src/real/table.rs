@@ -47,8 +47,10 @@ impl Row {
     pub(crate) fn finished(leg: Leg, outcomes: &Outcomes, direct: Option<&Outcomes>, took: Duration) -> Self {
         let wrong = match (leg.way, direct) {
             (Way::Direct, _) => outcomes.surprises(leg.subject.known_failures()),
-            (Way::Relayed(..), Some(direct)) => outcomes.differences(direct),
-            (Way::Relayed(..), None) => vec!["the direct run gave nothing to compare with".to_owned()],
+            (Way::Relayed(..) | Way::Shim, Some(direct)) => outcomes.differences(direct),
+            (Way::Relayed(..) | Way::Shim, None) => {
+                vec!["the direct run gave nothing to compare with".to_owned()]
+            }
         };
         let counts = Counts {
             passed: outcomes.count(State::Passed),
@@ -99,7 +101,7 @@ impl Row {
             }
             (Ok(counts), Some(Way::Direct)) if counts.failed > 0 => "as known".to_owned(),
             (Ok(_), Some(Way::Direct) | None) => "good".to_owned(),
-            (Ok(_), Some(Way::Relayed(..))) => "same as direct".to_owned(),
+            (Ok(_), Some(Way::Relayed(..) | Way::Shim)) => "same as direct".to_owned(),
         };
         let [passed, failed, skipped] = match &self.result {
             Ok(counts) => [counts.passed, counts.failed, counts.skipped].map(|count| count.to_string()),

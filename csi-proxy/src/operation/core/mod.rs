@@ -7,6 +7,8 @@ mod tests;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
+use csi_proto::method::Service;
+
 pub use self::event::{Action, AskerId, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way};
 use super::answer::Answer;
 use super::identity::Identity;
@@ -253,7 +255,9 @@ impl Core {
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
         let Some(Operation { identity, askers, .. }) = self.stop(operation) else { return };
         let made = answer.keys(&identity);
-        let mut kept = answer.is_final();
+        // What was done on the node is undone by a reboot, or by the driver's own end, of which nobody tells. And it costs
+        // little to ask again.
+        let mut kept = answer.is_final() && identity.method().service() != Service::Node;
         for key in &made {
             // What has begun on it meanwhile may already have undone this.
             kept &= !self.is_running(key) && !self.has_begun_since(operation, key);

@@ -160,6 +160,24 @@ fn an_answer_that_nobody_waited_for_is_handed_out_once() {
 }
 
 #[test]
+fn an_answer_about_mounts_is_not_kept_since_a_reboot_makes_it_wrong() {
+    let stage = |path: &str| {
+        let (volume_id, staging_target_path) = ("v".to_owned(), path.to_owned());
+        let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
+        Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
+    };
+    let mut bench = Bench::new();
+    let (first, operation) = bench.run(&stage("/s"));
+    let (second, seen) = bench.ask(&stage("/s"));
+    assert_eq!(seen, Seen::Waits, "while it runs it is joined as any other");
+    assert_eq!(bench.ask(&stage("/other")).1, pending("NodeStageVolume"));
+    assert_eq!(bench.answered(operation, done()), [(first, Way::Ran), (second, Way::Joined)]);
+    bench.event(Event::Left { asker: first });
+    assert_eq!(bench.core.counts().kept, 0);
+    assert!(bench.is_run(&stage("/s")));
+}
+
+#[test]
 fn an_answer_that_was_given_but_not_delivered_is_there_for_the_next() {
     let mut bench = Bench::new();
     let (asker, operation) = bench.run(&delete("v"));

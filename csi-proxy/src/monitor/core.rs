@@ -1,0 +1,426 @@
+//! All volumes of a driver. No clock, no task: events in, violations out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use prost::Message;
+
+use super::request::{self, Deed, Read, Request};
+use super::rule::{Rule, Violation};
+use super::volume::{Breach, Facts, Offers, Verdict, Volume};
+use crate::code::Code;
+
+/// Longest name of a node in bytes (spec, NodeGetInfo).
+const MAX_NODE: usize = 256;
+
+/// Bounds of a [`Monitor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Most volumes that are watched; default 4096. The one that was called for least lately is forgotten first.
+    pub volumes: usize,
+    /// About the most bytes of memory for what is known of them; default 8 MiB.
+    pub bytes: usize,
+    /// Most calls that are watched at once; default 4096. More are not.
+    pub open: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { volumes: 4096, bytes: 8 << 20, open: 4096 }
+    }
+}
+
+/// What is known of the time before the first call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Before {
+    /// Nothing: volumes may be staged and published already.
+    #[default]
+    Unknown,
+    /// There was none: whatever was not seen has not been done. True after a boot, if every call since is seen.
+    Nothing,
+}
+
+/// Names one call. Chosen by whoever drives the monitor; never used again for another call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallNumber(u64);
+
+impl CallNumber {
+    /// Takes a number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// What has happened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The orchestrator makes a call.
+    Began {
+        /// The call.
+        call: CallNumber,
+        /// Its method.
+        method: Method,
+        /// Its request.
+        body: &'a [u8],
+    },
+    /// The call is over for the orchestrator. Every call that began ends so, once.
+    Ended {
+        /// The call.
+        call: CallNumber,
+        /// How.
+        end: End<'a>,
+    },
+}
+
+/// How a call is over for its orchestrator.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum End<'a> {
+    /// It was answered.
+    Answered {
+        /// With this status.
+        code: Code,
+        /// And this message. Looked at for what a driver offers and what it calls its node.
+        message: Option<&'a [u8]>,
+    },
+    /// The caller did not wait for the answer.
+    Left,
+}
+
+/// How much is watched, and what was found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Volumes of which something is known, or that a call is under way for.
+    pub volumes: usize,
+    /// Calls under way.
+    pub open: usize,
+    /// Volumes that were forgotten, and calls that were not watched, for lack of room.
+    pub dropped: u64,
+    /// Violations.
+    pub violations: u64,
+}
+
+/// Watches the calls to one driver. See the [module](super).
+///
+/// Time must not go back between calls of [`Self::handle`].
+#[derive(Debug)]
+pub struct Monitor {
+    limits: Limits,
+    /// Whether what was not seen has not been done.
+    nothing_unseen: bool,
+    driver: Facts,
+    volumes: HashMap<Box<str>, Watched>,
+    /// The volumes by when they were called for.
+    lately: BTreeMap<u64, Box<str>>,
+    turns: u64,
+    /// Whose a path is.
+    paths: HashMap<Box<str>, Box<str>>,
+    open: HashMap<CallNumber, Open>,
+    bytes: usize,
+    dropped: u64,
+    violations: u64,
+}
+
+#[derive(Debug)]
+struct Watched {
+    volume: Volume,
+    open: Vec<CallNumber>,
+    turn: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+enum Open {
+    Request {
+        request: Request,
+        since: Instant,
+        met: bool,
+    },
+    /// NodeGetCapabilities.
+    Capabilities,
+    /// NodeGetInfo.
+    Info,
+}
+
+impl Monitor {
+    /// A watch that begins now.
+    #[must_use]
+    pub fn new(limits: Limits, before: Before) -> Self {
+        Self {
+            limits,
+            nothing_unseen: before == Before::Nothing,
+            driver: Facts::default(),
+            volumes: HashMap::new(),
+            lately: BTreeMap::new(),
+            turns: 0,
+            paths: HashMap::new(),
+            open: HashMap::new(),
+            bytes: 0,
+            dropped: 0,
+            violations: 0,
+        }
+    }
+
+    /// Whether calls of the method say anything here. Others need not be told.
+    #[must_use]
+    pub fn watches(method: Method) -> bool {
+        matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo)
+            || (method.is_mutating() && !method.is_server_streaming())
+    }
+
+    /// How much is watched.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (volumes, open) = (self.volumes.len(), self.open.len());
+        Counts { volumes, open, dropped: self.dropped, violations: self.violations }
+    }
+
+    /// Takes what has happened, and answers what should not have.
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Violation> {
+        let violations = match event {
+            Event::Began { call, method, body } => self.began(now, call, method, body),
+            Event::Ended { call, end } => {
+                self.ended(call, end);
+                Vec::new()
+            }
+        };
+        self.violations += violations.len() as u64;
+        violations
+    }
+
+    fn began(&mut self, now: Instant, call: CallNumber, method: Method, body: &[u8]) -> Vec<Violation> {
+        let room = self.open.len() < self.limits.open;
+        let fact = match method {
+            Method::NodeGetCapabilities => Some(Open::Capabilities),
+            Method::NodeGetInfo => Some(Open::Info),
+            _ => None,
+        };
+        if let Some(fact) = fact {
+            if room {
+                self.open.insert(call, fact);
+            }
+            return Vec::new();
+        }
+        let request = match request::read(method, body) {
+            Read::Request(request) => request,
+            Read::Lacks { volume, field } => {
+                let (expected, found) = (field.to_owned(), "none".to_owned());
+                return vec![Violation { rule: Rule::RequiredField, method, volume, expected, found }];
+            }
+            Read::Unwatched => return Vec::new(),
+            Read::TooLong { volume } => {
+                self.not_watched(volume.as_deref());
+                return Vec::new();
+            }
+        };
+        let violations = self.judge(now, &request);
+        if room {
+            self.open(now, call, request);
+        } else {
+            self.not_watched(Some(&request.volume));
+        }
+        violations
+    }
+
+    /// What is wrong with a request that comes now.
+    fn judge(&self, now: Instant, request: &Request) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        let mut report = |rule, expected: String, found: String| {
+            let (method, volume) = (request.method, request.volume.to_string());
+            violations.push(Violation { rule, method, volume, expected, found });
+        };
+        let watched = self.volumes.get(&request.volume);
+        let others: Vec<_> = watched.iter().flat_map(|watched| self.open_requests(watched)).collect();
+        if others.iter().any(|(other, _)| request.repeats(other)) {
+            return violations;
+        }
+        if let Some((other, since)) = others.first() {
+            let age = now.saturating_duration_since(*since);
+            let found = format!("{} that began {age:?} before", other.method.name());
+            report(Rule::OneCallPerVolume, "no other call in flight for the volume".to_owned(), found);
+        }
+        if let Some((path, owner)) = self.owner_of_path(request) {
+            let found = format!("{path:?} of volume {owner:?}");
+            report(Rule::PathOfAnotherVolume, "a path of this volume, or of none".to_owned(), found);
+        }
+        // What two calls about the same will leave behind is not known before they end.
+        if !others.iter().any(|(other, _)| request.meets(other)) {
+            let unseen = Volume::new(self.nothing_unseen);
+            let volume = watched.map_or(&unseen, |watched| &watched.volume);
+            for Breach { rule, expected, found } in volume.breaches(request, &self.driver) {
+                report(rule, expected, found);
+            }
+        }
+        violations
+    }
+
+    fn open_requests(&self, watched: &Watched) -> impl Iterator<Item = (&Request, Instant)> {
+        watched.open.iter().filter_map(|call| match self.open.get(call) {
+            Some(Open::Request { request, since, .. }) => Some((request, *since)),
+            Some(Open::Capabilities | Open::Info) | None => None,
+        })
+    }
+
+    /// The path that a request is about, and the other volume that has it.
+    fn owner_of_path<'a>(&'a self, request: &'a Request) -> Option<(&'a str, &'a str)> {
+        let path = request.deed.path()?;
+        let owner = self.paths.get(path).filter(|owner| **owner != request.volume)?;
+        Some((path, owner))
+    }
+
+    fn open(&mut self, now: Instant, call: CallNumber, request: Request) {
+        let id = request.volume.clone();
+        self.touch(&id);
+        let others = self.volumes.get(&id).map(|watched| watched.open.clone()).unwrap_or_default();
+        let mut met = false;
+        for other in others {
+            if let Some(Open::Request { request: other, met: also, .. }) = self.open.get_mut(&other)
+                && request.meets(other)
+                && !request.repeats(other)
+            {
+                *also = true;
+                met = true;
+            }
+        }
+        self.bytes += request.bytes();
+        self.open.insert(call, Open::Request { request, since: now, met });
+        if let Some(watched) = self.volumes.get_mut(&id) {
+            watched.open.push(call);
+        }
+        self.make_room();
+    }
+
+    fn ended(&mut self, call: CallNumber, end: End<'_>) {
+        let (request, met) = match self.open.remove(&call) {
+            None => return,
+            Some(Open::Capabilities) => {
+                return self.learn(end, |driver, message| {
+                    driver.offers = Some(offers(message)?);
+                    Some(())
+                });
+            }
+            Some(Open::Info) => {
+                return self.learn(end, |driver, message| {
+                    let info = csi::NodeGetInfoResponse::decode(message).ok()?;
+                    driver.node = (!info.node_id.is_empty() && info.node_id.len() <= MAX_NODE)
+                        .then(|| info.node_id.into());
+                    Some(())
+                });
+            }
+            Some(Open::Request { request, met, .. }) => (request, met),
+        };
+        self.bytes = self.bytes.saturating_sub(request.bytes());
+        let nothing_unseen = self.nothing_unseen;
+        let verdict = match end {
+            End::Answered { code, .. } => Verdict::of(code),
+            End::Left => Verdict::Unknown,
+        };
+        self.change(&request.volume, |watched, driver| {
+            watched.open.retain(|open| *open != call);
+            match request.deed {
+                _ if met => watched.volume.unsettle(&request),
+                Deed::Delete if verdict == Verdict::Done => watched.volume = Volume::new(nothing_unseen),
+                _ => watched.volume.ended(&request, verdict, driver),
+            }
+        });
+        self.make_room();
+    }
+
+    /// Takes in what the driver says of itself.
+    fn learn(&mut self, end: End<'_>, take: impl FnOnce(&mut Facts, &[u8]) -> Option<()>) {
+        if let End::Answered { code: Code::OK, message: Some(message) } = end {
+            // What cannot be read changes nothing.
+            let _ = take(&mut self.driver, message);
+        }
+    }
+
+    /// Changes what is known of a volume, and everything that depends on it.
+    fn change(&mut self, id: &str, change: impl FnOnce(&mut Watched, &Facts)) {
+        let Some(watched) = self.volumes.get_mut(id) else { return };
+        let before: Vec<Box<str>> = watched.volume.paths().map(Box::from).collect();
+        change(watched, &self.driver);
+        for path in before {
+            if !watched.volume.has(&path) && self.paths.get(&path).is_some_and(|owner| **owner == *id) {
+                self.paths.remove(&path);
+            }
+        }
+        for path in watched.volume.paths() {
+            if !self.paths.contains_key(path) {
+                self.paths.insert(path.into(), id.into());
+            }
+        }
+        let bytes = watched.volume.bytes() + 2 * id.len();
+        self.bytes = self.bytes - watched.bytes + bytes;
+        watched.bytes = bytes;
+        // Nothing is known of it that would not be known of an unseen one.
+        if watched.open.is_empty() && watched.volume == Volume::new(self.nothing_unseen) {
+            self.forget(id);
+        }
+    }
+
+    /// Has the volume in the table, as the one that was called for last.
+    fn touch(&mut self, id: &str) {
+        self.turns += 1;
+        let turn = self.turns;
+        if let Some(watched) = self.volumes.get_mut(id) {
+            self.lately.remove(&watched.turn);
+            watched.turn = turn;
+        } else {
+            let volume = Volume::new(self.nothing_unseen);
+            let bytes = volume.bytes() + 2 * id.len();
+            self.bytes += bytes;
+            self.volumes.insert(id.into(), Watched { volume, open: Vec::new(), turn, bytes });
+        }
+        self.lately.insert(turn, id.into());
+    }
+
+    /// A call was not watched, so nothing is known of its volume any more.
+    fn not_watched(&mut self, id: Option<&str>) {
+        self.dropped += 1;
+        self.nothing_unseen = false;
+        if let Some(id) = id {
+            self.change(id, |watched, _| watched.volume = Volume::new(false));
+        }
+    }
+
+    /// Forgets the volumes that were called for least lately, as far as the bounds ask for it.
+    fn make_room(&mut self) {
+        while self.volumes.len() > self.limits.volumes || self.bytes > self.limits.bytes {
+            let idle =
+                self.lately.values().find(|id| self.volumes.get(*id).is_some_and(|one| one.open.is_empty()));
+            let Some(id) = idle.cloned() else { return };
+            self.forget(&id);
+            self.dropped += 1;
+            self.nothing_unseen = false;
+        }
+    }
+
+    fn forget(&mut self, id: &str) {
+        let Some(watched) = self.volumes.remove(id) else { return };
+        self.lately.remove(&watched.turn);
+        self.bytes = self.bytes.saturating_sub(watched.bytes);
+        for path in watched.volume.paths() {
+            if self.paths.get(path).is_some_and(|owner| **owner == *id) {
+                self.paths.remove(path);
+            }
+        }
+    }
+}
+
+fn offers(message: &[u8]) -> Option<Offers> {
+    use csi::node_service_capability::{Type, rpc};
+    let response = csi::NodeGetCapabilitiesResponse::decode(message).ok()?;
+    let has = |wanted: rpc::Type| {
+        response.capabilities.iter().any(
+            |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == i32::from(wanted)),
+        )
+    };
+    Some(Offers { staging: has(rpc::Type::StageUnstageVolume), expansion: has(rpc::Type::ExpandVolume) })
+}

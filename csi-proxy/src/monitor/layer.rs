@@ -1,0 +1,220 @@
+//! A relay whose caller is watched.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use csi_proto::{DriverName, Method};
+use futures_core::Stream;
+use tokio::time::Instant;
+
+use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
+use crate::call::{Call, CallId};
+use crate::fault::outcome_of;
+use crate::relay::{Relay, RelayError};
+use crate::replies::{Replies, Reply};
+
+/// Most drivers that are watched. The calls of more pass unwatched.
+pub const MAX_WATCHED_DRIVERS: usize = 64;
+
+/// The monitors of a node's drivers, one each. Cheap to clone; all clones are the same, so that several relays to one driver,
+/// such as one for the hub's calls and one for kubelet's, can be watched as one.
+///
+/// Each violation is a line in the log, and, with the feature `metrics`, counted.
+#[derive(Debug, Clone)]
+pub struct Monitors(Arc<Mutex<Watch>>);
+
+#[derive(Debug)]
+struct Watch {
+    limits: Limits,
+    before: Before,
+    drivers: BTreeMap<DriverName, Monitor>,
+    next: u64,
+    full_told: bool,
+}
+
+impl Monitors {
+    /// No driver is watched yet. The limits are those of one driver.
+    #[must_use]
+    pub fn new(limits: Limits, before: Before) -> Self {
+        let (drivers, next, full_told) = (BTreeMap::new(), 0, false);
+        Self(Arc::new(Mutex::new(Watch { limits, before, drivers, next, full_told })))
+    }
+
+    /// How much is watched, and what was found, over all drivers.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let watch = self.lock();
+        watch.drivers.values().map(Monitor::counts).fold(Counts::default(), |sum, one| Counts {
+            volumes: sum.volumes + one.volumes,
+            open: sum.open + one.open,
+            dropped: sum.dropped + one.dropped,
+            violations: sum.violations + one.violations,
+        })
+    }
+
+    /// Sets the gauges, which change too often to be set each time.
+    #[cfg(feature = "metrics")]
+    pub fn publish_metrics(&self) {
+        crate::metrics::monitor(&self.counts());
+    }
+
+    /// Sees a call begin. `None` if it says nothing.
+    fn begin(&self, call: &Call) -> Option<Watched> {
+        let method = Method::from_path(call.method.as_str()).filter(|method| Monitor::watches(*method))?;
+        let mut watch = self.lock();
+        watch.next += 1;
+        let number = CallNumber::new(watch.next);
+        let monitor = watch.monitor(&call.driver)?;
+        let began = Event::Began { call: number, method, body: &call.body };
+        let violations = monitor.handle(Instant::now().into_std(), began);
+        drop(watch);
+        for violation in &violations {
+            tell(call.id, &call.driver, violation);
+        }
+        Some(Watched { monitors: self.clone(), driver: call.driver.clone(), number, over: false })
+    }
+
+    fn end(&self, driver: &DriverName, call: CallNumber, end: End<'_>) {
+        if let Some(monitor) = self.lock().drivers.get_mut(driver) {
+            // An end breaks no rule.
+            let _ = monitor.handle(Instant::now().into_std(), Event::Ended { call, end });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watch> {
+        // What a monitor knows is judged by nobody's life.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Monitors {
+    /// Knows nothing of the time before.
+    fn default() -> Self {
+        Self::new(Limits::default(), Before::Unknown)
+    }
+}
+
+impl Watch {
+    fn monitor(&mut self, driver: &DriverName) -> Option<&mut Monitor> {
+        if !self.drivers.contains_key(driver) {
+            if self.drivers.len() >= MAX_WATCHED_DRIVERS {
+                if !std::mem::replace(&mut self.full_told, true) {
+                    tracing::warn!(%driver, max = MAX_WATCHED_DRIVERS, "too many drivers; calls of this one and of others are not watched");
+                }
+                return None;
+            }
+            self.drivers.insert(driver.clone(), Monitor::new(self.limits, self.before));
+        }
+        self.drivers.get_mut(driver)
+    }
+}
+
+fn tell(call: CallId, driver: &DriverName, violation: &Violation) {
+    let Violation { rule, method, volume, expected, found } = violation;
+    tracing::warn!(
+        %call, %driver, %method, volume, %rule, section = rule.section(), expected, found,
+        "the orchestrator breaks a rule of the spec"
+    );
+    #[cfg(feature = "metrics")]
+    crate::metrics::violation(driver, *rule);
+}
+
+/// A call that is under way, and over for its caller when this is dropped.
+#[derive(Debug)]
+struct Watched {
+    monitors: Monitors,
+    driver: DriverName,
+    number: CallNumber,
+    over: bool,
+}
+
+impl Watched {
+    fn end(&mut self, end: End<'_>) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.monitors.end(&self.driver, self.number, end);
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.end(End::Left);
+    }
+}
+
+/// Hands calls on and watches whether their caller keeps the order of the spec. It changes and refuses nothing.
+///
+/// It stands where the orchestrator's calls arrive, before anything that joins or repeats them.
+///
+/// ```
+/// use csi_proxy::monitor::{Monitored, Monitors};
+/// use csi_proxy::{Dispatcher, Driver};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = Driver::new("csi-hostpath".parse()?, "unix:///plugins/csi-hostpath/csi.sock".parse()?);
+/// let monitors = Monitors::default();
+/// let relay = Monitored::new(driver, monitors.clone());
+/// assert_eq!(monitors.counts().violations, 0);
+/// # drop(relay);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Monitored<R> {
+    inner: R,
+    monitors: Monitors,
+}
+
+impl<R: Relay> Monitored<R> {
+    /// Watches the calls to this relay.
+    #[must_use]
+    pub fn new(inner: R, monitors: Monitors) -> Self {
+        Self { inner, monitors }
+    }
+}
+
+#[async_trait]
+impl<R: Relay> Relay for Monitored<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
+        let answer = self.inner.relay(call).await;
+        match &answer {
+            Err(error) => {
+                watched.end(End::Answered { code: outcome_of(error.fault()).0, message: None });
+                return answer;
+            }
+            Ok(replies) => {
+                if let Some((message, outcome)) = replies.as_whole() {
+                    watched.end(End::Answered {
+                        code: outcome.code,
+                        message: message.map(|message| &**message),
+                    });
+                    return answer;
+                }
+            }
+        }
+        answer.map(|parts| Replies::stream(Parts { parts, watched }))
+    }
+}
+
+/// A unary answer that comes in parts.
+struct Parts {
+    parts: Replies,
+    watched: Watched,
+}
+
+impl Stream for Parts {
+    type Item = Reply;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
+        let part = ready!(Pin::new(&mut self.parts).poll_next(cx));
+        if let Some(Reply::End(outcome)) = &part {
+            let code = outcome.code;
+            self.watched.end(End::Answered { code, message: None });
+        }
+        Poll::Ready(part)
+    }
+}

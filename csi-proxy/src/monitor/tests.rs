@@ -1,0 +1,381 @@
+//! Each rule broken once, and what breaks none. The walk of an orchestrator that keeps them all is in `legal.rs`.
+
+mod legal;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use prost::Message as _;
+
+use super::*;
+use crate::code::Code;
+
+const NODE: &str = "node-1";
+
+/// A monitor and an orchestrator that makes one call after the other.
+struct Bench {
+    monitor: Monitor,
+    now: Instant,
+    calls: u64,
+}
+
+/// A call: its method and its request.
+type Made = (Method, Vec<u8>);
+
+fn capability() -> Option<csi::VolumeCapability> {
+    Some(csi::VolumeCapability::default())
+}
+
+fn context(argument: &str) -> std::collections::BTreeMap<String, String> {
+    [("argument".to_owned(), argument.to_owned())].into()
+}
+
+fn attach(volume: &str) -> Made {
+    let (volume_id, node_id) = (volume.to_owned(), NODE.to_owned());
+    let volume_capability = capability();
+    let request =
+        csi::ControllerPublishVolumeRequest { volume_id, node_id, volume_capability, ..Default::default() };
+    (Method::ControllerPublishVolume, request.encode_to_vec())
+}
+
+fn detach(volume: &str, node: &str) -> Made {
+    let (volume_id, node_id) = (volume.to_owned(), node.to_owned());
+    let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+    (Method::ControllerUnpublishVolume, request.encode_to_vec())
+}
+
+fn stage_with(volume: &str, path: &str, argument: &str) -> Made {
+    let (volume_id, staging_target_path) = (volume.to_owned(), path.to_owned());
+    let (volume_capability, volume_context) = (capability(), context(argument));
+    let request = csi::NodeStageVolumeRequest {
+        volume_id,
+        staging_target_path,
+        volume_capability,
+        volume_context,
+        ..Default::default()
+    };
+    (Method::NodeStageVolume, request.encode_to_vec())
+}
+
+fn stage(volume: &str) -> Made {
+    stage_with(volume, &format!("/stage/{volume}"), "")
+}
+
+fn unstage(volume: &str) -> Made {
+    let (volume_id, staging_target_path) = (volume.to_owned(), format!("/stage/{volume}"));
+    let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
+    (Method::NodeUnstageVolume, request.encode_to_vec())
+}
+
+fn publish_from(volume: &str, staging: &str, target: &str, argument: &str) -> Made {
+    let (volume_id, target_path) = (volume.to_owned(), target.to_owned());
+    let (volume_capability, volume_context) = (capability(), context(argument));
+    let request = csi::NodePublishVolumeRequest {
+        volume_id,
+        target_path,
+        staging_target_path: staging.to_owned(),
+        volume_capability,
+        volume_context,
+        ..Default::default()
+    };
+    (Method::NodePublishVolume, request.encode_to_vec())
+}
+
+fn publish(volume: &str, target: &str) -> Made {
+    publish_from(volume, &format!("/stage/{volume}"), target, "")
+}
+
+fn unpublish(volume: &str, target: &str) -> Made {
+    let (volume_id, target_path) = (volume.to_owned(), target.to_owned());
+    let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
+    (Method::NodeUnpublishVolume, request.encode_to_vec())
+}
+
+fn expand(volume: &str) -> Made {
+    let (volume_id, volume_path) = (volume.to_owned(), format!("/stage/{volume}"));
+    let request = csi::NodeExpandVolumeRequest { volume_id, volume_path, ..Default::default() };
+    (Method::NodeExpandVolume, request.encode_to_vec())
+}
+
+fn delete(volume: &str) -> Made {
+    let request = csi::DeleteVolumeRequest { volume_id: volume.to_owned(), ..Default::default() };
+    (Method::DeleteVolume, request.encode_to_vec())
+}
+
+fn offers(types: &[csi::node_service_capability::rpc::Type]) -> Vec<u8> {
+    use csi::node_service_capability::{Rpc, Type};
+    let one = |r#type: &csi::node_service_capability::rpc::Type| csi::NodeServiceCapability {
+        r#type: Some(Type::Rpc(Rpc { r#type: (*r#type).into() })),
+    };
+    csi::NodeGetCapabilitiesResponse { capabilities: types.iter().map(one).collect() }.encode_to_vec()
+}
+
+impl Bench {
+    /// A watch since the boot over a driver that is known to stage and expand.
+    fn new() -> Self {
+        Self::with(Limits::default(), Before::Nothing)
+    }
+
+    fn with(limits: Limits, before: Before) -> Self {
+        use csi::node_service_capability::rpc::Type::{ExpandVolume, StageUnstageVolume};
+        let mut bench = Self { monitor: Monitor::new(limits, before), now: Instant::now(), calls: 0 };
+        bench.learn(Method::NodeGetCapabilities, &offers(&[StageUnstageVolume, ExpandVolume]));
+        let info = csi::NodeGetInfoResponse { node_id: NODE.to_owned(), ..Default::default() };
+        bench.learn(Method::NodeGetInfo, &info.encode_to_vec());
+        bench
+    }
+
+    fn learn(&mut self, method: Method, message: &[u8]) {
+        let (call, violations) = self.begin(&(method, Vec::new()));
+        assert_eq!(violations, []);
+        let end = End::Answered { code: Code::OK, message: Some(message) };
+        assert_eq!(self.monitor.handle(self.now, Event::Ended { call, end }), []);
+    }
+
+    fn begin(&mut self, (method, body): &Made) -> (CallNumber, Vec<Violation>) {
+        self.calls += 1;
+        self.now += Duration::from_millis(1);
+        let call = CallNumber::new(self.calls);
+        (call, self.monitor.handle(self.now, Event::Began { call, method: *method, body }))
+    }
+
+    fn end(&mut self, call: CallNumber, code: Code) {
+        let end = End::Answered { code, message: None };
+        assert_eq!(self.monitor.handle(self.now, Event::Ended { call, end }), []);
+    }
+
+    /// A call from its beginning to its end: the rules that it breaks.
+    fn call(&mut self, made: &Made, code: Code) -> Vec<Rule> {
+        let (call, violations) = self.begin(made);
+        self.end(call, code);
+        violations.iter().map(|violation| violation.rule).collect()
+    }
+
+    /// Calls that succeed and break nothing.
+    fn all_well(&mut self, calls: &[Made]) {
+        for made in calls {
+            assert_eq!(self.call(made, Code::OK), [], "{}", made.0);
+        }
+    }
+}
+
+/// Calls that keep the rules and succeed, one that ends with a code, and one that breaks a rule.
+type Break = (Rule, Vec<Made>, Vec<(Made, Code)>, Made);
+
+fn breaks() -> Vec<Break> {
+    let up = || vec![attach("v"), stage("v"), publish("v", "/t")];
+    let lacking = (Method::NodePublishVolume, csi::NodePublishVolumeRequest::default().encode_to_vec());
+    vec![
+        (Rule::RequiredField, vec![], vec![], lacking),
+        (Rule::RequiredField, vec![stage("v")], vec![], publish_from("v", "", "/t", "")),
+        (Rule::AttachBeforeUse, vec![attach("v"), detach("v", NODE)], vec![], stage("v")),
+        (Rule::AttachBeforeUse, vec![attach("v"), detach("v", "")], vec![], stage("v")),
+        (Rule::StageBeforeUse, vec![], vec![], publish("v", "/t")),
+        (Rule::StageBeforeUse, vec![stage("v"), unstage("v")], vec![], publish("v", "/t")),
+        (Rule::StageBeforeUse, vec![], vec![(stage("v"), Code::DEADLINE_EXCEEDED)], publish("v", "/t")),
+        (Rule::StageBeforeUse, vec![], vec![(stage("v"), Code::INTERNAL)], publish("v", "/t")),
+        (Rule::StageBeforeUse, vec![], vec![], expand("v")),
+        (Rule::UnstageWhilePublished, up(), vec![], unstage("v")),
+        (Rule::UnstageWhilePublished, up(), vec![(unpublish("v", "/t"), Code::INTERNAL)], unstage("v")),
+        (
+            Rule::UnstageWhilePublished,
+            vec![stage("v")],
+            vec![(publish("v", "/t"), Code::UNAVAILABLE)],
+            unstage("v"),
+        ),
+        (Rule::DetachWhileInUse, up(), vec![], detach("v", NODE)),
+        (Rule::DetachWhileInUse, vec![attach("v"), stage("v")], vec![], detach("v", "")),
+        (Rule::DetachWhileInUse, vec![stage("v")], vec![(unstage("v"), Code::ABORTED)], detach("v", NODE)),
+        (Rule::DeleteWhileInUse, vec![stage("v")], vec![], delete("v")),
+        (Rule::DownwardFirst, up(), vec![(unpublish("v", "/t"), Code::INTERNAL)], publish("v", "/t")),
+        (Rule::DownwardFirst, vec![stage("v")], vec![(unstage("v"), Code::DEADLINE_EXCEEDED)], stage("v")),
+        (Rule::DownwardFirst, vec![stage("v")], vec![(unstage("v"), Code::UNKNOWN)], publish("v", "/t")),
+        (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", NODE), Code::UNAVAILABLE)], attach("v")),
+        (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", ""), Code::INTERNAL)], stage("v")),
+        (Rule::SameArguments, vec![stage("v")], vec![], stage_with("v", "/stage/v", "other")),
+        (
+            Rule::SameArguments,
+            vec![],
+            vec![(stage("v"), Code::DEADLINE_EXCEEDED)],
+            stage_with("v", "/stage/v", "other"),
+        ),
+        (Rule::SameArguments, up(), vec![], publish_from("v", "/stage/v", "/t", "other")),
+        (Rule::OneStagingPath, vec![stage("v")], vec![], stage_with("v", "/elsewhere", "")),
+        (Rule::OneStagingPath, vec![stage("v")], vec![], publish_from("v", "/elsewhere", "/t", "")),
+        (Rule::PathOfAnotherVolume, [up(), vec![stage("w")]].concat(), vec![], publish("w", "/t")),
+        (Rule::PathOfAnotherVolume, vec![stage("v")], vec![], stage_with("w", "/stage/v", "")),
+        (Rule::PathOfAnotherVolume, up(), vec![], unpublish("w", "/t")),
+    ]
+}
+
+#[test]
+fn each_rule_that_is_broken_once_is_named_and_no_other() {
+    let mut seen = BTreeSet::new();
+    for (at, (rule, before, then, breaking)) in breaks().into_iter().enumerate() {
+        let mut bench = Bench::new();
+        bench.all_well(&before);
+        for (made, code) in then {
+            assert_eq!(bench.call(&made, code), [], "{at}: {}", made.0);
+        }
+        assert_eq!(bench.call(&breaking, Code::OK), [rule], "{at}: {}", breaking.0);
+        assert_eq!(bench.monitor.counts().violations, 1);
+        seen.insert(rule);
+    }
+    // Those two have tests of their own.
+    seen.extend([Rule::OneCallPerVolume, Rule::OfferedCall]);
+    assert_eq!(seen, Rule::ALL.iter().copied().collect());
+}
+
+#[test]
+fn a_call_is_one_too_many_while_another_one_for_its_volume_is_in_flight() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), stage("w")]);
+    let (first, violations) = bench.begin(&publish("v", "/1"));
+    assert_eq!(violations, []);
+    bench.now += Duration::from_secs(7);
+    let (second, violations) = bench.begin(&publish("v", "/2"));
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert_eq!(violations[0].rule, Rule::OneCallPerVolume);
+    assert!(violations[0].found.contains("NodePublishVolume that began 7.001s before"), "{violations:?}");
+    assert_eq!(bench.begin(&publish("w", "/3")).1, [], "another volume is another matter");
+    assert_eq!(bench.begin(&publish("v", "/1")).1, [], "the same call once more joins the first");
+    bench.end(second, Code::OK);
+    bench.end(first, Code::OK);
+    assert_eq!(bench.call(&unstage("v"), Code::OK), [Rule::OneCallPerVolume, Rule::UnstageWhilePublished]);
+}
+
+#[test]
+fn what_two_calls_about_one_target_leave_behind_is_held_against_nobody() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v")]);
+    let (publishing, _) = bench.begin(&publish("v", "/t"));
+    let (unpublishing, violations) = bench.begin(&unpublish("v", "/t"));
+    assert_eq!(violations.len(), 1);
+    bench.end(unpublishing, Code::OK);
+    bench.end(publishing, Code::OK);
+    // It may be published or not.
+    assert_eq!(bench.call(&unstage("v"), Code::OK), []);
+}
+
+#[test]
+fn what_the_driver_does_not_offer_is_not_to_be_called() {
+    let mut bench = Bench::new();
+    bench.learn(Method::NodeGetCapabilities, &offers(&[]));
+    assert_eq!(bench.call(&stage("v"), Code::UNIMPLEMENTED), [Rule::OfferedCall]);
+    assert_eq!(bench.call(&publish_from("v", "", "/t", ""), Code::OK), []);
+    assert_eq!(bench.call(&expand("v"), Code::UNIMPLEMENTED), [Rule::OfferedCall]);
+}
+
+#[test]
+fn a_call_upward_that_failed_may_be_repeated_or_undone() {
+    for code in [Code::DEADLINE_EXCEEDED, Code::ABORTED, Code::INTERNAL, Code::INVALID_ARGUMENT] {
+        let mut bench = Bench::new();
+        bench.all_well(&[attach("v")]);
+        assert_eq!(bench.call(&stage("v"), code), []);
+        assert_eq!(bench.call(&stage("v"), code), []);
+        assert_eq!(bench.call(&unstage("v"), Code::OK), []);
+        bench.all_well(&[stage("v")]);
+        assert_eq!(bench.call(&publish("v", "/t"), code), []);
+        assert_eq!(bench.call(&publish("v", "/t"), code), []);
+        bench.all_well(&[unpublish("v", "/t"), unstage("v"), detach("v", NODE), delete("v")]);
+    }
+}
+
+#[test]
+fn a_final_error_frees_the_arguments_and_an_uncertain_one_does_not() {
+    let mut bench = Bench::new();
+    let other = stage_with("v", "/stage/v", "other");
+    assert_eq!(bench.call(&stage("v"), Code::DEADLINE_EXCEEDED), []);
+    assert_eq!(bench.call(&stage("v"), Code::INVALID_ARGUMENT), []);
+    assert_eq!(bench.call(&other, Code::DEADLINE_EXCEEDED), []);
+    assert_eq!(bench.call(&stage("v"), Code::OK), [Rule::SameArguments]);
+}
+
+#[test]
+fn an_unpublish_of_a_target_that_nobody_knows_leaves_it_free() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v")]);
+    assert_eq!(bench.call(&unpublish("v", "/t"), Code::NOT_FOUND), []);
+    bench.all_well(&[
+        publish("v", "/t"),
+        unpublish("v", "/t"),
+        unpublish("v", "/t"),
+        unstage("v"),
+        unstage("v"),
+    ]);
+}
+
+#[test]
+fn a_caller_that_left_does_not_know_what_came_of_it() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), publish("v", "/t")]);
+    let (call, _) = bench.begin(&unpublish("v", "/t"));
+    bench.monitor.handle(bench.now, Event::Ended { call, end: End::Left });
+    assert_eq!(bench.call(&publish("v", "/t"), Code::OK), [Rule::DownwardFirst]);
+}
+
+#[test]
+fn what_happened_before_the_watch_is_held_against_nobody() {
+    let mut bench = Bench::with(Limits::default(), Before::Unknown);
+    bench.all_well(&[publish("v", "/t"), expand("v"), unpublish("v", "/t"), stage("w"), publish("w", "/t")]);
+    bench.all_well(&[unpublish("w", "/t"), unstage("w"), detach("w", NODE), delete("w"), publish("x", "/x")]);
+    assert_eq!(bench.call(&unstage("x"), Code::OK), [Rule::UnstageWhilePublished], "that was seen");
+}
+
+#[test]
+fn other_secrets_and_tokens_are_no_other_arguments() {
+    let with = |secret: &str| {
+        let (method, body) = publish("v", "/t");
+        let mut request = csi::NodePublishVolumeRequest::decode(&*body).unwrap();
+        request.secrets.insert("password".to_owned(), secret.to_owned());
+        let tokens = csi_proto::secrets::TOKENS.to_owned();
+        request.volume_context.insert(tokens, secret.to_owned());
+        (method, request.encode_to_vec())
+    };
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), with("canary-1"), with("canary-2")]);
+    assert_eq!(bench.call(&unstage("v"), Code::OK), [Rule::UnstageWhilePublished]);
+    assert!(!format!("{:?}", bench.monitor).contains("canary"), "a monitor keeps no secret");
+}
+
+#[test]
+fn memory_is_bounded_and_what_was_forgotten_is_held_against_nobody() {
+    let limits = Limits { volumes: 3, bytes: 16 * 1024, open: 2 };
+    let mut bench = Bench::with(limits, Before::Nothing);
+    for at in 0..100 {
+        let volume = format!("v{at}");
+        bench.all_well(&[stage(&volume), publish(&volume, &format!("/t/{at}"))]);
+        assert!(bench.monitor.counts().volumes <= 3);
+    }
+    assert_eq!(bench.monitor.counts().dropped, 97);
+    // It was staged, but that is no longer known.
+    bench.all_well(&[publish("v0", "/again")]);
+    for at in 0..1000 {
+        bench.all_well(&[publish("v0", &format!("/t/of/v0/{at}"))]);
+    }
+    assert!(bench.monitor.counts().dropped > 98, "{:?}", bench.monitor.counts());
+    let calls: Vec<_> = ["a", "b", "c"].map(|volume| bench.begin(&stage(volume)).0).into();
+    assert_eq!(bench.monitor.counts().open, 2);
+    calls.into_iter().for_each(|call| bench.end(call, Code::OK));
+    assert_eq!(bench.monitor.counts().open, 0);
+}
+
+#[test]
+fn a_request_with_a_path_beyond_the_bound_is_not_watched() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), publish("v", "/t")]);
+    bench.all_well(&[publish("v", &"/t".repeat(3000))]);
+    assert_eq!(bench.monitor.counts().dropped, 1);
+    bench.all_well(&[unstage("v")]);
+}
+
+#[test]
+fn a_volume_at_rest_takes_no_memory() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), publish("v", "/t"), unpublish("v", "/t"), unstage("v")]);
+    assert_eq!(bench.monitor.counts().volumes, 0);
+    bench.all_well(&[attach("v"), stage("v"), unstage("v"), detach("v", NODE), delete("v")]);
+    assert_eq!(bench.monitor.counts(), Counts::default());
+}

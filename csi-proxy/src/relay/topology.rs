@@ -1,0 +1,223 @@
+//! Where the node is, said for drivers that do not say it.
+
+use async_trait::async_trait;
+use bytes::{BufMut, Bytes, BytesMut};
+use csi_proto::csi::v1 as csi;
+use csi_proto::{DriverName, Method, Validate};
+use futures_util::StreamExt as _;
+use prost::Message;
+
+use super::{Relay, RelayError};
+use crate::call::{Call, NodeId};
+use crate::replies::{Replies, Reply};
+
+/// A node cannot be told from others by this segment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{key}={value} is no topology segment: {reason}; give a key PREFIX/NAME and a node name of at most 63 bytes each"
+)]
+#[non_exhaustive]
+pub struct InvalidSegment {
+    /// The key.
+    pub key: String,
+    /// The value, which is the node's name.
+    pub value: String,
+    /// What of it the spec does not allow.
+    pub reason: String,
+}
+
+/// The topology segment of one node: a key, and the node's name as its value.
+///
+/// The name must stay what it is. Kubelet writes the segment to its Node as a label, and refuses a driver that comes with
+/// another value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSegment {
+    node: NodeId,
+    key: Option<String>,
+}
+
+impl NodeSegment {
+    /// The segment of a node, under a key for each driver: `topology.DRIVER/node`.
+    #[must_use]
+    pub fn of_driver(node: NodeId) -> Self {
+        Self { node, key: None }
+    }
+
+    /// The segment of a node under this key, whatever the driver.
+    ///
+    /// # Errors
+    /// If key or name have no form that the spec allows.
+    pub fn with_key(node: NodeId, key: impl Into<String>) -> Result<Self, InvalidSegment> {
+        let key = key.into();
+        checked(&key, &node)?;
+        Ok(Self { node, key: Some(key) })
+    }
+
+    /// The topology that it gives a driver.
+    ///
+    /// # Errors
+    /// If the driver's name is too long to be part of a key, or the node's to be a value: 63 bytes.
+    pub fn topology(&self, driver: &DriverName) -> Result<csi::Topology, InvalidSegment> {
+        match &self.key {
+            Some(key) => checked(key, &self.node),
+            None => checked(&format!("topology.{driver}/node"), &self.node),
+        }
+    }
+}
+
+fn checked(key: &str, node: &NodeId) -> Result<csi::Topology, InvalidSegment> {
+    let topology = csi::Topology::from_iter([(key, node.as_str())]);
+    let warnings: Vec<_> = topology.validate().iter().map(ToString::to_string).collect();
+    let no_prefix = (!key.contains('/')).then(|| "the key has no prefix".to_owned());
+    match warnings.into_iter().chain(no_prefix).next() {
+        None => Ok(topology),
+        Some(reason) => {
+            let (key, value) = (key.to_owned(), node.as_str().to_owned());
+            Err(InvalidSegment { key, value, reason })
+        }
+    }
+}
+
+/// Says for a driver that has no topology on which node its volumes are, so that an orchestrator can choose the node.
+///
+/// `NodeGetInfo` of a driver that names no topology segment gets the node's, and `GetPluginCapabilities` says
+/// `VOLUME_ACCESSIBILITY_CONSTRAINTS`. A driver's own topology stays as it is: all keys of a driver have the same prefix, so a
+/// foreign one may not stand beside them. What is added is appended to the encoded answer, in which fields that are not known
+/// here stay what they are. All else passes.
+#[derive(Debug, Clone)]
+pub struct TopologyRelay<R> {
+    inner: R,
+    segment: NodeSegment,
+}
+
+impl<R: Relay> TopologyRelay<R> {
+    /// Adds the segment to the answers of this relay.
+    #[must_use]
+    pub fn new(inner: R, segment: NodeSegment) -> Self {
+        Self { inner, segment }
+    }
+}
+
+#[async_trait]
+impl<R: Relay> Relay for TopologyRelay<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let more: fn(&[u8], csi::Topology) -> Option<Vec<u8>> = match Method::from_path(call.method.as_str())
+        {
+            Some(Method::NodeGetInfo) => more_info,
+            Some(Method::GetPluginCapabilities) => more_capabilities,
+            _ => return self.inner.relay(call).await,
+        };
+        // Without a segment there is nothing to add, and no constraint to tell of.
+        let Ok(topology) = self.segment.topology(&call.driver) else { return self.inner.relay(call).await };
+        let extended = move |message: Bytes| match more(&message, topology.clone()) {
+            None => message,
+            Some(more) => {
+                let mut whole = BytesMut::with_capacity(message.len() + more.len());
+                whole.put(message);
+                whole.put_slice(&more);
+                whole.freeze()
+            }
+        };
+        Ok(match self.inner.relay(call).await?.into_whole() {
+            Ok((message, outcome)) => Replies::whole(message.map(extended), outcome),
+            Err(parts) => Replies::stream(parts.map(move |part| match part {
+                Reply::Message(message) => Reply::Message(extended(message)),
+                end @ Reply::End(_) => end,
+            })),
+        })
+    }
+}
+
+/// What is to be appended to a NodeGetInfoResponse.
+fn more_info(answer: &[u8], topology: csi::Topology) -> Option<Vec<u8>> {
+    let known = csi::NodeGetInfoResponse::decode(answer).ok()?;
+    if known.accessible_topology.is_some_and(|topology| !topology.segments.is_empty()) {
+        return None;
+    }
+    // A decoder merges what stands twice.
+    let more = csi::NodeGetInfoResponse { accessible_topology: Some(topology), ..Default::default() };
+    Some(more.encode_to_vec())
+}
+
+/// What is to be appended to a GetPluginCapabilitiesResponse.
+fn more_capabilities(answer: &[u8], _: csi::Topology) -> Option<Vec<u8>> {
+    use csi::plugin_capability::service::Type::VolumeAccessibilityConstraints;
+    use csi::plugin_capability::{Service, Type};
+    let known = csi::GetPluginCapabilitiesResponse::decode(answer).ok()?;
+    let constrained = Some(Type::Service(Service { r#type: VolumeAccessibilityConstraints.into() }));
+    if known.capabilities.iter().any(|capability| capability.r#type == constrained) {
+        return None;
+    }
+    let capabilities = vec![csi::PluginCapability { r#type: constrained }];
+    Some(csi::GetPluginCapabilitiesResponse { capabilities }.encode_to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> NodeId {
+        NodeId::new("edge-1").unwrap()
+    }
+
+    fn driver(name: &str) -> DriverName {
+        DriverName::new(name).unwrap()
+    }
+
+    fn topology() -> csi::Topology {
+        NodeSegment::of_driver(node()).topology(&driver("csi.example.org")).unwrap()
+    }
+
+    #[test]
+    fn the_key_is_the_drivers_own_unless_one_is_given() {
+        assert_eq!(topology().segment("topology.csi.example.org/node"), Some("edge-1"));
+        let given = NodeSegment::with_key(node(), "example.org/rack").unwrap();
+        assert_eq!(given.topology(&driver("a.b")).unwrap().segment("example.org/rack"), Some("edge-1"));
+    }
+
+    #[test]
+    fn what_is_no_segment_is_refused_with_the_reason() {
+        for key in ["node", "/node", "a/", "a b/c", "a/b/c"] {
+            let error = NodeSegment::with_key(node(), key).unwrap_err();
+            assert!(error.to_string().contains("PREFIX/NAME"), "{error}");
+        }
+        let long = driver(&format!("a{}", ".b".repeat(29)));
+        let error = NodeSegment::of_driver(node()).topology(&long).unwrap_err();
+        assert!(error.reason.contains("63"), "{error}");
+        let far = NodeId::new("n".repeat(64)).unwrap();
+        assert!(NodeSegment::of_driver(far).topology(&driver("a.b")).is_err());
+    }
+
+    #[test]
+    fn a_node_without_topology_gets_its_segment_and_keeps_unknown_fields() {
+        let info = csi::NodeGetInfoResponse {
+            node_id: "n".to_owned(),
+            max_volumes_per_node: 7,
+            accessible_topology: Some(csi::Topology::default()),
+        };
+        // Field 99 of a later version of the spec.
+        let mut answer = info.encode_to_vec();
+        answer.extend_from_slice(&[0x9a, 0x06, 0x02, b'h', b'i']);
+        let more = more_info(&answer, topology()).unwrap();
+        let whole = [&answer[..], &more].concat();
+        assert!(whole.starts_with(&answer));
+        let found = csi::NodeGetInfoResponse::decode(&*whole).unwrap();
+        assert_eq!((found.node_id.as_str(), found.max_volumes_per_node), ("n", 7));
+        assert_eq!(found.accessible_topology, Some(topology()));
+        assert_eq!(more_info(&whole, topology()), None, "once is enough");
+    }
+
+    #[test]
+    fn a_topology_of_the_drivers_own_stays_as_it_is() {
+        let own = csi::Topology::from_iter([("vendor.example/zone", "z")]);
+        let info = csi::NodeGetInfoResponse { accessible_topology: Some(own), ..Default::default() };
+        assert_eq!(more_info(&info.encode_to_vec(), topology()), None);
+    }
+
+    #[test]
+    fn the_constraint_is_told_once() {
+        let more = more_capabilities(&[], topology()).unwrap();
+        assert_eq!(more_capabilities(&more, topology()), None);
+        assert_eq!(more_info(&[0xff], topology()), None, "what cannot be read is left alone");
+    }
+}

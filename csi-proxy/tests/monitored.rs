@@ -1,0 +1,167 @@
+//! A relay whose caller is watched, and what it is told.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use common::counting::{CountingDriver, create};
+use common::{driver_name, node};
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use csi_proxy::monitor::{Monitored, Monitors};
+use csi_proxy::{
+    Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, RelayError, Replies, Reply,
+};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Logs this thread, on which everything of a test runs.
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    let log = Log::default();
+    let to = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || to.clone());
+    (log, tracing::subscriber::set_default(subscriber.finish()))
+}
+
+/// Gives its answers in turn, then none ever.
+#[derive(Default)]
+struct Script(Mutex<VecDeque<Result<Replies, RelayError>>>);
+
+#[async_trait]
+impl Relay for Script {
+    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+        let answer = self.0.lock().unwrap().pop_front();
+        match answer {
+            Some(answer) => answer,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn ok() -> Result<Replies, RelayError> {
+    Ok(Replies::unary(Bytes::new(), Outcome::ok()))
+}
+
+fn relay(answers: impl IntoIterator<Item = Result<Replies, RelayError>>) -> (Monitored<Script>, Monitors) {
+    let monitors = Monitors::default();
+    let script = Script(Mutex::new(answers.into_iter().collect()));
+    (Monitored::new(script, monitors.clone()), monitors)
+}
+
+fn call(method: Method, body: &impl prost::Message) -> Call {
+    let path = MethodPath::new(method.path()).unwrap();
+    Call::new(CallId::new(), node(), driver_name(), path, body.encode_to_vec().into())
+}
+
+fn publish() -> Call {
+    let request = csi::NodePublishVolumeRequest {
+        volume_id: "v".to_owned(),
+        target_path: "/t".to_owned(),
+        volume_capability: Some(csi::VolumeCapability::default()),
+        secrets: [("password".to_owned(), "canary".to_owned())].into(),
+        ..Default::default()
+    };
+    call(Method::NodePublishVolume, &request)
+}
+
+fn unpublish() -> Call {
+    let (volume_id, target_path) = ("v".to_owned(), "/t".to_owned());
+    call(Method::NodeUnpublishVolume, &csi::NodeUnpublishVolumeRequest { volume_id, target_path })
+}
+
+fn unstage() -> Call {
+    let (volume_id, staging_target_path) = ("v".to_owned(), "/s".to_owned());
+    call(Method::NodeUnstageVolume, &csi::NodeUnstageVolumeRequest { volume_id, staging_target_path })
+}
+
+#[tokio::test]
+async fn a_violation_is_one_line_with_the_rule_and_changes_nothing() {
+    let (log, _logging) = logged();
+    let (relay, monitors) = relay([ok(), ok()]);
+    drop(relay.relay(publish()).await.unwrap());
+    let answer = relay.relay(unstage()).await.unwrap();
+    assert_eq!(answer.collect().await, (vec![Bytes::new()], Outcome::ok()));
+    assert_eq!(monitors.counts().violations, 1);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    for part in ["WARN", "unstage_while_published", "NodeUnstageVolume", "csi-hostpath", "volume=\"v\"", "/t"]
+    {
+        assert!(lines[0].contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("canary"), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_waits_for_is_not_known() {
+    let (relay, monitors) = relay([ok()]);
+    drop(relay.relay(publish()).await.unwrap());
+    let left = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(unpublish())).await;
+    assert!(left.is_err());
+    assert_eq!(monitors.counts().open, 0, "it is over for its caller");
+    let again = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(unpublish())).await;
+    assert!(again.is_err());
+    assert_eq!(monitors.counts().violations, 0);
+    let reversed = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(publish())).await;
+    assert!(reversed.is_err());
+    assert_eq!(monitors.counts().violations, 1, "a call downward is repeated until it succeeds");
+}
+
+#[tokio::test]
+async fn a_fault_of_ours_is_as_uncertain_as_its_code() {
+    let lost = || Err(Fault::LinkLost { reason: "cut".to_owned() }.into());
+    let (relay, monitors) = relay([lost(), lost(), ok()]);
+    assert!(relay.relay(publish()).await.is_err());
+    assert!(relay.relay(unstage()).await.is_err());
+    assert_eq!(monitors.counts().violations, 1, "it may be published");
+    drop(relay.relay(unpublish()).await.unwrap());
+    assert_eq!(monitors.counts().violations, 1);
+}
+
+#[tokio::test]
+async fn an_answer_in_parts_counts_by_its_end() {
+    let parts = |code| {
+        let end = Reply::End(Outcome::from_driver(code, ""));
+        Ok(Replies::stream(futures_util::stream::iter([Reply::Message(Bytes::new()), end])))
+    };
+    let (relay, monitors) = relay([parts(Code::OK), parts(Code::OK), ok()]);
+    let publishing = relay.relay(publish()).await.unwrap();
+    assert_eq!(monitors.counts().open, 1);
+    assert_eq!(publishing.collect().await.1.code, Code::OK);
+    assert_eq!(monitors.counts().open, 0);
+    drop(relay.relay(unpublish()).await.unwrap());
+    drop(relay.relay(publish()).await.unwrap());
+    assert_eq!(monitors.counts().violations, 1, "its end was not read");
+}
+
+#[tokio::test]
+async fn what_was_not_delivered_is_still_there_for_the_next_who_asks() {
+    let directory = tempfile::tempdir().unwrap();
+    let (driver, address) = CountingDriver::free(directory.path());
+    let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
+    let relay = Monitored::new(dispatcher, Monitors::default());
+    drop(relay.relay(create("pvc-1")).await.unwrap());
+    let answer = relay.relay(create("pvc-1")).await.unwrap();
+    assert_eq!(answer.collect().await.1.code, Code::OK);
+    assert_eq!(driver.executions("CreateVolume pvc-1"), 1);
+}
