@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
-    CallError, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender,
-    ReplyStream, Request, Service, ServiceName,
+    CallError, Delivery, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent,
+    ReplySender, ReplyStream, Request, Service, ServiceName,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 
@@ -161,7 +161,7 @@ impl<R: Relay> SessionService<R> {
 
 #[async_trait]
 impl<R: Relay + 'static> Service for SessionService<R> {
-    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
+    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
         let IncomingRequest { metadata, body, remaining, .. } = request;
         let mut answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
@@ -170,13 +170,16 @@ impl<R: Relay + 'static> Service for SessionService<R> {
             }
             Err(error) => Replies::outcome(Fault::Protocol { reason: format!("header of a call: {error}") }),
         };
-        let receipt = answer.take_receipt();
-        // Fails only if nobody waits for the answer any more. Then the next one who asks is to have it.
-        if send(answer, replies).await.is_ok()
-            && let Some(receipt) = receipt
-        {
-            receipt.delivered();
+        if let Some(receipt) = answer.take_receipt() {
+            receipt.sent();
+            replies.on_delivery(move |delivery| match delivery {
+                Delivery::Delivered => receipt.delivered(),
+                // The next one who asks is to have it.
+                Delivery::Undelivered => drop(receipt),
+            });
         }
+        // Fails only if nobody waits for the answer any more, which the receipt says too.
+        let _ = send(answer, replies).await;
     }
 }
 

@@ -27,6 +27,6 @@ pub use hub::{Hub, HubSettings};
 pub use name::{Epoch, InvalidName, PeerId, ServiceName};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, CallerGone, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
+    CallError, CallerGone, Delivery, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
     ReplyStream, Request, Service,
 };

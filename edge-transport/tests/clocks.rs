@@ -68,6 +68,7 @@ impl Net {
                         serving: incoming.serving,
                         message: Some(Bytes::from_static(b"answer")),
                         end,
+                        receipt: false,
                     };
                     party.session.handle(answer, party.clock);
                 }

@@ -258,6 +258,8 @@ async fn calls_that_waited_at_many_agents_are_all_answered_or_may_be_tried_again
     assert!(counting.hub.set(hub.clone()).is_ok());
     cloud.connected().await.unwrap();
     let ends = ends_of(floods, CALLS).await;
+    // Those who have gone say last which answers they have.
+    sleep(Duration::from_secs(1)).await;
 
     assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
     assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));
@@ -301,6 +303,8 @@ async fn calls_that_waited_for_many_agents_reach_each_of_them_in_its_share() {
         agent.connected().await.unwrap();
     }
     ends_of(floods, CALLS_TO_EACH).await;
+    // Those who have gone say last which answers they have.
+    sleep(Duration::from_secs(1)).await;
 
     assert!(counting.most.load(SeqCst) <= bounds.total_queue_bytes, "{:?} bytes waited", counting.most);
     assert_eq!((hub.stats().open_calls, hub.stats().queued_bytes), (0, 0));

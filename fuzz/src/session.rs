@@ -25,6 +25,8 @@ struct Peer {
     calls: BTreeMap<u64, bool>,
     running: Vec<ServingId>,
     served: BTreeSet<(PeerId, CallId)>,
+    /// Answers of which it is not told what became of them.
+    awaited: BTreeSet<ServingId>,
     silence: Duration,
 }
 
@@ -45,6 +47,7 @@ pub fn run(data: &[u8]) {
         calls: BTreeMap::new(),
         running: Vec::new(),
         served: BTreeSet::new(),
+        awaited: BTreeSet::new(),
         silence: Duration::ZERO,
     };
     while !script.is_over() {
@@ -137,7 +140,10 @@ impl Peer {
         let index = usize::from(script.byte()) % self.running.len();
         let (message, end) = (script.flag().then(|| script.body()), script.end());
         let serving = if end.is_some() { self.running.swap_remove(index) } else { self.running[index] };
-        self.handle(Event::Answer { serving, message, end });
+        if end.is_some() {
+            self.awaited.insert(serving);
+        }
+        self.handle(Event::Answer { serving, message, end, receipt: true });
     }
 
     fn handle(&mut self, event: Event) {
@@ -146,6 +152,7 @@ impl Peer {
             self.act(action);
         }
         assert!(self.session.kept_bytes() <= KEPT);
+        assert!(self.session.kept_bytes() > 0 || self.awaited.is_empty(), "somebody waits for nothing");
         assert!(self.session.open_requests() <= OPEN);
         assert_eq!(self.session.open_serving(), self.running.len());
         assert!(self.running.len() <= OPEN);
@@ -169,6 +176,9 @@ impl Peer {
                 if let Some(End::Failed(failure)) = end {
                     assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);
                 }
+            }
+            Action::Delivery { serving, .. } => {
+                assert!(self.awaited.remove(&serving), "nobody asks, or no more");
             }
             Action::Close(_) => self.linked = false,
             _ => {}

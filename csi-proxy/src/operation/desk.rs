@@ -225,6 +225,15 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
+    /// The answer is on its way. Whether it comes is to be said later.
+    #[cfg_attr(
+        not(feature = "edge-transport"),
+        allow(dead_code, reason = "for relays that know more than who reads")
+    )]
+    pub(crate) fn sent(&self) {
+        self.desk.handle(Event::Sent { asker: self.asker });
+    }
+
     pub(crate) fn delivered(mut self) {
         self.over = true;
         self.desk.handle(Event::Taken { asker: self.asker });

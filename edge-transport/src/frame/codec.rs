@@ -8,8 +8,8 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
 use super::failure::cut;
 use super::{
-    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_ACKED, MAX_CLOSING, MAX_FEATURES, MAX_HEADER,
-    MAX_METADATA, MAX_SERVICES, Part, Reason, Reply, Request, Resume, WireFrame,
+    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_ACKED, MAX_CLOSING, MAX_ENDED, MAX_FEATURES,
+    MAX_HEADER, MAX_METADATA, MAX_SERVICES, Part, Reason, Reply, Request, Resume, WireFrame,
 };
 use crate::generated::session as pb;
 use crate::name::{Epoch, InvalidName, PeerId, ServiceName};
@@ -209,12 +209,17 @@ fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError
             max: MAX_METADATA,
         });
     }
+    if request.ended.len() > MAX_ENDED {
+        let found = request.ended.len();
+        return Err(DecodeError::Bound { field: "request.ended", found, max: MAX_ENDED });
+    }
     Ok(Part::Request(Request {
         service: service_name("request.service", &request.service)?,
         remaining: (request.remaining_ms > 0).then(|| Duration::from_millis(request.remaining_ms)),
         metadata: request.metadata,
         credit: request.credit,
         resumable: request.resumable,
+        ended: request.ended,
         body,
     }))
 }
@@ -314,6 +319,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                         metadata: request.metadata,
                         credit: request.credit,
                         resumable: request.resumable,
+                        ended: request.ended,
                     })
                 }
                 Part::Reply(reply) => {

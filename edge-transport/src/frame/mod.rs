@@ -50,6 +50,9 @@ pub const MIN_MAX_FRAME: usize = 4 * 1024;
 /// Most calls that one [`Part::Ack`] may name.
 pub const MAX_ACKED: usize = 1024;
 
+/// Most calls that a [`Request`] may name as ended.
+pub const MAX_ENDED: usize = 16;
+
 /// The feature of a [`Hello`] that says: calls may outlive this link.
 pub const FEATURE_RESUME: &str = "resume";
 
@@ -265,6 +268,9 @@ pub struct Request {
     pub credit: u64,
     /// The requester may resume the call on another link.
     pub resumable: bool,
+    /// Calls of the requester in its present life whose ends it has, at most [`MAX_ENDED`]: as in [`Part::Ack`], which says it once
+    /// more, but known to the target before it looks at this request.
+    pub ended: Vec<u64>,
     /// The request.
     pub body: Bytes,
 }
@@ -273,7 +279,15 @@ impl Request {
     /// A request without limit of time, metadata or credit.
     #[must_use]
     pub const fn new(service: ServiceName, body: Bytes) -> Self {
-        Self { service, remaining: None, metadata: Bytes::new(), credit: 0, resumable: false, body }
+        Self {
+            service,
+            remaining: None,
+            metadata: Bytes::new(),
+            credit: 0,
+            resumable: false,
+            ended: Vec::new(),
+            body,
+        }
     }
 }
 

@@ -98,6 +98,10 @@ pub struct Request {
     /// The requester may resume this call on another link: what is sent to it is kept until it is acknowledged.
     #[prost(bool, tag = "5")]
     pub resumable: bool,
+    /// Earlier calls of the same requester, in the same epoch, whose ends it has, at most 16. The same as an Ack, which follows all the
+    /// same, but it comes before the request is looked at. May be left out, and may be ignored.
+    #[prost(uint64, repeated, tag = "6")]
+    pub ended: ::prost::alloc::vec::Vec<u64>,
 }
 /// A part of the answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::frame::MAX_ENDED;
 use crate::name::{PeerId, ServiceName};
 
 /// Ends that are told in one frame. A frame for each would cost as much as a call's own.
@@ -15,8 +16,15 @@ const MAX_SERVICES: usize = 1024;
 /// Ends of calls that their targets have not been told.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    waiting: BTreeMap<(PeerId, ServiceName), Vec<u64>>,
+    waiting: BTreeMap<(PeerId, ServiceName), Ends>,
     due: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Ends {
+    numbers: Vec<u64>,
+    /// So many of them, from the first on, need not go with a request any more.
+    passed: usize,
 }
 
 impl Acks {
@@ -31,13 +39,25 @@ impl Acks {
         if self.waiting.len() >= MAX_SERVICES {
             return None;
         }
-        let numbers = self.waiting.entry((target, service)).or_default();
-        numbers.push(number);
-        if numbers.len() >= BATCH {
-            return Some(std::mem::take(numbers));
+        let ends = self.waiting.entry((target, service)).or_default();
+        ends.numbers.push(number);
+        if ends.numbers.len() >= BATCH {
+            return Some(std::mem::take(ends).numbers);
         }
         self.due.get_or_insert(now + DELAY);
         None
+    }
+
+    /// What goes along with a request to this service: the latest ends, each once. They are told again in a frame of their own, since
+    /// a hub or a target may not know of this way.
+    pub(super) fn with_request(&mut self, target: &PeerId, service: &ServiceName) -> Vec<u64> {
+        if self.due.is_none() {
+            return Vec::new();
+        }
+        let Some(ends) = self.waiting.get_mut(&(target.clone(), service.clone())) else { return Vec::new() };
+        let first = ends.passed.max(ends.numbers.len().saturating_sub(MAX_ENDED));
+        ends.passed = ends.numbers.len();
+        ends.numbers.get(first..).unwrap_or_default().to_vec()
     }
 
     pub(super) const fn next_wakeup(&self) -> Option<Instant> {
@@ -46,13 +66,15 @@ impl Acks {
 
     /// Everything that is to be told, if its time has come.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(PeerId, ServiceName, Vec<u64>)> {
-        if self.due.is_none_or(|due| due > now) {
-            return Vec::new();
-        }
+        if self.due.is_none_or(|due| due > now) { Vec::new() } else { self.all() }
+    }
+
+    /// Everything that is to be told.
+    pub(super) fn all(&mut self) -> Vec<(PeerId, ServiceName, Vec<u64>)> {
         self.due = None;
         let told = std::mem::take(&mut self.waiting).into_iter();
-        told.filter(|(_, numbers)| !numbers.is_empty())
-            .map(|((target, service), numbers)| (target, service, numbers))
+        told.filter(|(_, ends)| !ends.numbers.is_empty())
+            .map(|((target, service), ends)| (target, service, ends.numbers))
             .collect()
     }
 }

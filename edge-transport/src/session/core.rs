@@ -128,14 +128,20 @@ impl Session {
             }
             Event::Credit { number, bytes } => self.credit(number, bytes),
             Event::StopWaiting { number } => self.stop_waiting(number),
-            Event::Answer { serving, message, end } => self.answer(serving, message, end, now),
+            Event::Answer { serving, message, end, receipt } => {
+                self.answer(serving, message, end, receipt, now);
+            }
             Event::Drain { reason } => self.hop(HopEvent::Drain { reason }, now),
             Event::Flushed => {
                 if self.requests.len() == 0 && self.serving.wanted() == 0 {
+                    self.acknowledge_all();
                     self.hop(HopEvent::Idle, now);
                 }
             }
-            Event::Close => self.hop(HopEvent::Refuse(CloseReason::Closed), now),
+            Event::Close => {
+                self.acknowledge_all();
+                self.hop(HopEvent::Refuse(CloseReason::Closed), now);
+            }
             Event::Tick => {
                 self.tick_outgoing(now);
                 self.tick_incoming(now);
@@ -143,6 +149,7 @@ impl Session {
             }
         }
         self.carry_out_hop_actions(now);
+        self.tell_deliveries();
     }
 
     fn hop(&mut self, event: HopEvent, now: Instant) {
@@ -259,6 +266,7 @@ impl Session {
                 };
                 let end = Some(End::Failed(Failure::new(Reason::TooLarge, detail)));
                 let reply = Reply { sequence: reply.sequence, message: None, end };
+                self.serving.undeliverable(&requester, id);
                 self.send_part(requester, id, Part::Reply(reply), Lane::Call(lane));
                 if let Some(serving) = serving {
                     self.actions.push_back(Action::Abandoned { serving });

@@ -53,6 +53,8 @@ pub enum Event {
         message: Option<Bytes>,
         /// Whether the call ends here.
         end: Option<End>,
+        /// [`Action::Delivery`] is to say what becomes of that end.
+        receipt: bool,
     },
     /// Take and make no new calls; close the link when none is open.
     Drain {
@@ -66,6 +68,18 @@ pub enum Event {
     Close,
     /// Time has passed.
     Tick,
+}
+
+/// What became of the last reply of a call, as far as the peer that sent it will ever know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(clippy::exhaustive_enums, reason = "whoever asks has to treat all that is not delivered alike")]
+pub enum Delivery {
+    /// The requester has said that it has it. Where the call cannot be [resumed](crate::frame::FEATURE_RESUME) nobody says so,
+    /// and it counts as delivered when it was given to the link of a requester that waits.
+    Delivered,
+    /// The requester has not said so, and will not: it has left, was away for too long, has begun a later life, or cannot be
+    /// given the answer; or what was kept for it had to make room. It may have the reply all the same, if its word of that was lost.
+    Undelivered,
 }
 
 /// A call of another peer, to be handed to a service.
@@ -112,6 +126,13 @@ pub enum Action {
     Abandoned {
         /// The call.
         serving: ServingId,
+    },
+    /// What became of the last reply of a call, once, if [`Event::Answer`] asked for it. It takes at most as long as answers are kept.
+    Delivery {
+        /// The call.
+        serving: ServingId,
+        /// What became of it.
+        delivery: Delivery,
     },
     /// The other end takes no new calls.
     Draining {

@@ -8,6 +8,7 @@
 //! [`FEATURE_RESUME`](crate::frame::FEATURE_RESUME), a call goes on when there is a way again: the requester says which reply it
 //! waits for, and the target sends what it has kept since, or says that it never saw the request, which is then sent again. What a
 //! target answers it keeps until the requester has acknowledged the end, [`Settings::max_kept`] is reached, or nobody can ask any more.
+//! Which of these it was is told to whoever asks: [`Action::Delivery`].
 
 mod acks;
 mod close;
@@ -20,7 +21,7 @@ mod settings;
 
 pub use self::core::Session;
 pub use close::CloseReason;
-pub use event::{Action, Event, Incoming, Stats};
+pub use event::{Action, Delivery, Event, Incoming, Stats};
 pub use hop::{Hop, HopAction, HopEvent, HopState, Remote, Role};
 pub use serving::ServingId;
 pub use settings::Settings;

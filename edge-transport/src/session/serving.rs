@@ -7,7 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use self::kept::KeptReplies;
-use self::seen::{Known, SeenCalls};
+use self::seen::{KeptAnswer, Known, SeenCalls};
+use super::Delivery;
 use crate::frame::{CallId, Reply, Request, Resume, cost};
 use crate::name::{Epoch, PeerId};
 
@@ -35,6 +36,7 @@ pub(super) struct Serving {
     pub(super) lane_open: bool,
     standing: Standing,
     resumable: bool,
+    resumed: bool,
     next_sequence: u64,
     /// Credit that the requester gave with the request.
     first_credit: u64,
@@ -180,6 +182,7 @@ impl ServingTable {
             lane_open: false,
             standing: Standing::Attached,
             resumable,
+            resumed: false,
             next_sequence: 1,
             first_credit: request.credit,
             granted: request.credit,
@@ -232,7 +235,7 @@ impl ServingTable {
         let serving = match self.seen.find(source, id) {
             Known::Running(serving) => serving,
             Known::Kept => {
-                let replies = self.seen.kept(source, id, resume.next_sequence);
+                let replies = self.seen.resumed(source, id, resume.next_sequence);
                 return if replies.is_empty() { Resumption::Lost } else { Resumption::Ended { replies } };
             }
             Known::Never => return Resumption::Unknown,
@@ -243,6 +246,7 @@ impl ServingTable {
         else {
             return Resumption::Lost;
         };
+        call.resumed = true;
         if !(call.replies.first().unwrap_or(call.next_sequence)..=call.next_sequence)
             .contains(&resume.next_sequence)
         {
@@ -268,6 +272,16 @@ impl ServingTable {
         for number in numbers {
             self.seen.acked(source, CallId::new(epoch, number));
         }
+    }
+
+    /// The requester will never have the answer to this call, which has ended.
+    pub(super) fn undeliverable(&mut self, source: &PeerId, id: CallId) {
+        self.seen.forget(source, id, Delivery::Undelivered);
+    }
+
+    /// What has become of the answers of which that is asked.
+    pub(super) fn deliveries(&mut self) -> Vec<(ServingId, Delivery)> {
+        self.seen.deliveries()
     }
 
     /// The requester of this call is not connected.
@@ -300,7 +314,10 @@ impl ServingTable {
 
     /// Nobody waits for this call any more; the service goes on.
     pub(super) fn stop_waiting(&mut self, source: &PeerId, id: CallId) -> Option<ServingId> {
-        let serving = self.find(source, id)?;
+        let Some(serving) = self.find(source, id) else {
+            self.seen.left(source, id);
+            return None;
+        };
         self.abandon(serving).then_some(serving)
     }
 
@@ -336,16 +353,26 @@ impl ServingTable {
         self.seen.age(now);
     }
 
-    /// The service has ended. What it answered is kept for `keep_for`, or until it is acknowledged.
-    pub(super) fn end(&mut self, serving: ServingId, now: Instant, keep_for: Duration) {
-        let Some(call) = self.running.remove(&serving) else { return };
+    /// The service has ended. What it answered is kept for `keep_for`, or until it is acknowledged. Whether it is kept at all; then
+    /// [`Self::deliveries`] will say what becomes of it, if a receipt is wanted.
+    pub(super) fn end(
+        &mut self,
+        serving: ServingId,
+        now: Instant,
+        keep_for: Duration,
+        receipt: bool,
+    ) -> bool {
+        let Some(call) = self.running.remove(&serving) else { return false };
         self.wanted -= usize::from(call.is_wanted());
         self.bytes -= call.request_bytes;
         if let Standing::Away { until } = call.standing {
             self.away.remove(&(until, serving));
         }
         self.kept_bytes -= call.replies.bytes();
-        let kept = (call.resumable && call.is_wanted()).then_some((call.replies, now + keep_for));
-        self.seen.ended(&call.source, call.id, kept);
+        let kept = (call.resumable && call.is_wanted()).then(|| {
+            let receipt = receipt.then_some(serving);
+            (KeptAnswer { replies: call.replies, receipt, resumed: call.resumed }, now + keep_for)
+        });
+        self.seen.ended(&call.source, call.id, kept)
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use edge_transport::frame::{CallId, FEATURE_RESUME};
-use edge_transport::session::Settings;
+use edge_transport::session::{Delivery, Settings};
 use edge_transport::{Epoch, PeerId, Reason};
 use world::{Replay, Sim, name};
 
@@ -49,6 +49,7 @@ fn with_links_that_come_and_go_each_call_gets_one_end_and_one_execution() {
 #[test]
 fn calls_outlive_their_links_and_lose_no_word() {
     let (mut finished, mut resumed, mut resent, mut replayed) = (0, 0, 0, 0);
+    let (mut undelivered, mut unknown) = (0, 0);
     for seed in seeds(400) {
         let _replay = Replay(seed);
         let mut sim = Sim::with_features(seed, 4, &[FEATURE_RESUME]);
@@ -61,6 +62,9 @@ fn calls_outlive_their_links_and_lose_no_word() {
             }
             sim.settle();
         }
+        // Peers say which answers they have.
+        sim.advance(Duration::from_secs(1));
+        sim.settle();
         // Calls to a peer that nobody knows, and whose refusal was lost, wait for it as long as they may.
         sim.advance(Settings::default().resume_window);
         sim.check_ended();
@@ -95,10 +99,22 @@ fn calls_outlive_their_links_and_lose_no_word() {
         }
         for node in &sim.nodes {
             assert_eq!(node.session.kept_bytes(), 0, "answers are kept that nobody can ask for");
+            for (serving, told) in &node.deliveries {
+                let (source, id) = &node.answering[serving];
+                let requester = (0..sim.nodes.len()).find(|index| name(*index) == *source).unwrap();
+                let has_it = sim.nodes[requester].ends.get(&id.number).is_some_and(|ends| ends[0].is_ok());
+                match told.unwrap() {
+                    Delivery::Delivered => assert!(has_it, "call {id} of {source} counts as delivered"),
+                    Delivery::Undelivered if has_it => unknown += 1,
+                    Delivery::Undelivered => undelivered += 1,
+                }
+            }
         }
     }
-    let counts = [finished, resumed as usize, resent as usize, replayed as usize];
+    let counts = [finished, resumed as usize, resent as usize, replayed as usize, undelivered];
     assert!(counts.iter().all(|count| *count > 300), "{counts:?}: the test shows nothing");
+    // The word that an answer has come is lost with its link now and then.
+    assert!(unknown * 5 < finished, "{unknown} of {finished} answers came, and their peers never knew");
 }
 
 #[test]

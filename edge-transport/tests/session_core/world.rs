@@ -8,7 +8,7 @@ use bytes::Bytes;
 use edge_transport::frame::{self, CallId, End, Frame, Hello, Lane, WireFrame};
 use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
 use edge_transport::session::{
-    Action, CloseReason, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
+    Action, CloseReason, Delivery, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
 };
 use edge_transport::{Epoch, PeerId, Reason, ServiceName};
 
@@ -73,6 +73,8 @@ pub(crate) struct Node {
     pub(crate) targets: HashMap<u64, usize>,
     /// Whose answer each running service gives.
     pub(crate) answering: HashMap<ServingId, (PeerId, CallId)>,
+    /// What became of each answer.
+    pub(crate) deliveries: HashMap<ServingId, Option<Delivery>>,
     pub(crate) closed: Option<CloseReason>,
 }
 
@@ -125,6 +127,7 @@ impl Sim {
                     heard: HashMap::new(),
                     targets: HashMap::new(),
                     answering: HashMap::new(),
+                    deliveries: HashMap::new(),
                     closed: None,
                 }
             })
@@ -201,6 +204,10 @@ impl Sim {
                             *credit += bytes as i64;
                         }
                     }
+                }
+                Action::Delivery { serving, delivery } => {
+                    let told = node.deliveries.get_mut(&serving).unwrap().replace(delivery);
+                    assert_eq!(told, None, "told twice");
                 }
                 Action::Close(reason) => node.closed = Some(reason),
                 _ => {}
@@ -323,14 +330,20 @@ impl Sim {
             *credit -= frame::cost(&message) as i64;
             let call = self.nodes[index].answering[&serving].clone();
             self.nodes[index].said.entry(call).or_default().0.push(size);
-            self.event(index, Event::Answer { serving, message: Some(message), end: None });
+            self.event(index, Event::Answer { serving, message: Some(message), end: None, receipt: false });
         } else {
             self.nodes[index].running.swap_remove(pick);
             let call = self.nodes[index].answering[&serving].clone();
             self.nodes[index].said.entry(call).or_default().1 = true;
+            self.nodes[index].deliveries.insert(serving, None);
             self.event(
                 index,
-                Event::Answer { serving, message: None, end: Some(End::Finished(Bytes::new())) },
+                Event::Answer {
+                    serving,
+                    message: None,
+                    end: Some(End::Finished(Bytes::new())),
+                    receipt: true,
+                },
             );
         }
         true

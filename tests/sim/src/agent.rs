@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use csi_proto::Method;
-use csi_proxy::operation::{AskerId, Identity};
+use csi_proxy::operation::{self as desk, AskerId, Identity};
 use csi_proxy::{Call, Code, Outcome};
 use edge_transport::Reason;
 use edge_transport::frame::{End, Failure, MAX_CLOSING, cost};
@@ -101,7 +101,7 @@ impl World {
                     peer.works.remove(&serving);
                     let failure = Failure::new(Reason::ServiceLost, "nobody waits");
                     let end = Some(End::Failed(failure));
-                    self.peer_event(index, Event::Answer { serving, message: None, end });
+                    self.peer_event(index, Event::Answer { serving, message: None, end, receipt: false });
                     self.desk_delivered(index, receipt, false);
                 }
                 return;
@@ -121,8 +121,13 @@ impl World {
             if end.is_some() {
                 peer.works.remove(&serving);
             }
-            self.peer_event(index, Event::Answer { serving, message, end: end.map(End::Finished) });
-            self.desk_delivered(index, receipt, true);
+            let awaits = receipt.is_some();
+            if let Some(receipt) = receipt {
+                peer.receipts.insert(serving, receipt);
+                self.desk_event(index, desk::Event::Sent { asker: receipt.0 });
+            }
+            let end = end.map(End::Finished);
+            self.peer_event(index, Event::Answer { serving, message, end, receipt: awaits });
         }
     }
 }

@@ -115,7 +115,7 @@ impl World {
         let Some((asker, execution)) = receipt else { return };
         if delivered {
             if let Some(run) = self.executions.get_mut(execution) {
-                run.taken = true;
+                run.taken.get_or_insert((index, self.now));
             }
             self.desk_event(index, Event::Taken { asker });
         } else {
@@ -188,12 +188,14 @@ impl World {
             Ok(answer) => {
                 let (message, outcome) = answer.into_parts();
                 let execution = Closing::read(&outcome).map_or(usize::MAX, |closing| closing.execution);
-                if self.is_untwinned(index) {
+                // A request whose driver's name was twisted is about nothing that the agent knows.
+                if self.is_untwinned(index) && self.plan.hostile.twisted == 0 {
                     let (runs, operations) = (&self.executions, &self.plan.operations);
                     self.oracle.void.given(self.now, runs, operations, execution, asked.at);
                 }
                 if let Some(run) = self.executions.get_mut(execution) {
                     run.given.get_or_insert(self.now);
+                    self.oracle.once.given(self.now, index, asked.at, execution, run);
                 }
                 let messages: Vec<_> = message.into_iter().collect();
                 self.answers(index, asked.serving, &messages, &outcome, Some((asker, execution)));

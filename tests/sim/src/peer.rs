@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use csi_proxy::operation::AskerId;
 use edge_transport::frame::WireFrame;
 use edge_transport::peer::Backoff;
-use edge_transport::session::{Action, CloseReason, Event, ServingId, Session};
+use edge_transport::session::{Action, CloseReason, Delivery, Event, ServingId, Session};
 use edge_transport::{Epoch, PeerId};
 
 use crate::agent::Work;
@@ -49,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) readers: BTreeMap<u64, Reader>,
     /// Calls that the agent works on.
     pub(crate) works: BTreeMap<ServingId, Work>,
+    /// Who is to be told what became of the answers that the session has, and of which execution they are.
+    pub(crate) receipts: BTreeMap<ServingId, (AskerId, usize)>,
     /// The operations of an agent.
     pub(crate) desk: Option<Desk>,
 }
@@ -79,6 +82,7 @@ impl Peer {
             number: 0,
             readers: BTreeMap::new(),
             works: BTreeMap::new(),
+            receipts: BTreeMap::new(),
             desk: None,
         }
     }
@@ -194,6 +198,11 @@ impl World {
                 self.trace.note(now, || peer.label(), || format!("{serving:?} is abandoned"));
                 self.work_abandoned(index, serving);
             }
+            Action::Delivery { serving, delivery } => {
+                self.trace.note(now, || peer.label(), || format!("the answer of {serving:?}: {delivery:?}"));
+                let receipt = peer.receipts.remove(&serving);
+                self.desk_delivered(index, receipt, delivery == Delivery::Delivered);
+            }
             Action::Opened(remote) => {
                 self.trace.note(now, || peer.label(), || format!("connected to {}", remote.peer));
             }
@@ -247,6 +256,7 @@ impl World {
         peer.alive = false;
         self.trace.note(self.now, || peer.label(), || "the process ends".into());
         peer.works.clear();
+        peer.receipts.clear();
         peer.desk = None;
         let readers = std::mem::take(&mut peer.readers);
         if let Some(link) = peer.link.take() {

@@ -182,7 +182,11 @@ impl World {
         let now = self.now;
         let Some(sidecar) = self.sidecars.get_mut(order) else { return };
         let found = self.oracle.own_answer.finished(now, operation, &sidecar.parts, outcome);
-        if let Some(run) = found.and_then(|execution| self.executions.get(execution))
+        let mut run = found.and_then(|execution| self.executions.get_mut(execution));
+        if let Some(run) = &mut run {
+            run.got = true;
+        }
+        if let Some(run) = run
             && let (Some(agent), Some(hub)) = (self.peers.get(run.agent), hub)
         {
             self.oracle.fence.answered(now, hub, agent.name.as_str(), agent.epoch, run.began);

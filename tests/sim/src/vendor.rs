@@ -39,8 +39,10 @@ pub(crate) struct Execution {
     pub(crate) answered: bool,
     /// When the answer was first given to a call.
     pub(crate) given: Option<Duration>,
-    /// The answer was handed out.
-    pub(crate) taken: bool,
+    /// A life of an agent has heard that the answer was delivered, and when.
+    pub(crate) taken: Option<(PeerIndex, Duration)>,
+    /// A sidecar has the answer.
+    pub(crate) got: bool,
 }
 
 impl World {
@@ -68,7 +70,8 @@ impl World {
             ended: None,
             answered: false,
             given: None,
-            taken: false,
+            taken: None,
+            got: false,
         };
         self.oracle.once.began(now, &self.executions, &run, operations);
         self.executions.push(run);

@@ -35,8 +35,9 @@ pub(crate) const SERVICE: &str = "csi";
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_CAP: Duration = Duration::from_secs(10);
 
-/// How long tables get to empty once all is done: a dead link noticed at both ends, and the last words on the way.
-const SETTLING: Duration = Duration::from_secs(40);
+/// How long tables get to empty once all is done: a dead link noticed at both ends, the last words on the way, and answers forgotten
+/// of which nobody says that they have come.
+const SETTLING: Duration = Duration::from_secs(60);
 
 /// More happenings than any run needs.
 const ENDLESS: u64 = 400_000;
@@ -211,7 +212,7 @@ impl World {
             limits,
             settings,
             hub_settings,
-            oracle: Oracle::new(whole, window, !plan.narrow),
+            oracle: Oracle::new(whole, window, !plan.narrow, plan.resumes),
             trace,
             settles_by: None,
             over: false,
@@ -458,7 +459,7 @@ impl World {
             let bounds = &mut self.oracle.bounds;
             bounds.within(now, name, "open requests", session.open_requests(), self.settings.max_requests);
             if let Some(counts) = peer.desk.as_ref().map(|desk| desk.core.counts()) {
-                let (kept, limits) = (counts.kept + counts.uncertain, &self.limits);
+                let (kept, limits) = (counts.kept + counts.sent + counts.uncertain, &self.limits);
                 bounds.within(now, name, "operations kept", kept, limits.kept);
                 bounds.within(now, name, "bytes of operations", counts.bytes, limits.kept_bytes);
                 bounds.within(now, name, "calls that ask", counts.askers, limits.askers);

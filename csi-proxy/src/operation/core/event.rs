@@ -46,11 +46,19 @@ pub enum Event {
         asker: AskerId,
         /// What it asks for.
         identity: Identity,
-        /// When its caller stops waiting, by its own word; `None`: never. An answer that is taken later counts as not delivered.
+        /// When its caller stops waiting, by its own word; `None`: never. An answer that is sent or taken later counts as not
+        /// delivered.
         until: Option<Instant>,
     },
-    /// Nobody waits at this call any more. Its operation goes on.
+    /// Nobody waits at this call any more, or its answer has got lost on its way. Its operation goes on.
     Left {
+        /// The call.
+        asker: AskerId,
+    },
+    /// The answer that was given to this call is on its way, and somebody will say whether it has come: followed by
+    /// [`Self::Taken`] or [`Self::Left`]. Until then whoever asks for the same is given the same answer, and one of them that has got
+    /// it is enough.
+    Sent {
         /// The call.
         asker: AskerId,
     },
@@ -105,7 +113,8 @@ pub enum Action {
         /// What it was about, beside what its request named.
         keys: Vec<Key>,
     },
-    /// A call gets the driver's answer. Followed by [`Event::Taken`] or [`Event::Left`].
+    /// A call gets the driver's answer. Followed by [`Event::Taken`] or [`Event::Left`], and before that by [`Event::Sent`] if it takes
+    /// time to find out which.
     Answer {
         /// The call.
         asker: AskerId,
@@ -175,7 +184,7 @@ pub enum Stage {
     Accepted,
     /// The driver was called.
     Started,
-    /// The driver succeeded with this answer, and nobody has taken it.
+    /// The driver succeeded with this answer, and nobody has taken it, nor is it on its way to anybody.
     ///
     /// Failures are never written: their text is the driver's and may quote the request. After a restart they are asked for
     /// again.
@@ -224,10 +233,12 @@ pub struct Counts {
     pub running: usize,
     /// Calls that wait, or have an answer that is not delivered yet.
     pub askers: usize,
-    /// Operations that are over and have an answer.
+    /// Operations that are over and whose answer waits for its asker.
     pub kept: usize,
+    /// Operations that are over and whose answer is on its way.
+    pub sent: usize,
     /// Operations whose end is not known.
     pub uncertain: usize,
-    /// Bytes of both.
+    /// Bytes of all that are over.
     pub bytes: usize,
 }

@@ -61,6 +61,9 @@ enum State {
         made: Vec<Key>,
         bytes: usize,
         until: Instant,
+        /// To how many of the askers the answer is on its way. While it is to one, no journal holds it: after a restart nobody would
+        /// know whether it has come.
+        sent: usize,
     },
     Uncertain {
         started: bool,
@@ -73,6 +76,19 @@ enum State {
 struct Asker {
     operation: OperationId,
     until: Option<Instant>,
+    /// The answer is on its way to it.
+    sent: bool,
+}
+
+impl Asker {
+    const fn new(operation: OperationId, until: Option<Instant>) -> Self {
+        Self { operation, until, sent: false }
+    }
+
+    /// A caller whose time was over is not there, whatever became of the call that it made.
+    fn is_late(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until < now)
+    }
 }
 
 impl Core {
@@ -104,7 +120,7 @@ impl Core {
             let (state, made) = match stage {
                 Stage::Finished(answer) => {
                     let (made, bytes) = (answer.keys(&identity), identity.bytes() + answer.bytes());
-                    (State::Ended { answer, made: made.clone(), bytes, until }, made)
+                    (State::Ended { answer, made: made.clone(), bytes, until, sent: 0 }, made)
                 }
                 Stage::Accepted | Stage::Started => {
                     let started = stage == Stage::Started;
@@ -132,6 +148,7 @@ impl Core {
         match event {
             Event::Ask { asker, identity, until } => self.ask(asker, identity, until),
             Event::Left { asker } => self.left(asker),
+            Event::Sent { asker } => self.sent(now, asker),
             Event::Taken { asker } => self.taken(now, asker),
             Event::Started { operation } => self.started(operation),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
@@ -173,7 +190,9 @@ impl Core {
                     Stage::Accepted
                 }
                 State::Running { started: true } | State::Uncertain { started: true, .. } => Stage::Started,
-                State::Ended { answer, .. } if answer.outcome().is_ok() => Stage::Finished(answer.clone()),
+                State::Ended { answer, sent: 0, .. } if answer.outcome().is_ok() => {
+                    Stage::Finished(answer.clone())
+                }
                 State::Ended { .. } => return None,
             };
             Some(Entry::Put { operation, identity: known.identity.clone(), stage })
@@ -206,7 +225,7 @@ impl Core {
                 State::Uncertain { .. } => return self.run(asker, identity, until),
             }
             known.askers.push(asker);
-            self.askers.insert(asker, Asker { operation: id, until });
+            self.askers.insert(asker, Asker::new(id, until));
             return;
         }
         let pending = identity.keys().iter().find_map(|key| {
@@ -233,7 +252,7 @@ impl Core {
             self.holders.insert(key.clone(), operation);
         }
         self.note_begun(operation, &identity);
-        self.askers.insert(asker, Asker { operation, until });
+        self.askers.insert(asker, Asker::new(operation, until));
         self.counts.running += 1;
         let state = State::Running { started: false };
         self.operations
@@ -283,7 +302,7 @@ impl Core {
         } else {
             self.actions.push_back(Action::Record(Entry::Remove { operation }));
         }
-        let state = State::Ended { answer, made, bytes, until: now + self.limits.kept_for };
+        let state = State::Ended { answer, made, bytes, until: now + self.limits.kept_for, sent: 0 };
         self.keep(operation, Operation { identity, state, askers });
         self.forget_much();
     }
@@ -306,24 +325,61 @@ impl Core {
         self.forget_much();
     }
 
-    fn taken(&mut self, now: Instant, asker: AskerId) {
-        let Some(Asker { operation, until }) = self.askers.get(&asker) else { return };
-        // A caller whose time was over is not there, whatever became of the call that it made.
-        if until.is_some_and(|until| until < now) {
+    fn sent(&mut self, now: Instant, asker: AskerId) {
+        let Some(found) = self.askers.get_mut(&asker) else { return };
+        if found.is_late(now) {
             return self.left(asker);
         }
-        let operation = *operation;
+        let operation = found.operation;
+        if let Some(Operation { state: State::Ended { answer, sent, .. }, .. }) =
+            self.operations.get_mut(&operation)
+            && !std::mem::replace(&mut found.sent, true)
+        {
+            *sent += 1;
+            if *sent > 1 {
+                return;
+            }
+            self.counts.kept -= 1;
+            self.counts.sent += 1;
+            if answer.outcome().is_ok() {
+                self.actions.push_back(Action::Record(Entry::Remove { operation }));
+            }
+        }
+    }
+
+    fn taken(&mut self, now: Instant, asker: AskerId) {
+        let Some(found) = self.askers.get(&asker) else { return };
+        // The word of an answer that was sent in time may take its time.
+        if !found.sent && found.is_late(now) {
+            return self.left(asker);
+        }
+        let operation = found.operation;
         if self.operations.get(&operation).is_some_and(|known| matches!(known.state, State::Ended { .. })) {
             self.forget(operation);
         }
     }
 
     fn left(&mut self, asker: AskerId) {
-        let Some(Asker { operation, .. }) = self.askers.remove(&asker) else { return };
+        let Some(left) = self.askers.remove(&asker) else { return };
+        let operation = left.operation;
         let Some(known) = self.operations.get_mut(&operation) else { return };
         known.askers.retain(|other| *other != asker);
-        if let (true, State::Ended { answer, .. }) = (known.askers.is_empty(), &mut known.state) {
+        let State::Ended { answer, sent, .. } = &mut known.state else { return };
+        if known.askers.is_empty() {
             answer.compact();
+        }
+        if !left.sent {
+            return;
+        }
+        *sent -= 1;
+        if *sent > 0 {
+            return;
+        }
+        self.counts.kept += 1;
+        self.counts.sent -= 1;
+        if answer.outcome().is_ok() {
+            let (identity, stage) = (known.identity.clone(), Stage::Finished(answer.clone()));
+            self.record(operation, identity, stage);
         }
     }
 
@@ -367,7 +423,7 @@ impl Core {
     fn keep(&mut self, operation: OperationId, mut known: Operation) {
         let keys = known.identity.keys().to_vec();
         let (made, bytes, until) = match &mut known.state {
-            State::Ended { made, bytes, until, answer } => {
+            State::Ended { made, bytes, until, answer, .. } => {
                 self.counts.kept += 1;
                 if known.askers.is_empty() {
                     answer.compact();
@@ -401,8 +457,8 @@ impl Core {
     fn forget(&mut self, operation: OperationId) {
         let Some(known) = self.operations.remove(&operation) else { return };
         let (made, bytes, until) = match known.state {
-            State::Ended { made, bytes, until, .. } => {
-                self.counts.kept -= 1;
+            State::Ended { made, bytes, until, sent, .. } => {
+                *(if sent > 0 { &mut self.counts.sent } else { &mut self.counts.kept }) -= 1;
                 (made, bytes, until)
             }
             State::Uncertain { bytes, until, .. } => {

@@ -201,6 +201,94 @@ fn a_caller_whose_time_was_over_has_not_got_the_answer() {
 }
 
 #[test]
+fn while_an_answer_is_on_its_way_who_asks_again_gets_the_same_and_the_driver_is_not_asked() {
+    let mut bench = Bench::new();
+    let (first, operation) = bench.run(&delete("v"));
+    bench.answered(operation, done());
+    bench.event(Event::Sent { asker: first });
+    let (second, seen) = bench.ask(&delete("v"));
+    assert_eq!(seen, Seen::Answered(done(), Way::Late));
+    bench.event(Event::Sent { asker: second });
+    // The first was lost on its way; the second decides by itself.
+    bench.event(Event::Left { asker: first });
+    let (third, seen) = bench.ask(&delete("v"));
+    assert_eq!(seen, Seen::Answered(done(), Way::Late));
+    bench.event(Event::Sent { asker: third });
+    bench.event(Event::Taken { asker: second });
+    assert_eq!(bench.core.counts(), Counts::default(), "one delivery is enough");
+    bench.event(Event::Left { asker: third });
+    assert!(bench.is_run(&delete("v")), "what was delivered is not given again");
+}
+
+#[test]
+fn an_answer_that_got_lost_on_its_way_waits_again() {
+    let mut bench = Bench::new();
+    let (asker, operation) = bench.run(&delete("v"));
+    bench.answered(operation, done());
+    bench.event(Event::Sent { asker });
+    assert_eq!((bench.core.counts().kept, bench.core.counts().sent), (0, 1));
+    bench.event(Event::Left { asker });
+    assert_eq!((bench.core.counts().kept, bench.core.counts().sent), (1, 0));
+    let (asker, seen) = bench.ask(&delete("v"));
+    assert_eq!(seen, Seen::Answered(done(), Way::Late));
+    bench.event(Event::Taken { asker });
+    assert!(bench.is_run(&delete("v")));
+}
+
+#[test]
+fn an_answer_on_its_way_is_void_as_any_other() {
+    let mut bench = Bench::new();
+    let (asker, operation) = bench.run(&create("pvc", "a"));
+    bench.answered(operation, created("v"));
+    bench.event(Event::Sent { asker });
+    bench.run(&delete("v"));
+    assert_eq!(bench.event(Event::Left { asker }).len(), 0, "it does not come back");
+    assert!(bench.is_run(&create("pvc", "a")));
+}
+
+#[test]
+fn no_journal_holds_an_answer_that_may_have_come() {
+    let puts = |actions: Vec<Action>| {
+        let recorded = actions.into_iter().filter_map(|action| match action {
+            Action::Record(Entry::Put { stage: Stage::Finished(_), .. }) => Some(true),
+            Action::Record(Entry::Remove { .. }) => Some(false),
+            _ => None,
+        });
+        recorded.collect::<Vec<_>>()
+    };
+    for answer in [done(), failed(Code::INTERNAL)] {
+        let is_recorded = answer.outcome().is_ok();
+        let expected = |put: bool| if is_recorded { vec![put] } else { Vec::new() };
+        let mut bench = Bench::new();
+        let (first, operation) = bench.run(&delete("v"));
+        assert_eq!(puts(bench.event(Event::Answered { operation, answer })), [is_recorded]);
+        let (second, _) = bench.ask(&delete("v"));
+        assert_eq!(puts(bench.event(Event::Sent { asker: first })), expected(false));
+        assert!(puts(bench.event(Event::Sent { asker: first })).is_empty());
+        assert!(puts(bench.event(Event::Sent { asker: second })).is_empty());
+        assert!(bench.core.entries().is_empty());
+        assert!(puts(bench.event(Event::Left { asker: first })).is_empty());
+        assert_eq!(puts(bench.event(Event::Left { asker: second })), expected(true), "it waits again");
+        assert_eq!(bench.core.entries().len(), usize::from(is_recorded));
+    }
+}
+
+#[test]
+fn the_word_that_an_answer_has_come_may_take_its_time_but_not_the_answer() {
+    for (sent_after, is_delivered) in [(5, true), (15, false)] {
+        let mut bench = Bench::new();
+        let until = bench.now + Duration::from_secs(10);
+        let (asker, Seen::Runs(operation)) = bench.ask_until(&delete("v"), Some(until)) else { panic!() };
+        bench.answered(operation, done());
+        bench.pass(Duration::from_secs(sent_after));
+        bench.event(Event::Sent { asker });
+        bench.pass(Duration::from_secs(20));
+        bench.event(Event::Taken { asker });
+        assert_eq!(bench.is_run(&delete("v")), is_delivered, "sent after {sent_after} s");
+    }
+}
+
+#[test]
 fn a_driver_that_says_ask_again_is_asked_again() {
     for code in [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED] {
         let mut bench = Bench::new();

@@ -18,6 +18,7 @@ use self::roads::{Dialling, Road};
 use super::gate::Gate;
 use super::handle::max_request;
 use super::mailbox::MailSender;
+use super::receipt::Receipt;
 use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
 use crate::frame::{self, End, Failure, Hello, Reason};
 use crate::link::Dialer;
@@ -37,7 +38,7 @@ const STABLE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum Command {
     Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: MailSender },
-    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
+    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End>, receipt: Option<Receipt> },
 }
 
 /// What must not wait. Bounded by the open calls: at most one credit and one end for each.
@@ -77,6 +78,8 @@ pub(super) struct Driver {
     state: watch::Sender<PeerState>,
     calls: HashMap<u64, MailSender>,
     gates: HashMap<ServingId, Arc<Gate>>,
+    /// Who wants to know what becomes of answers. As many as the session keeps, at most.
+    receipts: HashMap<ServingId, Receipt>,
     pump: Option<Pump>,
     /// Index of the dialer that made the link.
     dialled: usize,
@@ -116,6 +119,7 @@ impl Driver {
             state,
             calls: HashMap::new(),
             gates: HashMap::new(),
+            receipts: HashMap::new(),
             pump: None,
             dialled: 0,
             closed: None,
@@ -238,11 +242,11 @@ impl Driver {
             Command::Call { number, request, credit, deadline, sender } => {
                 self.calls.insert(number, sender);
                 let Request { target, service, remaining, metadata, body, repeatable } = *request;
-                // The session says whether a call is resumable.
-                let request = frame::Request { service, remaining, metadata, credit, resumable: false, body };
+                let mut request = frame::Request::new(service, body);
+                (request.remaining, request.metadata, request.credit) = (remaining, metadata, credit);
                 self.handle(Event::Call { number, target, request, deadline, repeatable });
             }
-            Command::Answer { serving, message, end } => self.answer(serving, message, end),
+            Command::Answer { serving, message, end, receipt } => self.answer(serving, message, end, receipt),
         }
     }
 
@@ -261,7 +265,7 @@ impl Driver {
             }
             Note::ServiceLost { serving } => {
                 let failure = Failure::new(Reason::ServiceLost, "the service ended without an answer");
-                self.answer(serving, None, Some(End::Failed(failure)));
+                self.answer(serving, None, Some(End::Failed(failure)), None);
             }
             Note::Drain { reason } => {
                 self.ending = Ending::Drain;
@@ -279,11 +283,21 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self, serving: ServingId, message: Option<Bytes>, end: Option<End>) {
+    fn answer(
+        &mut self,
+        serving: ServingId,
+        message: Option<Bytes>,
+        end: Option<End>,
+        receipt: Option<Receipt>,
+    ) {
         if end.is_some() {
             self.gates.remove(&serving);
         }
-        self.handle(Event::Answer { serving, message, end });
+        let asks = receipt.is_some();
+        if let Some(receipt) = receipt {
+            self.receipts.insert(serving, receipt);
+        }
+        self.handle(Event::Answer { serving, message, end, receipt: asks });
     }
 
     fn handle(&mut self, event: Event) {
@@ -319,6 +333,11 @@ impl Driver {
             Action::Abandoned { serving } => {
                 if let Some(gate) = self.gates.remove(&serving) {
                     gate.close();
+                }
+            }
+            Action::Delivery { serving, delivery } => {
+                if let Some(receipt) = self.receipts.remove(&serving) {
+                    receipt.tell(delivery);
                 }
             }
             Action::Opened(remote) => {

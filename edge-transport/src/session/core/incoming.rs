@@ -8,7 +8,7 @@ use super::Session;
 use crate::frame::{CallId, End, Failure, Frame, Lane, MAX_CLOSING, Part, Reason, Reply, Request, Resume};
 use crate::name::PeerId;
 use crate::session::serving::{Admission, Parting, Resumption};
-use crate::session::{Action, Hop, Incoming, ServingId};
+use crate::session::{Action, Delivery, Hop, Incoming, ServingId};
 
 /// Why an earlier life gets no answer.
 const STALE: &str = "a later life of this peer has called; epochs must grow from start to start";
@@ -19,6 +19,8 @@ impl Session {
             return self.stats.wrong_source += 1;
         };
         self.fence(&source, id, now);
+        self.serving.acked(&source, id.epoch, request.ended.iter().copied());
+        self.tell_deliveries();
         let refusal = match self.serving.admission(&source, id) {
             Admission::Running => return self.stats.duplicates += 1,
             // The hub may have taken it for a new call, and must see its end.
@@ -80,25 +82,35 @@ impl Session {
         serving: ServingId,
         message: Option<Bytes>,
         mut end: Option<End>,
+        receipt: bool,
         now: Instant,
     ) {
         let max = self.max_payload();
         let is_open = self.is_open();
-        let Some(call) = self.serving.running(serving) else { return };
         let ends = end.is_some();
+        let mut delivery = Delivery::Undelivered;
+        let mut replaced = false;
+        let Some(call) = self.serving.running(serving) else {
+            return self.tell_delivery(receipt && ends, serving, delivery);
+        };
         if call.is_wanted() {
             let closing = if let Some(End::Finished(closing)) = &end { closing.len() } else { 0 };
             let size = message.as_ref().map_or(0, Bytes::len) + closing;
             let mut message = message;
-            if size > max || closing > MAX_CLOSING {
+            let failure = if size > max || closing > MAX_CLOSING {
                 let detail = format!(
                     "answer of {size} bytes; at most {max} can be sent: raise max_frame at every end or send less"
                 );
-                message = None;
-                end = Some(End::Failed(Failure::new(Reason::TooLarge, detail)));
+                Some(Failure::new(Reason::TooLarge, detail))
             } else if message.is_some() && !call.has_credit() {
+                Some(Failure::new(Reason::Overloaded, "the service sent without credit"))
+            } else {
+                None
+            };
+            if let Some(failure) = failure {
+                replaced = true;
                 message = None;
-                end = Some(End::Failed(Failure::new(Reason::Overloaded, "the service sent without credit")));
+                end = Some(End::Failed(failure));
             }
             if let Some(message) = &message {
                 call.spend(message);
@@ -106,17 +118,35 @@ impl Session {
             let reply = Reply { sequence: call.next_sequence(), message, end };
             let to = (call.is_attached() && is_open).then(|| (call.source.clone(), call.id, call.lane));
             call.lane_open = to.is_some() && reply.end.is_none();
-            let ends_early = reply.end.is_some() && !ends;
             self.serving.keep(serving, &reply, self.settings.max_kept);
             if let Some((source, id, lane)) = to {
                 self.send_part(source, id, Part::Reply(reply), Lane::Call(lane));
+                if !replaced {
+                    delivery = Delivery::Delivered;
+                }
             }
-            if ends_early && self.serving.abandon(serving) {
+            if replaced && !ends && self.serving.abandon(serving) {
                 self.actions.push_back(Action::Abandoned { serving });
             }
         }
         if ends {
-            self.serving.end(serving, now, self.settings.keep_answers());
+            // A failure in place of the answer may be delivered, but the answer is not.
+            let awaits = receipt && !replaced;
+            let kept = self.serving.end(serving, now, self.settings.keep_answers(), awaits);
+            self.tell_delivery(receipt && !(awaits && kept), serving, delivery);
+        }
+    }
+
+    fn tell_delivery(&mut self, receipt: bool, serving: ServingId, delivery: Delivery) {
+        if receipt {
+            self.actions.push_back(Action::Delivery { serving, delivery });
+        }
+    }
+
+    /// Tells what has become of answers, before anything that follows from it.
+    pub(super) fn tell_deliveries(&mut self) {
+        for (serving, delivery) in self.serving.deliveries() {
+            self.tell_delivery(true, serving, delivery);
         }
     }
 
@@ -128,9 +158,8 @@ impl Session {
 
     pub(super) fn requester_left(&mut self, source: Option<PeerId>, id: CallId) {
         let Some(source) = source else { return };
-        match self.serving.stop_waiting(&source, id) {
-            Some(serving) => self.abandoned(serving),
-            None => self.serving.acked(&source, id.epoch, [id.number]),
+        if let Some(serving) = self.serving.stop_waiting(&source, id) {
+            self.abandoned(serving);
         }
     }
 
@@ -189,6 +218,7 @@ impl Session {
             self.stats.replayed += 1;
             if reply.message.as_ref().is_some_and(|message| message.len() > max) {
                 let detail = format!("the new link takes at most {max} bytes");
+                self.serving.undeliverable(&source, id);
                 return self.refuse(source, id, lane, Reason::TooLarge, detail);
             }
             self.send_part(source.clone(), id, Part::Reply(reply), Lane::Call(lane));

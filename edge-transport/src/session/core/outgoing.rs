@@ -27,6 +27,9 @@ impl Session {
         if let Some((reason, detail)) = self.refusal(&request) {
             return self.fail(number, reason, detail);
         }
+        if self.resumes {
+            request.ended = self.acks.with_request(&target, &request.service);
+        }
         let max_kept = self.settings.max_kept;
         self.requests.open(number, target.clone(), &request, repeatable, max_kept, deadline);
         let lane = self.fresh_lane();
@@ -213,6 +216,15 @@ impl Session {
             && let Some(numbers) = self.acks.note(target.clone(), service.clone(), number, now)
         {
             self.acknowledge(target, service, numbers);
+        }
+    }
+
+    /// Tells all ends that wait for others: there will be no later time for it.
+    pub(super) fn acknowledge_all(&mut self) {
+        if self.is_open() {
+            for (target, service, numbers) in self.acks.all() {
+                self.acknowledge(target, service, numbers);
+            }
         }
     }
 

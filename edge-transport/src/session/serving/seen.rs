@@ -7,6 +7,7 @@ use super::ServingId;
 use super::kept::KeptReplies;
 use crate::frame::{CallId, Reply};
 use crate::name::{Epoch, PeerId};
+use crate::session::Delivery;
 
 /// How many ended calls without an answer are remembered, over all requesters.
 const ENDED_BOUND: usize = 1024;
@@ -35,8 +36,18 @@ pub(super) enum Known {
 #[derive(Debug)]
 enum Seen {
     Running(ServingId),
-    Kept { replies: KeptReplies, age: u64 },
+    Kept { answer: KeptAnswer, age: u64 },
     Ended,
+}
+
+/// What a requester may still ask for.
+#[derive(Debug)]
+pub(super) struct KeptAnswer {
+    pub(super) replies: KeptReplies,
+    /// Somebody wants to know whether it was delivered.
+    pub(super) receipt: Option<ServingId>,
+    /// The requester has resumed the call. It then leaves the call even when it has the answer.
+    pub(super) resumed: bool,
 }
 
 /// One life of a requester.
@@ -57,9 +68,15 @@ pub(super) struct SeenCalls {
     ages: BTreeMap<u64, (Instant, PeerId, CallId)>,
     next_age: u64,
     kept_bytes: usize,
+    deliveries: Vec<(ServingId, Delivery)>,
 }
 
 impl SeenCalls {
+    /// What has become of answers, where somebody wants to know.
+    pub(super) fn deliveries(&mut self) -> Vec<(ServingId, Delivery)> {
+        std::mem::take(&mut self.deliveries)
+    }
+
     pub(super) const fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
@@ -100,9 +117,11 @@ impl SeenCalls {
         for (_, seen) in found.calls.drain() {
             match seen {
                 Seen::Running(serving) => running.push(serving),
-                Seen::Kept { replies, age } => {
-                    self.kept_bytes -= replies.bytes();
+                Seen::Kept { answer, age } => {
+                    self.kept_bytes -= answer.replies.bytes();
                     self.ages.remove(&age);
+                    let receipt = answer.receipt.map(|serving| (serving, Delivery::Undelivered));
+                    self.deliveries.extend(receipt);
                 }
                 Seen::Ended => {}
             }
@@ -126,20 +145,24 @@ impl SeenCalls {
         }
     }
 
-    /// A call has ended. Its answer is kept until the time given.
-    pub(super) fn ended(&mut self, name: &PeerId, id: CallId, kept: Option<(KeptReplies, Instant)>) {
+    /// A call has ended. Its answer is kept until the time given. Whether it is.
+    pub(super) fn ended(&mut self, name: &PeerId, id: CallId, kept: Option<(KeptAnswer, Instant)>) -> bool {
         let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
-            return;
+            return false;
         };
         match kept {
-            Some((replies, until)) => {
+            Some((answer, until)) => {
                 self.next_age += 1;
                 let age = self.next_age;
-                self.kept_bytes += replies.bytes();
+                self.kept_bytes += answer.replies.bytes();
                 self.ages.insert(age, (until, name.clone(), id));
-                source.calls.insert(id.number, Seen::Kept { replies, age });
+                source.calls.insert(id.number, Seen::Kept { answer, age });
+                true
             }
-            None => self.without_answer(name.clone(), id),
+            None => {
+                self.without_answer(name.clone(), id);
+                false
+            }
         }
     }
 
@@ -160,26 +183,46 @@ impl SeenCalls {
         }
     }
 
-    /// The kept replies of an ended call from a sequence on; none if one of them is missing.
-    pub(super) fn kept(&self, source: &PeerId, id: CallId, next_sequence: u64) -> Vec<Reply> {
-        match self.sources.get(source).and_then(|source| source.calls.get(&id.number)) {
-            Some(Seen::Kept { replies, .. })
-                if replies.first().is_some_and(|first| first <= next_sequence) =>
-            {
-                replies.iter().filter(|reply| reply.sequence >= next_sequence).cloned().collect()
-            }
-            _ => Vec::new(),
+    /// The requester resumes an ended call: its kept replies from a sequence on; none if one of them is missing.
+    pub(super) fn resumed(&mut self, source: &PeerId, id: CallId, next_sequence: u64) -> Vec<Reply> {
+        let Some(Seen::Kept { answer, .. }) =
+            self.sources.get_mut(source).and_then(|source| source.calls.get_mut(&id.number))
+        else {
+            return Vec::new();
+        };
+        answer.resumed = true;
+        if answer.replies.first().is_none_or(|first| first > next_sequence) {
+            return Vec::new();
         }
+        answer.replies.iter().filter(|reply| reply.sequence >= next_sequence).cloned().collect()
     }
 
     /// The requester has the end of this call.
     pub(super) fn acked(&mut self, name: &PeerId, id: CallId) {
+        self.forget(name, id, Delivery::Delivered);
+    }
+
+    /// The requester waits no longer for this call, which has ended. After a resumption that says nothing: it may have the end, of
+    /// which it tells next.
+    pub(super) fn left(&mut self, name: &PeerId, id: CallId) {
+        let calls =
+            self.sources.get(name).filter(|source| source.epoch == id.epoch).map(|source| &source.calls);
+        if let Some(Seen::Kept { answer, .. }) = calls.and_then(|calls| calls.get(&id.number))
+            && !answer.resumed
+        {
+            self.forget(name, id, Delivery::Undelivered);
+        }
+    }
+
+    /// The answer to this call is kept no longer.
+    pub(super) fn forget(&mut self, name: &PeerId, id: CallId, delivery: Delivery) {
         let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
             return;
         };
-        if let Some(Seen::Kept { replies, age }) = source.calls.get(&id.number) {
-            self.kept_bytes -= replies.bytes();
+        if let Some(Seen::Kept { answer, age }) = source.calls.get(&id.number) {
+            self.kept_bytes -= answer.replies.bytes();
             self.ages.remove(age);
+            self.deliveries.extend(answer.receipt.map(|serving| (serving, delivery)));
             self.without_answer(name.clone(), id);
         }
     }
@@ -188,7 +231,7 @@ impl SeenCalls {
     pub(super) fn forget_oldest(&mut self) -> bool {
         let Some((_, (_, name, id))) = self.ages.first_key_value() else { return false };
         let (name, id) = (name.clone(), *id);
-        self.acked(&name, id);
+        self.forget(&name, id, Delivery::Undelivered);
         true
     }
 

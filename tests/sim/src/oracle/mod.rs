@@ -58,10 +58,10 @@ pub(crate) struct Oracle {
 impl Oracle {
     /// With `whole`, what arrives is what was sent: where bits are twisted on the way, nobody can tell whose answer it is.
     /// `window` is how long calls wait for their way, where nothing else may end them; `keeps` that no
-    /// bound makes an agent forget an answer.
-    pub(crate) fn new(whole: bool, window: Option<Duration>, keeps: bool) -> Self {
+    /// bound makes an agent forget an answer; `acknowledges` that callers say which answers they have.
+    pub(crate) fn new(whole: bool, window: Option<Duration>, keeps: bool, acknowledges: bool) -> Self {
         Self {
-            once: Once::new(whole, keeps),
+            once: Once::new(whole, keeps, acknowledges),
             outlives: Outlives::new(window),
             own_answer: OwnAnswer::new(whole),
             void: Void::default(),

@@ -1,5 +1,6 @@
 //! A call is executed once: however often its request arrives, an agent's life works on it one time. And so is an operation: while
-//! the agent lives, a driver is not asked for what it is at, nor for what it has answered and nobody has got.
+//! the agent lives, a driver is not asked for what it is at, nor for what it has answered and nobody has got. And an answer that was
+//! delivered is not given again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub(crate) struct Once {
     whole: bool,
     /// Answers are kept until they are handed out: their bounds are never met.
     keeps: bool,
+    /// Callers say what they have got. Otherwise an answer counts as delivered when it is sent.
+    acknowledges: bool,
     served: BTreeSet<(PeerIndex, PeerId, CallId)>,
     /// What agents were about to have done, when, and by which life.
     accepted: Vec<(Duration, PeerIndex, usize)>,
@@ -25,8 +28,27 @@ pub(crate) struct Once {
 }
 
 impl Once {
-    pub(crate) fn new(whole: bool, keeps: bool) -> Self {
-        Self { whole, keeps, served: BTreeSet::new(), accepted: Vec::new(), verdict: Verdict::default() }
+    pub(crate) fn new(whole: bool, keeps: bool, acknowledges: bool) -> Self {
+        let (served, accepted, verdict) = (BTreeSet::new(), Vec::new(), Verdict::default());
+        Self { whole, keeps, acknowledges, served, accepted, verdict }
+    }
+
+    /// A life of an agent gives an answer to a call that asked at `asked`.
+    pub(crate) fn given(
+        &mut self,
+        at: Duration,
+        agent: PeerIndex,
+        asked: Duration,
+        execution: usize,
+        run: &Execution,
+    ) {
+        if self.acknowledges
+            && let Some((_, taken)) = run.taken.filter(|(heard, taken)| *heard == agent && *taken < asked)
+        {
+            self.verdict.broken("an answer is handed out once", at, || {
+                format!("process {agent} gives the answer of execution {execution} to a call made at {asked:?}, though it heard at {taken:?} that it was delivered")
+            });
+        }
     }
 
     /// A life of an agent is about to have an operation done, as soon as its journal allows. Whatever is kept for the volume is
@@ -66,11 +88,15 @@ impl Once {
             self.verdict.broken("an operation is executed once", at, || {
                 format!("process {agent} begins operation {operation} while it runs")
             });
-        } else if before.answered && !before.taken && self.keeps && !void() {
+        } else if before.answered && !self.is_delivered(before) && self.keeps && !void() {
             self.verdict.broken("an operation is executed once", at, || {
-                format!("process {agent} begins operation {operation} again while its answer waits")
+                format!("process {agent} begins operation {operation} again, whose answer nobody has")
             });
         }
+    }
+
+    const fn is_delivered(&self, run: &Execution) -> bool {
+        if self.acknowledges { run.got } else { run.taken.is_some() }
     }
 
     /// A life of an agent begins to work on a call.

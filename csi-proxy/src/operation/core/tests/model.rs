@@ -45,6 +45,8 @@ struct Walk {
     waiting: BTreeMap<AskerId, u64>,
     /// Who has the answer of which execution and has said nothing yet, and until when it listens.
     holding: BTreeMap<AskerId, (u64, Option<Instant>)>,
+    /// To whom the answer of which execution is on its way.
+    sent: BTreeMap<AskerId, u64>,
     until: BTreeMap<AskerId, Option<Instant>>,
     /// Whether changes reach the disk at once, or when chance has it.
     at_once: bool,
@@ -75,6 +77,7 @@ impl Walk {
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
             holding: BTreeMap::new(),
+            sent: BTreeMap::new(),
             until: BTreeMap::new(),
             at_once,
             pending: Pending::new(JournalSettings::default(), &[]),
@@ -102,7 +105,8 @@ impl Walk {
         match self.draw(100) {
             0..40 => self.ask()?,
             40..65 => self.end()?,
-            65..80 => self.deliver()?,
+            65..72 => self.send()?,
+            72..80 => self.deliver()?,
             80..92 => self.leave()?,
             92..95 => self.start()?,
             95..97 => self.write(true),
@@ -237,9 +241,23 @@ impl Walk {
         if told == expected { Ok(()) } else { Err(format!("told {told:?}, but {expected:?} waited")) }
     }
 
-    fn deliver(&mut self) -> Result<(), String> {
+    fn send(&mut self) -> Result<(), String> {
         let Some((asker, (execution, until))) = self.pick(self.holding.clone()) else { return Ok(()) };
         self.holding.remove(&asker);
+        if until.is_none_or(|until| until >= self.now) {
+            self.sent.insert(asker, execution);
+        }
+        self.nothing(Event::Sent { asker })
+    }
+
+    fn deliver(&mut self) -> Result<(), String> {
+        let held = self.holding.iter().map(|(asker, (execution, until))| (*asker, *execution, *until));
+        // However long that took.
+        let sent = self.sent.iter().map(|(asker, execution)| (*asker, *execution, None));
+        let all: Vec<_> = held.chain(sent).collect();
+        let Some((asker, execution, until)) = self.pick(all) else { return Ok(()) };
+        self.holding.remove(&asker);
+        self.sent.remove(&asker);
         if until.is_none_or(|until| until >= self.now) {
             let taken = self.executions.get_mut(&execution).unwrap();
             // What was handed out in this life is not handed out again in it.
@@ -249,10 +267,12 @@ impl Walk {
     }
 
     fn leave(&mut self) -> Result<(), String> {
-        let all: Vec<_> = self.waiting.keys().chain(self.holding.keys()).copied().collect();
+        let all: Vec<_> =
+            self.waiting.keys().chain(self.holding.keys()).chain(self.sent.keys()).copied().collect();
         let Some(asker) = self.pick(all) else { return Ok(()) };
         self.waiting.remove(&asker);
         self.holding.remove(&asker);
+        self.sent.remove(&asker);
         self.nothing(Event::Left { asker })
     }
 
@@ -282,6 +302,10 @@ impl Walk {
         self.running.clear();
         self.waiting.clear();
         self.holding.clear();
+        // What was on its way may have come, or not: it is not given again, as far as the disk had heard of it.
+        for execution in std::mem::take(&mut self.sent).into_values() {
+            self.executions.get_mut(&execution).unwrap().recorded &= !self.at_once;
+        }
         self.nothing(Event::Tick)
     }
 
@@ -342,7 +366,9 @@ impl Walk {
             return Err(format!("the disk has {:?}, the core {rows:?}", self.disk.keys()));
         }
         let counts = self.core.counts();
-        if counts.running != self.running.len() || counts.askers > self.waiting.len() + self.holding.len() {
+        if counts.running != self.running.len()
+            || counts.askers > self.waiting.len() + self.holding.len() + self.sent.len()
+        {
             return Err(format!("{counts:?}"));
         }
         Ok(())
@@ -354,7 +380,7 @@ impl Walk {
             self.sequence += 1;
             self.end()?;
         }
-        while !self.holding.is_empty() {
+        while !self.holding.is_empty() || !self.sent.is_empty() {
             self.deliver()?;
         }
         self.now += Limits::default().kept_for;
