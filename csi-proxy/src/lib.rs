@@ -8,7 +8,7 @@
 //!
 //! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
 //!   ([`startup`]), and turns everything else into a [`Call`].
-//! - [`Router`] says which node a call goes to, [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay`
+//! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter), [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay`
 //!   (feature `edge-transport`) over a session, or yours over any message bus.
 //! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
 //!
@@ -87,14 +87,42 @@
 //! # fn main() {}
 //! ```
 //!
+//! # A socket for kubelet
+//!
+//! Before a driver on its own host an endpoint relays Node calls too. Calls join each other over it and over everything else that
+//! has the same dispatcher; [`TopologyRelay`] says where the node is for drivers that do not; [`monitor`] names the rules of the
+//! spec that whoever calls has broken.
+//!
+//! ```
+//! use csi_proxy::monitor::{Monitored, Monitors};
+//! use csi_proxy::{Dispatcher, Endpoint, EndpointSettings, NodeId, NodeSegment, Router, TopologyRelay};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let socket = format!("unix://{}/csi.sock", directory.path().display());
+//! let (name, node): (_, NodeId) = ("csi-hostpath".parse()?, "edge-1".parse()?);
+//! let drivers = Dispatcher::new().with_driver(name, "unix:///plugins/csi-hostpath/csi.sock".parse()?);
+//! let located = TopologyRelay::new(drivers, NodeSegment::of_driver(node.clone()));
+//! let relay = Monitored::new(located, Monitors::default());
+//! let mut settings = EndpointSettings::default();
+//! settings.relay_node_calls = true;
+//! let endpoint = Endpoint::with_settings("csi-hostpath".parse()?, Router::fixed(node), relay, settings);
+//! let serving = endpoint.serve(socket.parse()?).await?;
+//! serving.shutdown(std::time::Duration::from_secs(30)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Features
 //!
 //! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
 //!   [wire] form and the [`startup`] state machine.
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
-//!   count of operations and their journal (`csi_plugin_operations_*`, `csi_plugin_journal_*`), through the `metrics` facade.
-//! - `redb`: the journal of operations on disk.
+//!   count of operations and their journal (`csi_plugin_operations_*`, `csi_plugin_journal_*`) and of broken rules
+//!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
+//! - `redb`: the journal of operations, and of a route's placements, on disk.
 //!
 //! # Bounds
 //!
@@ -123,8 +151,7 @@ mod outcome;
 #[cfg(feature = "runtime")]
 mod relay;
 mod replies;
-#[cfg(feature = "runtime")]
-mod router;
+pub mod route;
 #[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "edge-transport")]
@@ -156,7 +183,7 @@ pub use self::relay::{
 pub use self::replies::{CallerLeft, ReplySender};
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
-pub use self::router::{Route, RouteError, Router};
+pub use self::route::{Route, RouteError, Router, TopologyRouter, TopologySettings};
 #[cfg(feature = "runtime")]
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]

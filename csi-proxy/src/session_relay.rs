@@ -146,6 +146,10 @@ fn parts<const N: usize>(read: [Reply; N], answer: ReplyStream, way: Way) -> Rep
 }
 
 /// The far side: gives the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
+///
+/// An operation's answer is handed out when the caller's peer has said that it has it ([`ReplySender::on_delivery`]), and until then
+/// it is there for the retry as well. Peers without [`FEATURE_RESUME`](edge_transport::frame::FEATURE_RESUME) never say so; to them it
+/// is handed out when it is sent.
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,

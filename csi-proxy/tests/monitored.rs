@@ -7,6 +7,7 @@ mod common;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
     Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, RelayError, Replies, Reply,
 };
+use tokio::time::timeout;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -116,15 +118,34 @@ async fn a_violation_is_one_line_with_the_rule_and_changes_nothing() {
 async fn an_answer_that_nobody_waits_for_is_not_known() {
     let (relay, monitors) = relay([ok()]);
     drop(relay.relay(publish()).await.unwrap());
-    let left = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(unpublish())).await;
+    let left = timeout(Duration::ZERO, relay.relay(unpublish())).await;
     assert!(left.is_err());
     assert_eq!(monitors.counts().open, 0, "it is over for its caller");
-    let again = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(unpublish())).await;
+    let again = timeout(Duration::ZERO, relay.relay(unpublish())).await;
     assert!(again.is_err());
     assert_eq!(monitors.counts().violations, 0);
-    let reversed = tokio::time::timeout(std::time::Duration::ZERO, relay.relay(publish())).await;
+    let reversed = timeout(Duration::ZERO, relay.relay(publish())).await;
     assert!(reversed.is_err());
     assert_eq!(monitors.counts().violations, 1, "a call downward is repeated until it succeeds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_over_for_its_caller_when_its_time_is() {
+    let (relay, monitors) = relay([ok()]);
+    drop(relay.relay(publish()).await.unwrap());
+    let time = Duration::from_secs(10);
+    let mut unpublishing = relay.relay(unpublish().with_remaining(time));
+    assert!(timeout(time / 2, &mut unpublishing).await.is_err());
+    assert_eq!(monitors.counts().open, 1);
+    assert!(timeout(time, &mut unpublishing).await.is_err(), "it is still waited for");
+    assert_eq!(monitors.counts().open, 0);
+    let again = timeout(Duration::ZERO, relay.relay(publish())).await;
+    assert!(again.is_err());
+    assert_eq!(
+        monitors.counts().violations,
+        1,
+        "not two calls at a time, but one that reverses what is not done"
+    );
 }
 
 #[tokio::test]

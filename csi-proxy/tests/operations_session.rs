@@ -180,6 +180,31 @@ async fn an_answer_that_leaves_for_a_proxy_whose_link_is_cut_is_there_for_the_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_goes_into_a_dead_link_is_there_for_the_retry() {
+    for at_the_node in [true, false] {
+        let net = net().await;
+        let (relay, call) = (net.relay.clone(), create("pvc-1").with_remaining(Duration::from_secs(8)));
+        let asked = tokio::spawn(async move { relay.relay(call).await.map(drop) });
+        net.driver.was_told("CreateVolume pvc-1", 1).await;
+        let (peer, road) = if at_the_node { &net.far } else { &net.near };
+        road.last.lock().unwrap().as_ref().unwrap().half_open();
+        net.driver.let_go(1);
+        net.until(|counts| counts.sent == 1).await;
+        assert!(peer.state().is_connected(), "nobody knows yet");
+        assert!(
+            matches!(asked.await.unwrap(), Err(error) if matches!(error.fault(), Fault::Deadline { .. }))
+        );
+        let mut state = peer.watch();
+        in_time(state.wait_for(|state| !state.is_connected())).await.unwrap();
+        peer.connected().await.unwrap();
+        net.driver.let_go(1);
+        assert_eq!(net.asked(create("pvc-1")).await, Ok(true));
+        assert_eq!(net.driver.executions("CreateVolume pvc-1"), 1, "{at_the_node}");
+        net.until(|counts| counts == Counts::default()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_nobody_came_for_in_time_is_there_for_the_retry_that_comes_later() {
     let net = net().await;
     let (relay, call) = (net.relay.clone(), create("pvc-1"));

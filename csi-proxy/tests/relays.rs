@@ -6,9 +6,11 @@ mod common;
 
 use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
+use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
-    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MemoryRelay, MethodPath, ObserveLayer, Outcome,
-    Relay, RelayError, RelayService, Replies, Reply, Router, ServiceRelay, SocketAddress, conformance,
+    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MemoryRelay, MethodPath, NodeSegment,
+    ObserveLayer, Outcome, Relay, RelayError, RelayService, Replies, Reply, Router, ServiceRelay,
+    SocketAddress, TopologyRelay, conformance,
 };
 use tower::Layer as _;
 
@@ -26,6 +28,16 @@ async fn a_faulty_relay_whose_script_is_over_conforms() {
 async fn a_relay_behind_tower_layers_conforms() {
     let layered = async |far| ServiceRelay::new(ObserveLayer::new("test").layer(RelayService::new(far)));
     conformance::check(layered).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_layers_of_an_edge_shim_conform() {
+    let segment = NodeSegment::of_driver(node());
+    let layers = async |far| {
+        let located = TopologyRelay::new(far, segment.clone());
+        Monitored::new(located, Monitors::default())
+    };
+    conformance::check(layers).await.unwrap();
 }
 
 struct Bad<R>(R, fn(Call, Outcome) -> Option<Outcome>);

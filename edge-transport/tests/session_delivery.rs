@@ -323,6 +323,47 @@ fn a_request_says_what_its_peer_has_and_the_acknowledgement_says_it_again() {
 }
 
 #[test]
+fn what_may_have_been_lost_with_a_link_is_said_again_on_the_next() {
+    let mut bench = Bench::resuming();
+    let half = Duration::from_millis(500);
+    bench.call(1);
+    bench.gets_answer(1);
+    assert_eq!(bench.pass(half), ["ack [1]"]);
+    for _ in 0..10 {
+        bench.pass(settings().dead_after / 8);
+        bench.receive(None, Kind::Pong { nonce: 1 });
+    }
+    for number in 2..=3 {
+        bench.call(number);
+        bench.gets_answer(number);
+        assert_eq!(bench.pass(half), [format!("ack [{number}]")]);
+    }
+    bench.event(Event::LinkLost);
+    assert_eq!(bench.pass(half), [""; 0]);
+    bench.link_up();
+    assert_eq!(bench.pass(half), ["ack [2, 3]"]);
+    assert_eq!(bench.pass(half), [""; 0]);
+}
+
+#[test]
+fn a_peer_that_has_answers_of_very_many_others_tells_them_all() {
+    let mut bench = Bench::resuming();
+    let mut told = Vec::new();
+    for number in 1..=1026 {
+        let (target, mut request) = (format!("cloud-{number}"), Request::new(service(), Bytes::new()));
+        request.credit = 1000;
+        let to = peer(&target);
+        bench.event(Event::Call { number, target: to, request, deadline: None, repeatable: true });
+        let mut reply = Reply::new(1);
+        reply.end = Some(End::Finished(Bytes::new()));
+        let id = CallId::new(Epoch::new(1), number);
+        told.extend(bench.receive(Some(&target), Kind::Call(id, Part::Reply(reply))));
+    }
+    assert_eq!(told, ["ack [1025]", "ack [1026]"]);
+    assert_eq!(bench.pass(Duration::from_secs(1)).len(), 1024);
+}
+
+#[test]
 fn a_peer_that_ends_says_first_what_it_has() {
     for event in [Event::Flushed, Event::Close] {
         let mut bench = Bench::resuming();

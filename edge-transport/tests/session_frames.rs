@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edge_transport::frame::{
-    self, CallId, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_HEADER,
-    MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
+    self, CallId, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_ENDED,
+    MAX_HEADER, MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
 };
 use edge_transport::session::{Action, Event, Session, Settings};
 use edge_transport::{Epoch, PeerId, ServiceName};
@@ -48,11 +48,12 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         Reason::Protocol,
         Reason::ServiceLost,
     ]);
-    let request = ("[a-z/.]{1,40}", 0..u64::MAX / 2, bytes(), any::<u64>(), bytes()).prop_map(
-        |(service, remaining, metadata, credit, body)| {
+    let ended = || proptest::collection::vec(any::<u64>(), 0..=MAX_ENDED);
+    let request = ("[a-z/.]{1,40}", 0..u64::MAX / 2, bytes(), any::<u64>(), ended(), bytes()).prop_map(
+        |(service, remaining, metadata, credit, ended, body)| {
             let mut request = Request::new(ServiceName::new(service).unwrap(), body);
             request.remaining = (remaining > 0).then(|| Duration::from_millis(remaining));
-            (request.metadata, request.credit) = (metadata, credit);
+            (request.metadata, request.credit, request.ended) = (metadata, credit, ended);
             Part::Request(request)
         },
     );
@@ -145,14 +146,21 @@ fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
         request.metadata = vec![0; metadata].into();
         wire(Frame::call(None, None, id(4), Part::Request(request)))
     };
+    let ended = |calls: usize| {
+        let mut request = Request::new(service(), Bytes::new());
+        request.ended = vec![1; calls];
+        wire(Frame::call(None, None, id(4), Part::Request(request)))
+    };
     let closing = |len: usize| {
         let end = Some(End::Finished(vec![0; len].into()));
         wire(Frame::call(None, None, id(4), Part::Reply(reply(1, None, end))))
     };
     assert!(decode(request(MAX_METADATA), usize::MAX).is_ok());
     assert!(decode(closing(MAX_CLOSING), usize::MAX).is_ok());
+    assert!(decode(ended(MAX_ENDED), usize::MAX).is_ok());
     for (bytes, expected) in [
         (request(MAX_METADATA + 1), "field request.metadata holds 49153; at most 49152"),
+        (ended(MAX_ENDED + 1), "field request.ended holds 17; at most 16"),
         (closing(MAX_CLOSING + 1), "field reply.finished holds 49153; at most 49152"),
         (request(MAX_HEADER), "header length Some(655"),
         (Bytes::new(), "header length None"),

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{Drained, Driver, Relay, SessionService};
+use csi_proxy::{Drained, Driver, SessionService};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
@@ -60,15 +60,15 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str()).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
-    let drivers: Arc<dyn Relay> = match &shim {
-        Some(shim) => shim.relay(),
-        None => Arc::new(dispatcher.clone()),
-    };
+    let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
     let mut builder = Peer::builder(name)
         .epoch(epoch)
         .dialers(dialers)
-        .service(ServiceName::new(SERVICE).map_err(Fatal::runtime)?, SessionService::new(drivers))
         .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
+    builder = match &shim {
+        Some(shim) => builder.service(service, SessionService::new(shim.relay())),
+        None => builder.service(service, SessionService::new(dispatcher.clone())),
+    };
     if let Some(volumes) = &volumes {
         let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
         builder = builder.service(service, volumes.clone());
@@ -90,7 +90,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     };
     if let Some(shim) = &shim {
         for driver in &options.driver {
-            shim.serve(&driver.name).await.map_err(Fatal::runtime)?;
+            shim.serve(&driver.name).await?;
         }
     }
     let registry = match &options.plugins_registry {

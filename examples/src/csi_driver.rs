@@ -2,16 +2,19 @@
 
 mod name;
 mod options;
+mod route;
 mod status;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::startup::DirectoryFacts;
-use csi_proxy::{Drained, Endpoint, EndpointSettings, PatientRelay, Router, SessionRelay};
+use csi_proxy::{Drained, Endpoint, EndpointSettings, PatientRelay, SessionRelay};
 use edge_transport::Peer;
 
 pub use self::options::{CsiDriverOptions, Route};
+use self::route::Destination;
+pub use self::route::{Offline, TopologyOptions};
 use self::status::CsiDriverStatus;
 use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
@@ -27,7 +30,6 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let node = options.node()?;
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers(
         "--kubeedge-endpoint",
@@ -36,6 +38,7 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         identity.as_ref(),
     )?;
     let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
+    let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout.duration();
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref(), epoch)?)
         .epoch(epoch)
@@ -43,24 +46,21 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         .settings(options.roads.settings(uplink::peer_settings(drain_timeout)))
         .start()
         .map_err(Fatal::runtime)?;
-    tracing::info!(name = %peer.name(), driver = %options.drivername, %node, "the driver's calls go to this node");
+    tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
 
     let mut settings = EndpointSettings::default();
     if let Some(state) = &state {
         settings.facts = Some(Arc::new(DirectoryFacts::new(state.path().join(FACTS))));
     }
-    let (router, relay) = (
-        Router::fixed(node.clone()),
-        PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration()),
-    );
-    let endpoint = Endpoint::with_settings(options.drivername.clone(), router, relay, settings);
+    let relay = PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration());
+    let endpoint = Endpoint::with_settings(options.drivername.clone(), destination.router(), relay, settings);
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
             let socket = options.endpoint.clone();
             let startup = endpoint.startup();
-            let status = CsiDriverStatus::new(peer.clone(), options.drivername, node, socket, startup);
+            let status = CsiDriverStatus::new(peer.clone(), options.drivername, destination, socket, startup);
             Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
         }
         None => None,

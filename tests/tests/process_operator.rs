@@ -42,6 +42,8 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
                 "--driver",
                 "NAME=URL",
                 "--plugins-registry",
+                "--shim",
+                "--topology-key",
                 "--call-ceiling",
                 "--tls-cert",
                 "--tls-key",

@@ -5,11 +5,13 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::pluginregistration::v1::registration_server::{Registration, RegistrationServer};
 use csi_proto::pluginregistration::v1::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use edge_csi_tests::csi::{controller, create_volume, ready};
+use edge_csi_tests::csi::{channel, controller, create_volume, ready};
 use edge_csi_tests::process::Process;
 use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
 use edge_csi_tests::wait;
@@ -50,9 +52,11 @@ async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() 
     stand.start_driver();
     stand.start_hub().await;
     stand.start_proxy(&[]);
-    let registry = stand.path("registry");
+    let (registry, shim) = (stand.path("registry"), stand.path("shim"));
+    let (registry_option, shim_option) = (registry.to_string_lossy(), shim.to_string_lossy());
+    let hub = stand.hub_url();
     let arguments =
-        ["--nodeid", NODE, "--hub", stand.hub_url(), "--plugins-registry", &registry.to_string_lossy()];
+        ["--nodeid", NODE, "--hub", hub, "--plugins-registry", &registry_option, "--shim", &shim_option];
     stand.agent = Some(Process::start(stand.directory(), "agent", "edge-agent", arguments));
     wait::until("the agent has made the directory", async || registry.is_dir().then_some(())).await;
 
@@ -70,6 +74,12 @@ async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() 
     assert!(heard.plugin_registered, "{heard:?}");
     controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
 
+    let shim = shim.join(format!("{DRIVER}.sock"));
+    ready(&shim).await;
+    let mut node = NodeClient::new(channel(&shim));
+    let info = node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap();
+    assert_eq!(info.into_inner().node_id, NODE);
+
     server.abort();
     std::fs::remove_file(&socket).unwrap();
     wait::until("the driver is gone", async || {
@@ -79,4 +89,6 @@ async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() 
         Some(())
     })
     .await;
+    let away = node.node_get_info(csi::NodeGetInfoRequest {}).await.unwrap_err();
+    assert_eq!(away.code(), Code::Unavailable, "kubelet's socket stays: {away}");
 }

@@ -164,7 +164,11 @@ impl Place {
                 let stopped = stack.stop();
                 outcomes.and_then(|outcomes| stopped.map(|()| outcomes))
             })
-            .and_then(|outcomes| report::search_logs(&logs, leg.subject.own_processes()).map(|()| outcomes));
+            .and_then(|outcomes| report::search_logs(&logs, leg.subject.own_processes()).map(|()| outcomes))
+            .and_then(|outcomes| match leg.way {
+                Way::Shim => report::search_violations(&logs).map(|()| outcomes),
+                Way::Direct | Way::Relayed(..) => Ok(outcomes),
+            });
         // Looked for in any case, so that a broken leg cannot hide in the next one.
         let clean = leftovers::clear(&scratch);
         run.and_then(|outcomes| clean.map(|()| outcomes))

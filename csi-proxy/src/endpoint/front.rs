@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::EndpointSettings;
-use crate::call::{Call, CallId, Metadata, MethodPath};
+use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::observe::{Abandoned, Observation};
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
-use crate::router::{Route, RouteError, Router};
+use crate::route::{Chosen, Inquiry, RouteError, Router, Way};
 use crate::startup::{self, Learner, Subject, View};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
@@ -61,6 +61,9 @@ impl Front {
     }
 
     pub(super) fn refresh(&self) {
+        if let Some(topology) = self.router.by_topology() {
+            topology.refresh();
+        }
         self.learner.refresh();
     }
 
@@ -76,16 +79,28 @@ impl Front {
     /// Starts to learn what is answered locally.
     pub(super) fn learn(self: &Arc<Self>) -> JoinHandle<()> {
         let front = Arc::clone(self);
-        tokio::spawn(async move { front.learner.run(|question| front.ask(question)).await })
+        tokio::spawn(async move {
+            let survey = async {
+                if let Some(topology) = front.router.by_topology() {
+                    topology.run(&*front.relay).await;
+                }
+            };
+            tokio::join!(survey, front.learner.run(|question| front.ask(question)));
+        })
     }
 
-    async fn ask(&self, question: startup::Question) -> Result<Bytes, Outcome> {
-        let method = MethodPath::new(question.path())
-            .map_err(|error| Fault::Protocol { reason: error.to_string() })?;
+    async fn ask(&self, asked: startup::Question) -> Result<Bytes, Outcome> {
+        let method =
+            MethodPath::new(asked.path()).map_err(|error| Fault::Protocol { reason: error.to_string() })?;
         let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
-        let question =
-            Question { method, metadata, body: Bytes::new(), end: Instant::now() + ASKING, abandoned };
-        let call = self.address(question).await?;
+        let end = Instant::now() + ASKING;
+        let node = match self.router.choose(&method, &Bytes::new()).await.map_err(refused)? {
+            Chosen::Node(node) => node,
+            Chosen::Topology(topology) => {
+                return topology.startup(&self.way(&metadata, end, &abandoned), asked).await;
+            }
+        };
+        let call = self.address(node, Question { method, metadata, body: Bytes::new(), end, abandoned });
         let (messages, outcome) =
             self.relay.relay(call).await.unwrap_or_else(Replies::outcome).collect().await;
         match messages.into_iter().next() {
@@ -103,13 +118,21 @@ impl Front {
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
         }
         let (method, abandoned) = (question.method.clone(), question.abandoned.clone());
-        let call = match self.address(question).await {
-            Ok(call) => call,
-            Err(outcome) => {
+        let node = match self.router.choose(&method, &question.body).await {
+            Ok(Chosen::Node(node)) => node,
+            Ok(Chosen::Topology(topology)) => {
+                let Question { method, metadata, body, end, abandoned } = question;
+                return topology
+                    .answer(&self.way(&metadata, end, &abandoned), Inquiry { method, body })
+                    .await;
+            }
+            Err(error) => {
+                let outcome = refused(error);
                 tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = %outcome.loggable(), "no way for a call");
                 return Replies::outcome(outcome);
             }
         };
+        let call = self.address(node, question);
         let observation = Observation::start("endpoint", &call).abandoned_by(abandoned);
         let answer = self.relay.relay(call).await;
         let answer = if method.is_unary() { answer.map(one_message) } else { answer };
@@ -117,15 +140,22 @@ impl Front {
     }
 
     /// The call that a question becomes once its node is chosen.
-    async fn address(&self, question: Question) -> Result<Call, Outcome> {
+    fn address(&self, node: NodeId, question: Question) -> Call {
         let Question { method, metadata, body, end, .. } = question;
-        let node = self.router.route(&method, &body).await.map_err(|error| match error {
-            RouteError::Fault(fault) => fault.into(),
-            RouteError::Answered(outcome) => *outcome,
-        })?;
         let call = Call::new(CallId::new(), node, self.driver.clone(), method, body);
         // Now, since choosing may have taken its time.
-        Ok(call.with_remaining(left(end)).with_metadata(metadata))
+        call.with_remaining(left(end)).with_metadata(metadata)
+    }
+
+    fn way<'a>(&'a self, metadata: &'a Metadata, end: Instant, abandoned: &'a Abandoned) -> Way<'a> {
+        Way { relay: &*self.relay, driver: &self.driver, metadata, end, abandoned }
+    }
+}
+
+fn refused(error: RouteError) -> Outcome {
+    match error {
+        RouteError::Fault(fault) => fault.into(),
+        RouteError::Answered(outcome) => *outcome,
     }
 }
 

@@ -18,7 +18,7 @@ pub use self::socket::ServeError;
 use crate::address::SocketAddress;
 use crate::call::AllowList;
 use crate::relay::Relay;
-use crate::router::Router;
+use crate::route::Router;
 use crate::startup::{FactsStore, View};
 
 /// Bounds of an [`Endpoint`].

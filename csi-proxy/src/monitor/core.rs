@@ -7,105 +7,15 @@ use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use prost::Message;
 
+use super::duty::Breach;
+use super::event::{Before, CallNumber, Counts, End, Event, Limits};
 use super::request::{self, Deed, Read, Request};
 use super::rule::{Rule, Violation};
-use super::volume::{Breach, Facts, Offers, Verdict, Volume};
+use super::volume::{Facts, Offers, Verdict, Volume};
 use crate::code::Code;
 
 /// Longest name of a node in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;
-
-/// Bounds of a [`Monitor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Most volumes that are watched; default 4096. The one that was called for least lately is forgotten first.
-    pub volumes: usize,
-    /// About the most bytes of memory for what is known of them; default 8 MiB.
-    pub bytes: usize,
-    /// Most calls that are watched at once; default 4096. More are not.
-    pub open: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { volumes: 4096, bytes: 8 << 20, open: 4096 }
-    }
-}
-
-/// What is known of the time before the first call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Before {
-    /// Nothing: volumes may be staged and published already.
-    #[default]
-    Unknown,
-    /// There was none: whatever was not seen has not been done. True after a boot, if every call since is seen.
-    Nothing,
-}
-
-/// Names one call. Chosen by whoever drives the monitor; never used again for another call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallNumber(u64);
-
-impl CallNumber {
-    /// Takes a number.
-    #[must_use]
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-}
-
-/// What has happened.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum Event<'a> {
-    /// The orchestrator makes a call.
-    Began {
-        /// The call.
-        call: CallNumber,
-        /// Its method.
-        method: Method,
-        /// Its request.
-        body: &'a [u8],
-    },
-    /// The call is over for the orchestrator. Every call that began ends so, once.
-    Ended {
-        /// The call.
-        call: CallNumber,
-        /// How.
-        end: End<'a>,
-    },
-}
-
-/// How a call is over for its orchestrator.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum End<'a> {
-    /// It was answered.
-    Answered {
-        /// With this status.
-        code: Code,
-        /// And this message. Looked at for what a driver offers and what it calls its node.
-        message: Option<&'a [u8]>,
-    },
-    /// The caller did not wait for the answer.
-    Left,
-}
-
-/// How much is watched, and what was found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// Volumes of which something is known, or that a call is under way for.
-    pub volumes: usize,
-    /// Calls under way.
-    pub open: usize,
-    /// Volumes that were forgotten, and calls that were not watched, for lack of room.
-    pub dropped: u64,
-    /// Violations.
-    pub violations: u64,
-}
 
 /// Watches the calls to one driver. See the [module](super).
 ///
@@ -120,7 +30,7 @@ pub struct Monitor {
     /// The volumes by when they were called for.
     lately: BTreeMap<u64, Box<str>>,
     turns: u64,
-    /// Whose a path is.
+    /// Whose a path is. Of two volumes with one path, which has been told of, only the first is here.
     paths: HashMap<Box<str>, Box<str>>,
     open: HashMap<CallNumber, Open>,
     bytes: usize,
@@ -147,6 +57,8 @@ enum Open {
     Capabilities,
     /// NodeGetInfo.
     Info,
+    /// CreateVolume.
+    Creation,
 }
 
 impl Monitor {
@@ -200,6 +112,7 @@ impl Monitor {
         let fact = match method {
             Method::NodeGetCapabilities => Some(Open::Capabilities),
             Method::NodeGetInfo => Some(Open::Info),
+            Method::CreateVolume => Some(Open::Creation),
             _ => None,
         };
         if let Some(fact) = fact {
@@ -264,7 +177,7 @@ impl Monitor {
     fn open_requests(&self, watched: &Watched) -> impl Iterator<Item = (&Request, Instant)> {
         watched.open.iter().filter_map(|call| match self.open.get(call) {
             Some(Open::Request { request, since, .. }) => Some((request, *since)),
-            Some(Open::Capabilities | Open::Info) | None => None,
+            Some(Open::Capabilities | Open::Info | Open::Creation) | None => None,
         })
     }
 
@@ -314,6 +227,7 @@ impl Monitor {
                     Some(())
                 });
             }
+            Some(Open::Creation) => return self.created(end),
             Some(Open::Request { request, met, .. }) => (request, met),
         };
         self.bytes = self.bytes.saturating_sub(request.bytes());
@@ -330,6 +244,21 @@ impl Monitor {
                 _ => watched.volume.ended(&request, verdict, driver),
             }
         });
+        self.make_room();
+    }
+
+    /// Of a volume that is new all is known.
+    fn created(&mut self, end: End<'_>) {
+        let End::Answered { code: Code::OK, message: Some(message) } = end else { return };
+        // What cannot be read says nothing.
+        let Ok(answer) = csi::CreateVolumeResponse::decode(message) else { return };
+        let id = answer.volume.map(|volume| volume.volume_id).unwrap_or_default();
+        // It may have been made long ago, and be in use.
+        if id.is_empty() || id.len() > request::MAX_TEXT || self.volumes.contains_key(&*id) {
+            return;
+        }
+        self.touch(&id);
+        self.change(&id, |watched, _| watched.volume = Volume::new(true));
         self.make_room();
     }
 
@@ -400,6 +329,24 @@ impl Monitor {
             self.dropped += 1;
             self.nothing_unseen = false;
         }
+    }
+
+    /// Fails if what is kept twice does not agree.
+    #[cfg(test)]
+    pub(super) fn assert_consistent(&self) {
+        let volumes: usize = self.volumes.values().map(|watched| watched.bytes).sum();
+        let open = self.open.values().map(|open| match open {
+            Open::Request { request, .. } => request.bytes(),
+            Open::Capabilities | Open::Info | Open::Creation => 0,
+        });
+        assert_eq!(self.bytes, volumes + open.sum::<usize>());
+        assert_eq!(self.lately.len(), self.volumes.len());
+        for (id, watched) in &self.volumes {
+            assert_eq!(self.lately.get(&watched.turn), Some(id));
+            assert_eq!(watched.bytes, watched.volume.bytes() + 2 * id.len());
+            assert!(watched.open.iter().all(|call| self.open.contains_key(call)));
+        }
+        assert!(self.paths.iter().all(|(path, owner)| self.volumes[owner].volume.has(path)));
     }
 
     fn forget(&mut self, id: &str) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use futures_core::Stream;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
 use crate::call::{Call, CallId};
@@ -180,7 +180,20 @@ impl<R: Relay> Monitored<R> {
 impl<R: Relay> Relay for Monitored<R> {
     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
         let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
-        let answer = self.inner.relay(call).await;
+        let waited = call.remaining;
+        let mut inner = self.inner.relay(call);
+        let answer = match waited {
+            None => inner.await,
+            Some(waited) => tokio::select! {
+                biased;
+                answer = &mut inner => answer,
+                // Over a link the caller's leaving is not always heard of, but its time is known.
+                () = sleep(waited) => {
+                    watched.end(End::Left);
+                    inner.await
+                }
+            },
+        };
         match &answer {
             Err(error) => {
                 watched.end(End::Answered { code: outcome_of(error.fault()).0, message: None });

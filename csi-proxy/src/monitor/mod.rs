@@ -11,7 +11,8 @@
 //! - A call downward (unpublish, unstage, detach) that did not end with OK may only be repeated. After NOT_FOUND and
 //!   UNIMPLEMENTED it is for the orchestrator to find out what is there, so nothing is known here.
 //! - What has happened before the first call that was seen is not known, unless [`Before::Nothing`] says so, and nothing that
-//!   may have happened then is held against anybody. The same goes for what was forgotten ([`Limits`]).
+//!   may have happened then is held against anybody. The same goes for what was forgotten ([`Limits`]). Of a volume that was seen
+//!   to be made all is known.
 //!
 //! Secrets are not looked at, and nothing of a request is kept but the ids and paths that it is about and a
 //! [`Digest`](crate::operation::Digest).
@@ -47,6 +48,8 @@
 //! `Monitored` (feature `runtime`) is a relay that does this for the calls that it hands on.
 
 mod core;
+mod duty;
+mod event;
 #[cfg(feature = "runtime")]
 mod layer;
 mod request;
@@ -55,7 +58,8 @@ mod rule;
 mod tests;
 mod volume;
 
-pub use self::core::{Before, CallNumber, Counts, End, Event, Limits, Monitor};
+pub use self::core::Monitor;
+pub use self::event::{Before, CallNumber, Counts, End, Event, Limits};
 #[cfg(feature = "runtime")]
 pub use self::layer::{MAX_WATCHED_DRIVERS, Monitored, Monitors};
 pub use self::rule::{Rule, Violation};

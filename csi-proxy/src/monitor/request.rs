@@ -7,7 +7,7 @@ use prost::Message;
 use crate::operation::Digest;
 
 /// Longest id or path in bytes. A call that names something longer is not watched.
-const MAX_TEXT: usize = 4096;
+pub(super) const MAX_TEXT: usize = 4096;
 
 /// A request about one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -325,6 +325,23 @@ fn what_happened_before_the_watch_is_held_against_nobody() {
 }
 
 #[test]
+fn of_a_volume_that_was_seen_to_be_made_all_is_known() {
+    let mut bench = Bench::with(Limits::default(), Before::Unknown);
+    let made = |id: &str| {
+        let volume = csi::Volume { volume_id: id.to_owned(), ..Default::default() };
+        csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec()
+    };
+    bench.learn(Method::CreateVolume, &made("v"));
+    assert_eq!(bench.call(&publish("v", "/t"), Code::INTERNAL), [Rule::StageBeforeUse]);
+    bench.all_well(&[stage("v"), publish("v", "/t")]);
+    bench.learn(Method::CreateVolume, &made("v"));
+    assert_eq!(bench.call(&unstage("v"), Code::OK), [Rule::UnstageWhilePublished], "it is not new again");
+    bench.learn(Method::CreateVolume, &made(""));
+    bench.learn(Method::CreateVolume, b"no message");
+    bench.monitor.assert_consistent();
+}
+
+#[test]
 fn other_secrets_and_tokens_are_no_other_arguments() {
     let with = |secret: &str| {
         let (method, body) = publish("v", "/t");
@@ -348,6 +365,7 @@ fn memory_is_bounded_and_what_was_forgotten_is_held_against_nobody() {
         let volume = format!("v{at}");
         bench.all_well(&[stage(&volume), publish(&volume, &format!("/t/{at}"))]);
         assert!(bench.monitor.counts().volumes <= 3);
+        bench.monitor.assert_consistent();
     }
     assert_eq!(bench.monitor.counts().dropped, 97);
     // It was staged, but that is no longer known.

@@ -1,5 +1,7 @@
 //! What a driver said at the end of an operation.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::identity::Identity;
@@ -9,7 +11,10 @@ use crate::outcome::{Origin, Outcome};
 
 /// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct Answer(Arc<Parts>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Parts {
     message: Option<Bytes>,
     outcome: Outcome,
 }
@@ -18,25 +23,26 @@ impl Answer {
     /// An answer, if it is the driver's and not a fault of ours.
     #[must_use]
     pub fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
-        (outcome.origin == Origin::Driver).then_some(Self { message, outcome })
+        (outcome.origin == Origin::Driver).then(|| Self(Arc::new(Parts { message, outcome })))
     }
 
     /// The message, as the driver sent it.
     #[must_use]
     pub fn message(&self) -> Option<&Bytes> {
-        self.message.as_ref()
+        self.0.message.as_ref()
     }
 
     /// The status.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
-        &self.outcome
+        &self.0.outcome
     }
 
     /// Message and status.
     #[must_use]
     pub fn into_parts(self) -> (Option<Bytes>, Outcome) {
-        (self.message, self.outcome)
+        let Parts { message, outcome } = Arc::unwrap_or_clone(self.0);
+        (message, outcome)
     }
 
     /// Whether it ends the operation. The four codes by which a driver says "ask again" do not: whoever asks again must reach
@@ -44,7 +50,7 @@ impl Answer {
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(
-            self.outcome.code,
+            self.outcome().code,
             Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED
         )
     }
@@ -52,7 +58,7 @@ impl Answer {
     /// What a success says that it was about, beside what the request named: the ids of what was made.
     #[must_use]
     pub fn keys(&self, identity: &Identity) -> Vec<Key> {
-        let message = self.message.as_ref().filter(|_| self.outcome.is_ok());
+        let message = self.message().filter(|_| self.outcome().is_ok());
         let subjects =
             message.map(|message| subject::of_answer(identity.method(), message)).unwrap_or_default();
         let keys = subjects.into_iter().map(|subject| Key::new(identity.driver().clone(), subject));
@@ -62,25 +68,26 @@ impl Answer {
     /// About how many bytes of memory it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let Outcome { message, details, trailers, .. } = &self.outcome;
+        let Outcome { message, details, trailers, .. } = self.outcome();
         let trailers: usize = trailers.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-        256 + self.message.as_ref().map_or(0, Bytes::len) + message.len() + details.len() + trailers
+        256 + self.message().map_or(0, Bytes::len) + message.len() + details.len() + trailers
     }
 
     /// The same answer in memory of its own: as it came, it may hold on to the buffer of a whole connection.
     pub(super) fn compact(&mut self) {
-        if let Some(message) = &mut self.message {
+        let Parts { message, outcome } = Arc::make_mut(&mut self.0);
+        if let Some(message) = message {
             *message = Bytes::copy_from_slice(message);
         }
-        self.outcome.details = Bytes::copy_from_slice(&self.outcome.details);
+        outcome.details = Bytes::copy_from_slice(&outcome.details);
     }
 }
 
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Answer")
-            .field("message", &self.message.as_ref().map(|message| format!("{} bytes", message.len())))
-            .field("outcome", &self.outcome)
+            .field("message", &self.message().map(|message| format!("{} bytes", message.len())))
+            .field("outcome", self.outcome())
             .finish()
     }
 }

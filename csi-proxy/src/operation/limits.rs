@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Most operations that are over and not forgotten: kept answers, and operations whose end is not known. Default 4096.
-    /// The oldest goes first.
+    /// Most operations that are over and not forgotten: kept answers, answers on their way, and operations whose end is not known.
+    /// Default 4096. The oldest goes first.
     pub kept: usize,
     /// Most bytes of those; default 4 MiB. An answer that is larger alone is not kept.
     pub kept_bytes: usize,
@@ -15,7 +15,7 @@ pub struct Limits {
     /// of a sidecar (5 minutes unless set otherwise) and than the usual absence of a hub. It should not be much longer: what
     /// is done to a volume past this process makes an answer wrong.
     pub kept_for: Duration,
-    /// Most calls that wait at once, over all operations; default 16384. One more fails with
+    /// Most calls that wait, or whose answer is on its way, at once, over all operations; default 16384. One more fails with
     /// [`Fault::Overloaded`](crate::Fault::Overloaded).
     pub askers: usize,
 }

@@ -6,6 +6,10 @@
 //! - while the operation runs, the retry **joins** it, and whoever waits at its end gets the answer;
 //! - if nobody waits at its end, the answer is **kept** and handed out **once**, to the next asker of the same identity. Not that
 //!   of a Node call: a reboot undoes what it did, and nobody says so;
+//! - an answer is handed out when its asker has it. Where that takes time to find out, as behind a session, it is **sent** meanwhile:
+//!   whoever asks is given it too, and if it gets lost on its way to all of them, it is kept as before. Of an answer that was on
+//!   its way when the process was killed nobody will know whether it has come: it is not given again, and who asks has the operation
+//!   done again;
 //! - another operation on the same volume, snapshot or group meanwhile is refused with
 //!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
 //! - a kept answer is **void** as soon as another operation begins on what it is about, and when it gets too old or too many are

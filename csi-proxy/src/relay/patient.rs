@@ -17,7 +17,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Holds a call that found no way, and tries it again until there is one, the caller's time is over, or it was held for as
-/// long as allowed; then the caller learns of the last failure.
+/// long as allowed; then the caller learns that the node was offline, if a try has come so far, or else of the last failure.
 ///
 /// Only calls that never left are held: their hub or their node was not connected. Nothing is sent twice by it. A held call
 /// counts as open at the endpoint, whose bound it is subject to.
@@ -43,14 +43,18 @@ impl<R: Relay> Relay for PatientRelay<R> {
         }
         let (began, remaining) = (Instant::now(), call.remaining);
         let hold = remaining.map_or(self.hold, |remaining| remaining.min(self.hold));
-        let mut wait = FIRST_WAIT;
+        let (mut wait, mut offline) = (FIRST_WAIT, None);
         loop {
             let error = match self.way.relay(call.clone()).await {
                 Err(error) if never_left(error.fault()) => error,
                 end => return end,
             };
+            // That no hub can be reached is a proof that nothing was sent, and would not be one for the tries before.
+            if matches!(error.fault(), Fault::NodeOffline { .. }) {
+                offline = Some(error.clone());
+            }
             if began.elapsed() + wait >= hold {
-                return Err(error);
+                return Err(offline.unwrap_or(error));
             }
             tokio::time::sleep(wait).await;
             wait = (2 * wait).min(LONGEST_WAIT);
@@ -128,6 +132,14 @@ mod tests {
             assert!(began.elapsed() <= Duration::from_secs(bound), "{:?}", began.elapsed());
             assert!(answers.0.lock().unwrap().is_empty());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hub_that_is_lost_at_the_end_does_not_prove_that_nothing_was_ever_sent() {
+        let unreachable = Fault::HubUnreachable { reason: "no".to_owned() };
+        let faults = std::iter::once(offline()).chain(vec![unreachable; 100]);
+        let (relay, _) = relay(faults, 3);
+        assert_eq!(relay.relay(call()).await.err().map(RelayError::into_fault), Some(offline()));
     }
 
     #[tokio::test(start_paused = true)]

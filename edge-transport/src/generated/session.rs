@@ -250,8 +250,9 @@ pub struct Drain {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
-/// The requester has the ends of these calls: their target may forget what it answered. Of the header only the epoch counts, and
-/// `call`, which is the first of them. May be lost: the target forgets in the end without it.
+/// The requester has the ends of these calls: their target may forget what it answered, and counts it as delivered. Of the header
+/// only the epoch counts, and `call`, which is the first of them. May be lost: the target forgets in the end without it, and does not
+/// know then whether its answer has come.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ack {
     /// The service of the calls.

@@ -1,6 +1,6 @@
 //! Which ends of calls have come, for the peers that answered them: they keep their answers until they know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::frame::MAX_ENDED;
@@ -10,12 +10,17 @@ use crate::name::{PeerId, ServiceName};
 const BATCH: usize = 64;
 /// How long an end waits for others.
 const DELAY: Duration = Duration::from_millis(500);
-/// Services of peers with ends that nobody has been told. What goes beyond it is not told at all, and ages out at the peer.
+/// Services of peers with ends that nobody has been told. What goes beyond it waits for no others.
 const MAX_SERVICES: usize = 1024;
+
+/// Frames of ends that are told again if their link is lost.
+const MAX_TOLD: usize = 32;
 
 /// Ends of calls that their targets have not been told.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
+    /// The latest that was told, and when.
+    told: VecDeque<(Instant, PeerId, ServiceName, Vec<u64>)>,
     waiting: BTreeMap<(PeerId, ServiceName), Ends>,
     due: Option<Instant>,
 }
@@ -36,10 +41,11 @@ impl Acks {
         number: u64,
         now: Instant,
     ) -> Option<Vec<u64>> {
-        if self.waiting.len() >= MAX_SERVICES {
-            return None;
+        let key = (target, service);
+        if self.waiting.len() >= MAX_SERVICES && !self.waiting.contains_key(&key) {
+            return Some(vec![number]);
         }
-        let ends = self.waiting.entry((target, service)).or_default();
+        let ends = self.waiting.entry(key).or_default();
         ends.numbers.push(number);
         if ends.numbers.len() >= BATCH {
             return Some(std::mem::take(ends).numbers);
@@ -58,6 +64,24 @@ impl Acks {
         let first = ends.passed.max(ends.numbers.len().saturating_sub(MAX_ENDED));
         ends.passed = ends.numbers.len();
         ends.numbers.get(first..).unwrap_or_default().to_vec()
+    }
+
+    /// These ends are told now.
+    pub(super) fn told(&mut self, target: PeerId, service: ServiceName, numbers: Vec<u64>, now: Instant) {
+        if self.told.len() == MAX_TOLD {
+            self.told.pop_front();
+        }
+        self.told.push_back((now, target, service, numbers));
+    }
+
+    /// The link is lost, and may have been dead for so long: what was told meanwhile is to be told again.
+    pub(super) fn untold(&mut self, dead_for: Duration, now: Instant) {
+        for (at, target, service, numbers) in std::mem::take(&mut self.told) {
+            if now.saturating_duration_since(at) <= dead_for {
+                self.waiting.entry((target, service)).or_default().numbers.extend(numbers);
+                self.due.get_or_insert(now + DELAY);
+            }
+        }
     }
 
     pub(super) const fn next_wakeup(&self) -> Option<Instant> {

@@ -134,12 +134,12 @@ impl Session {
             Event::Drain { reason } => self.hop(HopEvent::Drain { reason }, now),
             Event::Flushed => {
                 if self.requests.len() == 0 && self.serving.wanted() == 0 {
-                    self.acknowledge_all();
+                    self.acknowledge_all(now);
                     self.hop(HopEvent::Idle, now);
                 }
             }
             Event::Close => {
-                self.acknowledge_all();
+                self.acknowledge_all(now);
                 self.hop(HopEvent::Refuse(CloseReason::Closed), now);
             }
             Event::Tick => {
@@ -189,7 +189,7 @@ impl Session {
     fn link_lost(&mut self, detail: &str, now: Instant) {
         self.hop = None;
         let until = now + self.settings.resume_window;
-        self.detach_outgoing(detail, until);
+        self.detach_outgoing(detail, until, now);
         for serving in self.serving.away_all(until) {
             self.actions.push_back(Action::Abandoned { serving });
         }

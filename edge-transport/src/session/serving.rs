@@ -279,9 +279,9 @@ impl ServingTable {
         self.seen.forget(source, id, Delivery::Undelivered);
     }
 
-    /// What has become of the answers of which that is asked.
-    pub(super) fn deliveries(&mut self) -> Vec<(ServingId, Delivery)> {
-        self.seen.deliveries()
+    /// What has become of the next answer of which that is asked.
+    pub(super) fn poll_delivery(&mut self) -> Option<(ServingId, Delivery)> {
+        self.seen.poll_delivery()
     }
 
     /// The requester of this call is not connected.
@@ -354,7 +354,7 @@ impl ServingTable {
     }
 
     /// The service has ended. What it answered is kept for `keep_for`, or until it is acknowledged. Whether it is kept at all; then
-    /// [`Self::deliveries`] will say what becomes of it, if a receipt is wanted.
+    /// [`Self::poll_delivery`] will say what becomes of it, if a receipt is wanted.
     pub(super) fn end(
         &mut self,
         serving: ServingId,

@@ -51,6 +51,15 @@ pub(super) enum ShimError {
     Segment(#[from] InvalidSegment),
 }
 
+impl From<ShimError> for Fatal {
+    fn from(error: ShimError) -> Self {
+        match error {
+            ShimError::Path(_) | ShimError::Segment(_) => Self::input(error),
+            ShimError::Serve(_) => Self::runtime(error),
+        }
+    }
+}
+
 /// The sockets. One for each driver that was ever there, and none is closed while its driver is away: kubelet's calls are
 /// answered that it is.
 pub(super) struct Shim {
@@ -76,7 +85,7 @@ impl Shim {
             Some(NO_TOPOLOGY) => None,
             Some(key) => {
                 let segment = NodeSegment::with_key(node.clone(), key);
-                Some(segment.map_err(|error| Fatal::input(ShimError::from(error)))?)
+                Some(segment.map_err(ShimError::from)?)
             }
         };
         let monitors = Monitors::default();

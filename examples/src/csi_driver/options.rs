@@ -7,8 +7,9 @@ use csi_proto::DriverName;
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::link::Address;
 
+use super::route::TopologyOptions;
 use crate::logging::LogOptions;
-use crate::process::{Fatal, Options};
+use crate::process::Options;
 use crate::roads::RoadOptions;
 use crate::security::ClientSecurity;
 use crate::values::{ListenAddress, TimeSpan};
@@ -51,13 +52,17 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub hold: TimeSpan,
 
-    /// Node that the driver is on: every call goes there
+    /// Node that the driver is on: every call goes there. With --route topology: the node of volumes that may be anywhere
     #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]
     pub nodeid: Option<NodeId>,
 
-    /// How the node of a call is chosen; this build knows only the fixed node of --nodeid
+    /// How the node of a call is chosen; without it every call goes to --nodeid
     #[arg(long, value_enum, value_name = "MODE")]
     pub route: Option<Route>,
+
+    /// How topology chooses.
+    #[command(flatten)]
+    pub topology: TopologyOptions,
 
     /// Directory for what is kept over a restart, made if missing
     #[arg(long, value_name = "DIR")]
@@ -84,27 +89,8 @@ pub struct CsiDriverOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Route {
-    /// By the topology of the volume.
+    /// New volumes by their topology, everything else by where it was made; needs --node and --state-dir
     Topology,
-}
-
-impl CsiDriverOptions {
-    /// The node of every call.
-    ///
-    /// # Errors
-    /// If there is none, or it was left to a mode that this build does not have.
-    pub(super) fn node(&self) -> Result<NodeId, Fatal> {
-        match (&self.nodeid, self.route) {
-            (_, Some(Route::Topology)) => Err(Fatal::Input(
-                "--route topology: this build cannot choose nodes; name the node of the driver with --nodeid"
-                    .to_owned(),
-            )),
-            (Some(node), None) => Ok(node.clone()),
-            (None, None) => Err(Fatal::Input(
-                "--nodeid is missing: name the node of the driver (or set KUBE_NODE_NAME)".to_owned(),
-            )),
-        }
-    }
 }
 
 impl Options for CsiDriverOptions {

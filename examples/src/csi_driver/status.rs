@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use csi_proto::DriverName;
+use csi_proxy::SocketAddress;
 use csi_proxy::startup::{self, View};
-use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::Peer;
 
+use super::route::Destination;
 use crate::status::{Fact, Status};
 use crate::uplink;
 
@@ -15,7 +16,7 @@ use crate::uplink;
 pub(super) struct CsiDriverStatus {
     peer: Peer,
     driver: DriverName,
-    node: NodeId,
+    destination: Destination,
     socket: SocketAddress,
     startup: View,
 }
@@ -24,11 +25,11 @@ impl CsiDriverStatus {
     pub(super) const fn new(
         peer: Peer,
         driver: DriverName,
-        node: NodeId,
+        destination: Destination,
         socket: SocketAddress,
         startup: View,
     ) -> Self {
-        Self { peer, driver, node, socket, startup }
+        Self { peer, driver, destination, socket, startup }
     }
 }
 
@@ -44,7 +45,7 @@ impl Status for CsiDriverStatus {
     fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![
             Fact::new("driver", &self.driver),
-            Fact::new("node", &self.node),
+            Fact::new("node", &self.destination),
             Fact::new("serves CSI on", &self.socket),
             Fact::new("start-up answers", answers(&self.startup.status())),
         ];

@@ -173,6 +173,34 @@ pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealErr
     Ok(())
 }
 
+/// Rules for orchestrators that csi-sanity breaks on purpose.
+const BROKEN_ON_PURPOSE: [&str; 2] = ["required_field", "same_arguments"];
+
+/// Looks through the agent's log for the rules that csi-sanity broke: those that it means to break, and no other.
+pub(crate) fn search_violations(logs: &Path) -> Result<(), RealError> {
+    let path = logs.join("agent.log");
+    let text =
+        std::fs::read_to_string(&path).map_err(|cause| RealError::File { path: path.clone(), cause })?;
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("breaks a rule of the spec")).collect();
+    let broken = |rule: &str| lines.iter().any(|line| line.contains(&format!("rule={rule} ")));
+    if let Some(rule) = BROKEN_ON_PURPOSE.into_iter().find(|rule| !broken(rule)) {
+        let line = format!("{} other lines", lines.len());
+        return Err(RealError::Log {
+            path,
+            what: "nothing of a rule that was broken on purpose",
+            line: format!("{rule}; {line}"),
+        });
+    }
+    let meant = |line: &str| BROKEN_ON_PURPOSE.iter().any(|rule| line.contains(&format!("rule={rule} ")));
+    match lines.iter().find(|line| !meant(line)) {
+        None => Ok(()),
+        Some(line) => {
+            let line = line.chars().take(500).collect();
+            Err(RealError::Log { path, what: "a broken rule that csi-sanity keeps", line })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +277,21 @@ mod tests {
             std::fs::write(logs.path().join("hub.log"), format!("first\n{line}\n")).unwrap();
             std::fs::write(logs.path().join("sanity.log"), SECRET).unwrap();
             assert_eq!(search_logs(logs.path(), &["hub", "agent"]).is_err(), found, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_rule_is_broken_on_purpose_or_not_at_all() {
+        let line =
+            |rule: &str| format!("WARN the orchestrator breaks a rule of the spec rule={rule} section=x\n");
+        let [one, two] = BROKEN_ON_PURPOSE.map(line);
+        let other = line("one_staging_path");
+        for (text, right) in
+            [(format!("{one}{two}"), true), (one.clone(), false), (format!("{one}{two}{other}"), false)]
+        {
+            let logs = tempfile::tempdir().unwrap();
+            std::fs::write(logs.path().join("agent.log"), &text).unwrap();
+            assert_eq!(search_violations(logs.path()).is_ok(), right, "{text}");
         }
     }
 }

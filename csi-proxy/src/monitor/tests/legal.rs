@@ -137,6 +137,23 @@ impl Walk {
         }
     }
 
+    /// Any call, on paths that volumes share.
+    fn anything(&mut self) -> Made {
+        let (name, path) = (format!("v{}", self.below(6)), format!("/p/{}", self.below(6)));
+        let argument = self.below(2).to_string();
+        match self.below(9) {
+            0 => attach(&name),
+            1 => detach(&name, if self.below(2) == 0 { NODE } else { "" }),
+            2 => stage_with(&name, &path, &argument),
+            3 => unstage(&name),
+            4 => publish_from(&name, "/stage", &path, &argument),
+            5 => unpublish(&name, &path),
+            6 => expand(&name),
+            7 => unpublish(&name, &"/long".repeat(1000)),
+            _ => delete(&name),
+        }
+    }
+
     /// Begins a call, or ends one.
     fn step(&mut self) -> Vec<Violation> {
         let at = self.below(VOLUMES);
@@ -188,6 +205,7 @@ fn a_legal_orchestrator_breaks_nothing_whatever_it_is_answered() {
         let mut walk = Walk { chance, bench: Bench::with(limits, before), volumes: vec![volume; VOLUMES] };
         for step in 0..STEPS {
             let violations = walk.step();
+            walk.bench.monitor.assert_consistent();
             assert_eq!(
                 violations,
                 [],
@@ -195,4 +213,38 @@ fn a_legal_orchestrator_breaks_nothing_whatever_it_is_answered() {
             );
         }
     }
+}
+
+/// Replay one seed with `EDGE_CSI_SEED=N cargo test -p csi-proxy the_tables_agree`.
+#[test]
+fn the_tables_agree_whatever_an_orchestrator_does() {
+    let seed = std::env::var("EDGE_CSI_SEED").ok().map(|seed| seed.parse().unwrap());
+    let mut violations = 0;
+    for seed in seed.map_or(1..=SEEDS / 4, |seed: u64| seed..=seed) {
+        // Shown if the test fails.
+        println!("replay with EDGE_CSI_SEED={seed} cargo test -p csi-proxy the_tables_agree");
+        let limits = Limits { volumes: 3, bytes: 8192, open: 6 };
+        let before = if seed.is_multiple_of(2) { Before::Nothing } else { Before::Unknown };
+        let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut walk = Walk { chance, bench: Bench::with(limits, before), volumes: Vec::new() };
+        let mut flying = Vec::new();
+        for _ in 0..STEPS {
+            if walk.below(2) == 0 && !flying.is_empty() {
+                let call = flying.swap_remove(walk.below(flying.len()));
+                let code = Code::ALL[walk.below(Code::ALL.len())];
+                walk.bench.end(call, code);
+            } else {
+                let made = walk.anything();
+                let (call, found) = walk.bench.begin(&made);
+                flying.push(call);
+                violations += found.len();
+            }
+            walk.bench.monitor.assert_consistent();
+        }
+        flying.into_iter().for_each(|call| walk.bench.end(call, Code::OK));
+        walk.bench.monitor.assert_consistent();
+        assert_eq!(walk.bench.monitor.counts().open, 0);
+        assert!(walk.bench.monitor.counts().volumes <= 3);
+    }
+    assert!(violations > 0);
 }

@@ -16,6 +16,7 @@
 //! | the driver is called | at once | when the row is on the disk | at once |
 //! | kill -9 or power cut: operations that ran | those of the last 100 ms are not reported | all are reported as uncertain | none is reported |
 //! | answers that nobody had taken | lost if given in the last 100 ms | the same | lost |
+//! | answers on their way to an asker | lost, though it may have got them | the same | lost |
 //!
 //! A commit is on the disk before it counts, so a power cut loses no more than a kill -9. Whatever is lost is safe: CSI calls are
 //! idempotent, the sidecar has not got its answer and asks again, and both an operation that is not known and one that is uncertain

@@ -145,7 +145,7 @@ impl Session {
 
     /// Tells what has become of answers, before anything that follows from it.
     pub(super) fn tell_deliveries(&mut self) {
-        for (serving, delivery) in self.serving.deliveries() {
+        while let Some((serving, delivery)) = self.serving.poll_delivery() {
             self.tell_delivery(true, serving, delivery);
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Session;
-use crate::frame::{CallId, End, Failure, Lane, Part, Reason, Reply, Request};
+use crate::frame::{CallId, End, Failure, Lane, MAX_ACKED, Part, Reason, Reply, Request};
 use crate::name::{PeerId, ServiceName};
 use crate::session::requests::{Closed, Verdict};
 use crate::session::{Action, Hop, HopState};
@@ -95,13 +95,14 @@ impl Session {
         }
         if self.is_open() {
             for (target, service, numbers) in self.acks.due(now) {
-                self.acknowledge(target, service, numbers);
+                self.acknowledge(target, service, numbers, now);
             }
         }
     }
 
     /// The link is gone: calls that cannot outlive it end, the others wait until the time given.
-    pub(super) fn detach_outgoing(&mut self, detail: &str, until: Instant) {
+    pub(super) fn detach_outgoing(&mut self, detail: &str, until: Instant, now: Instant) {
+        self.acks.untold(self.settings.dead_after, now);
         for number in self.requests.not_resumable() {
             self.end_here(number, Reason::LinkLost, detail);
         }
@@ -215,24 +216,28 @@ impl Session {
             && by_target
             && let Some(numbers) = self.acks.note(target.clone(), service.clone(), number, now)
         {
-            self.acknowledge(target, service, numbers);
+            self.acknowledge(target, service, numbers, now);
         }
     }
 
     /// Tells all ends that wait for others: there will be no later time for it.
-    pub(super) fn acknowledge_all(&mut self) {
+    pub(super) fn acknowledge_all(&mut self, now: Instant) {
         if self.is_open() {
             for (target, service, numbers) in self.acks.all() {
-                self.acknowledge(target, service, numbers);
+                self.acknowledge(target, service, numbers, now);
             }
         }
     }
 
-    fn acknowledge(&mut self, target: PeerId, service: ServiceName, mut numbers: Vec<u64>) {
-        if let Some(first) = numbers.pop() {
-            let id = CallId::new(self.hello.epoch, first);
-            self.send_part(target, id, Part::Ack { service, further: numbers }, Lane::Control);
+    fn acknowledge(&mut self, target: PeerId, service: ServiceName, numbers: Vec<u64>, now: Instant) {
+        for numbers in numbers.chunks(MAX_ACKED) {
+            if let [first, further @ ..] = numbers {
+                let id = CallId::new(self.hello.epoch, *first);
+                let part = Part::Ack { service: service.clone(), further: further.to_vec() };
+                self.send_part(target.clone(), id, part, Lane::Control);
+            }
         }
+        self.acks.told(target, service, numbers, now);
     }
 }
 

@@ -68,13 +68,13 @@ pub(super) struct SeenCalls {
     ages: BTreeMap<u64, (Instant, PeerId, CallId)>,
     next_age: u64,
     kept_bytes: usize,
-    deliveries: Vec<(ServingId, Delivery)>,
+    deliveries: VecDeque<(ServingId, Delivery)>,
 }
 
 impl SeenCalls {
-    /// What has become of answers, where somebody wants to know.
-    pub(super) fn deliveries(&mut self) -> Vec<(ServingId, Delivery)> {
-        std::mem::take(&mut self.deliveries)
+    /// What has become of the next answer, where somebody wants to know.
+    pub(super) fn poll_delivery(&mut self) -> Option<(ServingId, Delivery)> {
+        self.deliveries.pop_front()
     }
 
     pub(super) const fn kept_bytes(&self) -> usize {

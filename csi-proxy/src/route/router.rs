@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::TopologyRouter;
 use crate::call::{MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
@@ -39,7 +40,15 @@ pub struct Router(Mode);
 #[derive(Clone)]
 enum Mode {
     Fixed(NodeId),
+    Topology(Arc<TopologyRouter>),
     Other(Arc<dyn Route>),
+}
+
+/// Where a call goes.
+pub(crate) enum Chosen<'a> {
+    Node(NodeId),
+    /// To nodes that this chooses and asks by itself.
+    Topology(&'a TopologyRouter),
 }
 
 impl Router {
@@ -47,6 +56,12 @@ impl Router {
     #[must_use]
     pub fn fixed(node: NodeId) -> Self {
         Self(Mode::Fixed(node))
+    }
+
+    /// New volumes go to a node by their topology, and everything else to where it is.
+    #[must_use]
+    pub fn topology(route: impl Into<Arc<TopologyRouter>>) -> Self {
+        Self(Mode::Topology(route.into()))
     }
 
     /// Asks this for every call.
@@ -58,17 +73,24 @@ impl Router {
     pub(crate) fn only_node(&self) -> Option<&NodeId> {
         match &self.0 {
             Mode::Fixed(node) => Some(node),
-            Mode::Other(_) => None,
+            Mode::Topology(_) | Mode::Other(_) => None,
         }
     }
-}
 
-#[async_trait]
-impl Route for Router {
-    async fn route(&self, method: &MethodPath, body: &Bytes) -> Result<NodeId, RouteError> {
+    /// The route by topology, if it is one.
+    pub(crate) fn by_topology(&self) -> Option<&Arc<TopologyRouter>> {
         match &self.0 {
-            Mode::Fixed(node) => Ok(node.clone()),
-            Mode::Other(route) => route.route(method, body).await,
+            Mode::Topology(route) => Some(route),
+            Mode::Fixed(_) | Mode::Other(_) => None,
+        }
+    }
+
+    /// Where a call goes.
+    pub(crate) async fn choose(&self, method: &MethodPath, body: &Bytes) -> Result<Chosen<'_>, RouteError> {
+        match &self.0 {
+            Mode::Fixed(node) => Ok(Chosen::Node(node.clone())),
+            Mode::Topology(route) => Ok(Chosen::Topology(route)),
+            Mode::Other(route) => route.route(method, body).await.map(Chosen::Node),
         }
     }
 }
@@ -77,6 +99,7 @@ impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Mode::Fixed(node) => f.debug_tuple("Fixed").field(node).finish(),
+            Mode::Topology(route) => f.debug_tuple("Topology").field(route).finish(),
             Mode::Other(_) => f.write_str("Other"),
         }
     }

@@ -1,0 +1,222 @@
+//! What a router answers by itself, and the one place that says with which code.
+
+use csi_proto::DriverName;
+
+use crate::call::NodeId;
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::operation::Subject;
+use crate::outcome::Outcome;
+
+/// A call goes to no node, or what came back from one cannot be passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A field that decides on the node is empty.
+    Missing {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field that decides on the node cannot be read, or is too long.
+    Unreadable {
+        /// The field.
+        field: &'static str,
+    },
+    /// A new volume may be anywhere, and no node is the default.
+    NoTopology,
+    /// No node of the driver is where the volume must be.
+    NoNodeThere,
+    /// The nodes where the volume may be have too little room.
+    NoRoom {
+        /// The room that is needed, in bytes.
+        required: u64,
+    },
+    /// The volume is to be a copy of something that is on a node where it must not be.
+    SourceElsewhere {
+        /// The node of the source.
+        node: NodeId,
+    },
+    /// The nodes where the volume may be are offline, nothing was ever sent to one of them for it, and it may move on.
+    AllOffline,
+    /// The node is offline, and waited for.
+    Offline {
+        /// The node.
+        node: NodeId,
+    },
+    /// A volume of that name was made for another request.
+    OtherRequest {
+        /// The name.
+        name: Box<str>,
+    },
+    /// The volumes of a group are on different nodes.
+    Apart,
+    /// A volume cannot be attached to a node, since it is on another one.
+    NotThere {
+        /// Where it is.
+        node: NodeId,
+    },
+    /// No node of the driver has this `node_id`.
+    NoSuchNode {
+        /// The `node_id`.
+        node_id: String,
+    },
+    /// A list cannot be continued from this token.
+    BadToken,
+    /// It cannot be told which node a method of a later version of the spec is for.
+    UnknownMethod,
+    /// What would decide on the node is not known yet.
+    NotKnown {
+        /// What is not known, and what to do.
+        what: String,
+    },
+    /// Two nodes gave the same id.
+    SameId {
+        /// The kind and the id.
+        subject: Subject,
+        /// Where it was first.
+        known: NodeId,
+        /// The other one.
+        other: NodeId,
+    },
+    /// The table of placements is full.
+    Full {
+        /// Its bound.
+        max: usize,
+    },
+    /// What must be on the disk cannot be written to it.
+    NotKept {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Refusal {
+    /// What a caller of this driver is told: **the** table.
+    ///
+    /// A code that ends the matter is only given where it is certain that nothing is under way and nothing was made that
+    /// would be forgotten by it: the call went to no node, and no earlier one of its name has. All else is a [`Fault`], after
+    /// which sidecars ask again.
+    #[must_use]
+    pub fn outcome(&self, driver: &DriverName) -> Outcome {
+        let fault = |reason: String| Outcome::from(Fault::NoNode { reason });
+        let (code, text) = match self {
+            Self::Missing { field } => (Code::INVALID_ARGUMENT, format!("{field} is missing")),
+            Self::Unreadable { field } => (Code::INVALID_ARGUMENT, format!("{field} cannot be read, or is too long")),
+            Self::NoTopology => (
+                Code::INVALID_ARGUMENT,
+                "accessibility_requirements is empty and there is no default node: use a storage class with volumeBindingMode WaitForFirstConsumer".to_owned(),
+            ),
+            Self::NoNodeThere => (
+                Code::RESOURCE_EXHAUSTED,
+                format!("no node with driver {driver} is within accessibility_requirements"),
+            ),
+            Self::NoRoom { required } => (
+                Code::RESOURCE_EXHAUSTED,
+                format!("no node within accessibility_requirements has {required} bytes left"),
+            ),
+            Self::SourceElsewhere { node } => (
+                Code::RESOURCE_EXHAUSTED,
+                format!("the content source is on node {node}, which is not within accessibility_requirements"),
+            ),
+            Self::AllOffline => (
+                Code::RESOURCE_EXHAUSTED,
+                "every node within accessibility_requirements is offline; nothing was sent to one".to_owned(),
+            ),
+            Self::OtherRequest { name } => (
+                Code::ALREADY_EXISTS,
+                format!("a volume named {name:?} exists and was made for another request"),
+            ),
+            Self::Apart => (
+                Code::FAILED_PRECONDITION,
+                "the volumes are on different nodes; a group snapshot is made on one".to_owned(),
+            ),
+            Self::NotThere { node } => (
+                Code::FAILED_PRECONDITION,
+                format!("the volume is on node {node} and cannot be attached to another"),
+            ),
+            Self::NoSuchNode { node_id } => (
+                Code::NOT_FOUND,
+                format!("no node with driver {driver} has the node_id {node_id:?}"),
+            ),
+            Self::BadToken => (
+                Code::ABORTED,
+                "starting_token is none that was given for this list; begin again without one".to_owned(),
+            ),
+            Self::UnknownMethod => (
+                Code::UNIMPLEMENTED,
+                "it is not known which node this method is for; a route to a fixed node carries it".to_owned(),
+            ),
+            Self::Offline { node } => return Fault::NodeOffline { node: node.clone() }.into(),
+            Self::Full { max } => {
+                return Fault::Overloaded { what: "the table of placements".to_owned(), max: *max as u64 }.into();
+            }
+            Self::NotKnown { what } => return fault(what.clone()),
+            Self::NotKept { reason } => return fault(format!("it cannot be kept on the disk: {reason}")),
+            Self::SameId { subject, known, other } => {
+                return fault(format!(
+                    "{subject} is on node {known}, and node {other} gave the same id; give each node's driver ids of its own, or delete one by hand"
+                ));
+            }
+        };
+        Outcome::from_endpoint(code, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_of_each() -> Vec<Refusal> {
+        let node = || NodeId::new("edge-1").unwrap();
+        vec![
+            Refusal::Missing { field: "name" },
+            Refusal::Unreadable { field: "name" },
+            Refusal::NoTopology,
+            Refusal::NoNodeThere,
+            Refusal::NoRoom { required: 1 },
+            Refusal::SourceElsewhere { node: node() },
+            Refusal::AllOffline,
+            Refusal::Offline { node: node() },
+            Refusal::OtherRequest { name: "pvc-1".into() },
+            Refusal::Apart,
+            Refusal::NotThere { node: node() },
+            Refusal::NoSuchNode { node_id: "n".into() },
+            Refusal::BadToken,
+            Refusal::UnknownMethod,
+            Refusal::NotKnown { what: "x".into() },
+            Refusal::SameId { subject: Subject::Volume("v".into()), known: node(), other: node() },
+            Refusal::Full { max: 1 },
+            Refusal::NotKept { reason: "x".into() },
+        ]
+    }
+
+    #[test]
+    fn every_refusal_has_its_row() {
+        let driver = DriverName::new("csi-hostpath").unwrap();
+        for refusal in one_of_each() {
+            // Exhaustive, so that a new refusal does not compile without its row.
+            let expected = match &refusal {
+                Refusal::Missing { .. } | Refusal::Unreadable { .. } | Refusal::NoTopology => {
+                    Code::INVALID_ARGUMENT
+                }
+                Refusal::NoNodeThere
+                | Refusal::NoRoom { .. }
+                | Refusal::SourceElsewhere { .. }
+                | Refusal::AllOffline => Code::RESOURCE_EXHAUSTED,
+                Refusal::OtherRequest { .. } => Code::ALREADY_EXISTS,
+                Refusal::Apart | Refusal::NotThere { .. } => Code::FAILED_PRECONDITION,
+                Refusal::NoSuchNode { .. } => Code::NOT_FOUND,
+                Refusal::BadToken => Code::ABORTED,
+                Refusal::UnknownMethod => Code::UNIMPLEMENTED,
+                Refusal::Offline { .. }
+                | Refusal::NotKnown { .. }
+                | Refusal::SameId { .. }
+                | Refusal::Full { .. }
+                | Refusal::NotKept { .. } => Code::UNAVAILABLE,
+            };
+            let outcome = refusal.outcome(&driver);
+            assert_eq!(outcome.code, expected, "{refusal:?}");
+            assert!(!outcome.message.is_empty());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `ControllerPublishVolume` and `ControllerUnpublishVolume`.
+
+use csi_proto::Method;
+
+use super::remove::agreed;
+use super::way::{Answer, Way};
+use super::{Inquiry, TopologyRouter, subjects};
+use crate::call::NodeId;
+use crate::operation::Subject;
+use crate::route::{Refusal, field};
+
+/// The field `node_id` of both requests.
+const NODE_ID: u32 = 2;
+
+/// The field `volume_capability` of ControllerPublishVolumeRequest.
+const VOLUME_CAPABILITY: u32 = 3;
+
+impl TopologyRouter {
+    pub(super) async fn publish(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+        let place = self.volume_place(Method::ControllerPublishVolume, inquiry)?;
+        let node_id = field::text(&inquiry.body, NODE_ID).ok_or(Refusal::Missing { field: "node_id" })?;
+        if field::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
+            return Err(Refusal::Missing { field: "volume_capability" });
+        }
+        let node = match self.nodes.by_node_id(node_id) {
+            Err(Refusal::NoSuchNode { .. } | Refusal::NotKnown { .. }) => {
+                self.survey_absent(way).await;
+                self.nodes.by_node_id(node_id)?
+            }
+            other => other?,
+        };
+        if let Some(place) = place.filter(|place| self.is_out_of_reach(place, &node)) {
+            return Err(Refusal::NotThere { node: place });
+        }
+        Ok(self.ask(way, &node, inquiry).await)
+    }
+
+    pub(super) async fn unpublish(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+        let place = self.volume_place(Method::ControllerUnpublishVolume, inquiry)?;
+        let Some(node_id) = field::text(&inquiry.body, NODE_ID) else {
+            // From all nodes. A volume that only one node can reach is attached to no other.
+            let bound = |place: &NodeId| !self.nodes.topology(place).segments.is_empty();
+            return Ok(match place.filter(bound) {
+                Some(place) => self.ask(way, &place, inquiry).await,
+                None => agreed(self.ask_all(way, inquiry, self.nodes.names()).await),
+            });
+        };
+        match self.nodes.by_node_id(node_id) {
+            Ok(node) => Ok(self.ask(way, &node, inquiry).await),
+            // Whatever the node is called now, the volume's driver knows what it did.
+            Err(refusal) => match place {
+                Some(place) => Ok(self.ask(way, &place, inquiry).await),
+                None => Err(match refusal {
+                    Refusal::NoSuchNode { node_id } => Refusal::NotKnown {
+                        what: format!(
+                            "no node has the node_id {node_id:?}, so it is not known that nothing is attached there"
+                        ),
+                    },
+                    other => other,
+                }),
+            },
+        }
+    }
+
+    fn volume_place(&self, method: Method, inquiry: &Inquiry) -> Result<Option<NodeId>, Refusal> {
+        let subjects = subjects(method, &inquiry.body)?;
+        Ok(subjects.iter().find_map(|subject: &Subject| self.keeper.node_of(subject)))
+    }
+
+    /// Whether what is on one node cannot be attached to the other.
+    fn is_out_of_reach(&self, place: &NodeId, node: &NodeId) -> bool {
+        let (there, here) = (self.nodes.topology(place), self.nodes.topology(node));
+        place != node && !there.segments.is_empty() && !here.is_within(&there)
+    }
+}

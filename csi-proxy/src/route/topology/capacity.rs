@@ -1,0 +1,88 @@
+//! `GetCapacity`.
+
+use std::time::Duration;
+
+use csi_proto::csi::v1 as csi;
+use futures_util::{StreamExt as _, stream};
+use prost::Message as _;
+use tokio::time::Instant;
+
+use super::create::class_of;
+use super::way::{Answer, Way};
+use super::{AT_ONCE, Inquiry, TopologyRouter};
+use crate::call::NodeId;
+use crate::fault::Fault;
+use crate::operation::Digest;
+use crate::outcome::{Origin, Outcome};
+use crate::route::Refusal;
+
+/// How long a node may take. A provisioner asks for every node and class once a minute, one after the other.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl TopologyRouter {
+    pub(super) async fn capacity(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+        let request = csi::GetCapacityRequest::decode(inquiry.body.clone());
+        let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
+        let topology = request.accessible_topology.unwrap_or_default();
+        let inside =
+            |node: &NodeId| topology.segments.is_empty() || self.nodes.topology(node).is_within(&topology);
+        // An offline node has no room: so says the scheduler's filter that a pod must not go there.
+        let mut nodes: Vec<_> = self.nodes.not_away();
+        nodes.retain(inside);
+        let class = class_of(&request.parameters);
+        let way = way.until(Instant::now() + PATIENCE);
+        let one = |node: NodeId| {
+            let way = &way;
+            async move { self.capacity_of(way, inquiry, node, class).await }
+        };
+        let mut answers: Vec<_> = stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect().await;
+        if let Some(at) = answers.iter().position(|answer| !is_settled(answer)) {
+            // What was known before holds better than a figure without this node.
+            return Ok(answers.swap_remove(at));
+        }
+        if answers.len() == 1
+            && let Some(answer) = answers.pop_if(|answer| answer.1.origin == Origin::Driver)
+        {
+            return Ok(answer);
+        }
+        Ok((Some(together(&answers).encode_to_vec().into()), Outcome::from_endpoint(crate::Code::OK, "")))
+    }
+
+    async fn capacity_of(&self, way: &Way<'_>, inquiry: &Inquiry, node: NodeId, class: Digest) -> Answer {
+        let asked = tokio::time::timeout(PATIENCE, self.ask(way, &node, inquiry)).await;
+        let late = |_| (None, Fault::Deadline { waited: PATIENCE }.into());
+        let answer = asked.unwrap_or_else(late);
+        if let Some(response) = decoded(&answer) {
+            let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
+            let largest = u64::try_from(largest).unwrap_or_default();
+            self.nodes.found_room(&node, class, largest, Instant::now());
+        }
+        answer
+    }
+}
+
+/// Whether a node has said how much room it has, or has none since it is away.
+fn is_settled((_, outcome): &Answer) -> bool {
+    match &outcome.origin {
+        Origin::Driver | Origin::Endpoint => true,
+        Origin::Relay(fault) => matches!(
+            **fault,
+            Fault::NodeOffline { .. } | Fault::NodeUnknown { .. } | Fault::DriverNotRegistered { .. }
+        ),
+    }
+}
+
+fn decoded(answer: &Answer) -> Option<csi::GetCapacityResponse> {
+    csi::GetCapacityResponse::decode(answer.0.clone()?).ok()
+}
+
+/// The capacity of several nodes: a volume is on one of them, so the largest is what the roomiest one can take.
+fn together(answers: &[Answer]) -> csi::GetCapacityResponse {
+    let mut sum = csi::GetCapacityResponse::default();
+    for response in answers.iter().filter_map(decoded) {
+        let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
+        sum.available_capacity = sum.available_capacity.saturating_add(response.available_capacity);
+        sum.maximum_volume_size = Some(sum.maximum_volume_size.map_or(largest, |known| known.max(largest)));
+    }
+    sum
+}

@@ -1,0 +1,86 @@
+//! `ListVolumes`, `ListSnapshots` and `ControllerListVolumeHealth`: node after node, whole or not at all.
+
+use bytes::Bytes;
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use prost::Message as _;
+
+use super::token::Token;
+use super::way::{Answer, Way};
+use super::{Inquiry, TopologyRouter};
+use crate::call::NodeId;
+use crate::operation::Subject;
+use crate::route::{Refusal, field};
+
+// The same in all three requests and responses.
+const STARTING_TOKEN: u32 = 2;
+const ENTRIES: u32 = 1;
+const NEXT_TOKEN: u32 = 2;
+
+// Of ListSnapshots.
+const SOURCE_VOLUME_ID: u32 = 3;
+const SNAPSHOT_ID: u32 = 4;
+
+/// A page takes no more nodes once it has so many bytes. Clients of gRPC take 4 MiB at once.
+const PAGE: usize = 1 << 20;
+
+impl TopologyRouter {
+    pub(super) async fn list(
+        &self,
+        way: &Way<'_>,
+        inquiry: &Inquiry,
+        method: Method,
+    ) -> Result<Answer, Refusal> {
+        // As far as it is read here, all three have this form.
+        let request = csi::ListVolumesRequest::decode(inquiry.body.clone());
+        let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
+        let nodes = self.listed(method, &inquiry.body);
+        let (mut at, mut inner) = start(&nodes, &request.starting_token)?;
+        let mut page = Vec::new();
+        loop {
+            let Some(node) = nodes.get(at) else { return Err(Refusal::BadToken) };
+            let body = field::with(&inquiry.body, STARTING_TOKEN, inner.as_bytes());
+            let answer = self.ask(way, node, &Inquiry { method: inquiry.method.clone(), body }).await;
+            let (Some(message), outcome) = answer else { return Ok(answer) };
+            // Elements are put one after the other, and of a text the last one counts.
+            page.extend_from_slice(&message);
+            let next = match (field::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
+                (Some(inner), _) => Token { node: node.clone(), inner: inner.to_owned() },
+                (None, Some(next)) => {
+                    let empty = field::count(&page, ENTRIES) == 0;
+                    if empty || (request.max_entries == 0 && page.len() < PAGE) {
+                        (at, inner) = (at + 1, String::new());
+                        continue;
+                    }
+                    Token { node: next.clone(), inner: String::new() }
+                }
+                (None, None) => return Ok((Some(page.into()), outcome)),
+            };
+            let page = field::with(&page, NEXT_TOKEN, next.encode().as_bytes());
+            return Ok((Some(page), outcome));
+        }
+    }
+
+    /// The nodes that a list is made of.
+    fn listed(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
+        let known = |number: u32, make: fn(Box<str>) -> Subject| {
+            field::text(body, number).and_then(|id| self.keeper.node_of(&make(id.into())))
+        };
+        let only = match method {
+            Method::ListSnapshots => {
+                known(SNAPSHOT_ID, Subject::Snapshot).or_else(|| known(SOURCE_VOLUME_ID, Subject::Volume))
+            }
+            _ => None,
+        };
+        only.map_or_else(|| self.nodes.names(), |node| vec![node])
+    }
+}
+
+fn start(nodes: &[NodeId], token: &str) -> Result<(usize, String), Refusal> {
+    if token.is_empty() {
+        return Ok((0, String::new()));
+    }
+    let Token { node, inner } = Token::decode(token).ok_or(Refusal::BadToken)?;
+    let at = nodes.iter().position(|other| *other == node).ok_or(Refusal::BadToken)?;
+    Ok((at, inner))
+}

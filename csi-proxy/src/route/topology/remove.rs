@@ -1,0 +1,92 @@
+//! `DeleteVolume`, `DeleteSnapshot` and `DeleteVolumeGroupSnapshot`.
+
+use csi_proto::Method;
+use futures_util::{StreamExt as _, stream};
+
+use super::way::{Answer, Way};
+use super::{AT_ONCE, Inquiry, TopologyRouter, subjects};
+use crate::call::NodeId;
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::operation::Subject;
+use crate::outcome::Origin;
+use crate::route::{Event, Refusal, field};
+
+/// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
+const SNAPSHOT_IDS: u32 = 2;
+
+impl TopologyRouter {
+    pub(super) async fn remove(
+        &self,
+        way: &Way<'_>,
+        inquiry: &Inquiry,
+        method: Method,
+    ) -> Result<Answer, Refusal> {
+        let mut subjects = subjects(method, &inquiry.body)?;
+        let known = subjects.first().and_then(|subject| self.keeper.node_of(subject));
+        let answer = match &known {
+            Some(node) => self.ask(way, node, inquiry).await,
+            None => agreed(self.ask_all(way, inquiry, self.nodes.names()).await),
+        };
+        if answer.1.is_ok() {
+            if method == Method::DeleteVolumeGroupSnapshot {
+                let snapshots = field::texts(&inquiry.body, SNAPSHOT_IDS);
+                subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
+            }
+            for subject in &subjects {
+                self.keeper.handle(Event::Deleted { subject }).await?;
+            }
+            for node in known.map_or_else(|| self.nodes.names(), |node| vec![node]) {
+                self.nodes.room_changed(&node);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Asks nodes at once. The answers are in the order of the nodes.
+    pub(super) async fn ask_all(&self, way: &Way<'_>, inquiry: &Inquiry, nodes: Vec<NodeId>) -> Vec<Answer> {
+        let one = |node: NodeId| async move { self.ask(way, &node, inquiry).await };
+        stream::iter(nodes).map(one).buffered(AT_ONCE).collect().await
+    }
+}
+
+/// What nodes say together of something that is to go: OK if everyone says that it is not there any more. Else why one does
+/// not, and rather in a driver's words.
+pub(super) fn agreed(answers: Vec<Answer>) -> Answer {
+    let is_absent = |answer: &Answer| {
+        answer.1.is_ok() || (answer.1.origin == Origin::Driver && answer.1.code == Code::NOT_FOUND)
+    };
+    let rank = |answer: &Answer| match &answer.1.origin {
+        _ if answer.1.is_ok() => 2,
+        _ if is_absent(answer) => 3,
+        Origin::Driver => 0,
+        _ => 1,
+    };
+    let nobody = || (None, Fault::NoNode { reason: "the route has no nodes".to_owned() }.into());
+    answers.into_iter().min_by_key(rank).unwrap_or_else(nobody)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::outcome::Outcome;
+
+    fn code_of(answers: &[Outcome]) -> Code {
+        let answer = |outcome: &Outcome| (outcome.is_ok().then(Bytes::new), outcome.clone());
+        agreed(answers.iter().map(answer).collect()).1.code
+    }
+
+    #[test]
+    fn what_is_to_go_is_gone_only_when_every_node_says_so() {
+        let (ok, gone) = (Outcome::ok(), Outcome::from_driver(Code::NOT_FOUND, "none"));
+        let in_use = Outcome::from_driver(Code::FAILED_PRECONDITION, "in use");
+        let offline = Outcome::from(Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() });
+        assert_eq!(code_of(&[ok.clone(), ok.clone()]), Code::OK);
+        assert_eq!(code_of(&[gone.clone(), ok.clone()]), Code::OK);
+        assert_eq!(code_of(&[gone.clone(), gone.clone()]), Code::NOT_FOUND);
+        assert_eq!(code_of(&[ok.clone(), offline.clone(), gone]), Code::UNAVAILABLE);
+        assert_eq!(code_of(&[ok, offline, in_use]), Code::FAILED_PRECONDITION);
+    }
+}

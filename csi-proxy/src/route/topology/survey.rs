@@ -1,0 +1,159 @@
+//! Asking the nodes what they are, in the background and before a volume is refused.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
+use futures_util::{StreamExt as _, stream};
+use prost::Message;
+use tokio::time::{Instant, timeout};
+
+use super::nodes::Facts;
+use super::way::Way;
+use super::{AT_ONCE, TopologyRouter, path};
+use crate::call::{Metadata, NodeId};
+use crate::code::Code;
+use crate::fault::Fault;
+use crate::observe::Abandoned;
+use crate::outcome::{Origin, Outcome};
+use crate::relay::Relay;
+use crate::route::Event;
+
+/// Pause between two rounds over all nodes.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// How long one node may take for one question.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was asked this short a time ago is not asked again.
+const RECENT: Duration = Duration::from_millis(500);
+
+/// Longest description of a node that is kept. A driver's answers have a few hundred bytes.
+const MAX_DESCRIPTION: usize = 64 * 1024;
+
+impl TopologyRouter {
+    /// Asks all nodes, again and again, until dropped.
+    pub(crate) async fn run(&self, relay: &dyn Relay) {
+        let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+        loop {
+            let end = Instant::now() + ROUND;
+            let (driver, metadata, abandoned) = (&self.driver, &metadata, &abandoned);
+            self.survey_all(&Way { relay, driver, metadata, end, abandoned }).await;
+            // Whoever came back is not to wait for the next round.
+            let _ = timeout(ROUND, self.returned.notified()).await;
+        }
+    }
+
+    /// Asks all nodes now.
+    pub(crate) fn refresh(&self) {
+        self.returned.notify_one();
+    }
+
+    /// Asks all nodes once.
+    pub(super) async fn survey_all(&self, way: &Way<'_>) {
+        self.ask_nodes(way, self.nodes.names()).await;
+    }
+
+    /// Asks those nodes that were away, unless that has just been done.
+    pub(super) async fn survey_absent(&self, way: &Way<'_>) {
+        let mut last = self.surveying.lock().await;
+        if last.is_some_and(|last| last.elapsed() < RECENT) {
+            return;
+        }
+        self.ask_nodes(way, self.nodes.absent()).await;
+        *last = Some(Instant::now());
+    }
+
+    async fn ask_nodes(&self, way: &Way<'_>, nodes: Vec<NodeId>) {
+        let one = |node: NodeId| async move {
+            let outcome = match self.ask_facts(way, &node).await {
+                Ok(facts) => {
+                    let description = facts.encode_to_vec();
+                    self.nodes.learn(&node, facts);
+                    if description.len() <= MAX_DESCRIPTION {
+                        // If it cannot be kept, which is told, it is asked for again after the next start.
+                        let kept = Event::Described { node: &node, description: description.into() };
+                        let _ = self.keeper.handle(kept).await;
+                    }
+                    return;
+                }
+                Err(outcome) => outcome,
+            };
+            tracing::debug!(%node, code = %outcome.code, message = %outcome.loggable(), "a node of the route did not say what it is");
+            match outcome.origin {
+                // It is there and does not do as it should, which is no better than away.
+                Origin::Driver => {
+                    let offline = Outcome::from(Fault::NodeOffline { node: node.clone() });
+                    self.nodes.tell(&node, &offline);
+                }
+                _ => self.nodes.tell(&node, &outcome),
+            }
+        };
+        stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+
+    async fn ask_facts(&self, way: &Way<'_>, node: &NodeId) -> Result<Facts, Outcome> {
+        let info = ask(way, node, Method::GetPluginInfo).await?;
+        let place = match ask(way, node, Method::NodeGetInfo).await {
+            Ok(answer) => decode::<csi::NodeGetInfoResponse>(answer)?,
+            Err(outcome) if is_not_offered(&outcome) => csi::NodeGetInfoResponse::default(),
+            Err(outcome) => return Err(outcome),
+        };
+        let topology = self.topology_of(node, place.accessible_topology);
+        let node_id = place.node_id;
+        if let Some(known) = self.nodes.facts(node)
+            && known.info == info
+            && self.nodes.is_online(node)
+        {
+            return Ok(Facts { node_id, topology, ..known });
+        }
+        let plugin: csi::GetPluginCapabilitiesResponse =
+            decode(ask(way, node, Method::GetPluginCapabilities).await?)?;
+        let controller = match plugin.has_service(Service::ControllerService) {
+            true => offered(ask(way, node, Method::ControllerGetCapabilities).await)?,
+            false => None,
+        };
+        let group = match plugin.has_service(Service::GroupControllerService) {
+            true => offered(ask(way, node, Method::GroupControllerGetCapabilities).await)?,
+            false => None,
+        };
+        Ok(Facts { node_id, topology, info, plugin, controller, group })
+    }
+
+    /// Where a node is: as its driver says, or else by the key that stands for nodes.
+    fn topology_of(&self, node: &NodeId, told: Option<csi::Topology>) -> csi::Topology {
+        match (told.filter(|topology| !topology.segments.is_empty()), &self.settings.topology_key) {
+            (Some(topology), _) => topology,
+            (None, Some(key)) => csi::Topology::from_iter([(key.as_str(), node.as_str())]),
+            (None, None) => csi::Topology::default(),
+        }
+    }
+}
+
+async fn ask(way: &Way<'_>, node: &NodeId, method: Method) -> Result<Bytes, Outcome> {
+    let (way, path) = (way.until(Instant::now() + PATIENCE), path(method)?);
+    match timeout(PATIENCE, way.ask(node, &path, Bytes::new())).await {
+        Ok((Some(message), _)) => Ok(message),
+        Ok((None, outcome)) => Err(outcome),
+        // A node that does not answer so long is as good as away.
+        Err(_) => Err(Fault::NodeOffline { node: node.clone() }.into()),
+    }
+}
+
+fn decode<M: Message + Default>(answer: Bytes) -> Result<M, Outcome> {
+    M::decode(answer).map_err(|error| Fault::Protocol { reason: format!("answer of a node: {error}") }.into())
+}
+
+fn offered<M: Message + Default>(answer: Result<Bytes, Outcome>) -> Result<Option<M>, Outcome> {
+    match answer {
+        Ok(answer) => decode(answer).map(Some),
+        Err(outcome) if is_not_offered(&outcome) => Ok(None),
+        Err(outcome) => Err(outcome),
+    }
+}
+
+fn is_not_offered(outcome: &Outcome) -> bool {
+    outcome.origin == Origin::Driver && outcome.code == Code::UNIMPLEMENTED
+}

@@ -1,0 +1,588 @@
+//! One endpoint in front of a driver on several nodes, each of which may be away.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failing test panics")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use common::{connect, driver_name, in_time};
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::controller_client::ControllerClient;
+use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use csi_proto::csi::v1::identity_client::IdentityClient;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
+use csi_proxy::operation::journal::faulty;
+use csi_proxy::operation::journal::memory::MemoryDisk;
+use csi_proxy::route::OfflinePolicy;
+use csi_proxy::{
+    Call, Endpoint, Fault, NodeId, Outcome, Relay, RelayError, Replies, Router, Serving, SocketAddress,
+    TopologyRouter, TopologySettings,
+};
+use prost::Message;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+/// A driver on a node, as far as a controller sees it.
+#[derive(Debug, Default)]
+struct Node {
+    offline: bool,
+    /// The answer to the next CreateVolume gets lost.
+    loses_next: bool,
+    /// Whether its answers tell where a volume is.
+    tells_topology: bool,
+    /// Ids are the same as on every other node.
+    plain_ids: bool,
+    /// Volumes by name, with their ids.
+    volumes: BTreeMap<String, String>,
+    snapshots: BTreeSet<String>,
+    attached: BTreeSet<(String, String)>,
+    created: usize,
+}
+
+/// All nodes, and the way to them.
+#[derive(Debug, Clone, Default)]
+struct World(Arc<Mutex<BTreeMap<String, Node>>>);
+
+impl World {
+    fn new(nodes: &[&str]) -> Self {
+        let node = |name: &&str| ((*name).to_owned(), Node::default());
+        Self(Arc::new(Mutex::new(nodes.iter().map(node).collect())))
+    }
+
+    fn with<T>(&self, node: &str, act: impl FnOnce(&mut Node) -> T) -> T {
+        act(self.0.lock().unwrap().get_mut(node).unwrap())
+    }
+
+    fn volumes(&self, node: &str) -> Vec<String> {
+        self.with(node, |node| node.volumes.keys().cloned().collect())
+    }
+}
+
+fn place(node: &str) -> csi::Topology {
+    csi::Topology::from_iter([("topology.csi-hostpath/node", node)])
+}
+
+fn ok(message: impl Message) -> Result<Replies, RelayError> {
+    // A field of a later version, which has to arrive.
+    let mut bytes = message.encode_to_vec();
+    bytes.extend_from_slice(LATER);
+    Ok(Replies::unary(bytes, Outcome::ok()))
+}
+
+/// Field 99 with the text `later`.
+const LATER: &[u8] = b"\x9a\x06\x05later";
+
+fn failed(code: csi_proxy::Code, text: &str) -> Result<Replies, RelayError> {
+    Ok(Replies::outcome(Outcome::from_driver(code, text)))
+}
+
+#[async_trait]
+impl Relay for World {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let mut nodes = self.0.lock().unwrap();
+        let name = call.node.to_string();
+        let Some(node) = nodes.get_mut(&name).filter(|node| !node.offline) else {
+            return Err(Fault::NodeOffline { node: call.node }.into());
+        };
+        let body = call.body;
+        match Method::from_path(call.method.as_str()).unwrap() {
+            Method::GetPluginInfo => ok(csi::GetPluginInfoResponse {
+                name: driver_name().to_string(),
+                vendor_version: "1".to_owned(),
+                ..Default::default()
+            }),
+            Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
+                node_id: format!("id-of-{name}"),
+                accessible_topology: Some(place(&name)),
+                ..Default::default()
+            }),
+            Method::GetPluginCapabilities => {
+                let services = [Service::ControllerService].map(csi::PluginCapability::service);
+                ok(services.into_iter().collect::<csi::GetPluginCapabilitiesResponse>())
+            }
+            Method::ControllerGetCapabilities => {
+                let mut rpcs = vec![Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetCapacity];
+                if name == "edge-1" {
+                    rpcs.push(Rpc::ExpandVolume);
+                }
+                ok(rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>())
+            }
+            Method::Probe => ok(csi::ProbeResponse { ready: Some(true) }),
+            Method::CreateVolume => create(node, &name, body),
+            Method::DeleteVolume => {
+                let request = csi::DeleteVolumeRequest::decode(body).unwrap();
+                node.volumes.retain(|_, id| *id != request.volume_id);
+                ok(csi::DeleteVolumeResponse {})
+            }
+            Method::ControllerGetVolume => {
+                let id = csi::ControllerGetVolumeRequest::decode(body).unwrap().volume_id;
+                if !node.volumes.values().any(|found| *found == id) {
+                    return failed(csi_proxy::Code::NOT_FOUND, "no such volume");
+                }
+                let volume = csi::Volume { volume_id: id, ..Default::default() };
+                ok(csi::ControllerGetVolumeResponse { volume: Some(volume), ..Default::default() })
+            }
+            Method::CreateSnapshot => {
+                let request = csi::CreateSnapshotRequest::decode(body).unwrap();
+                let snapshot_id = format!("{name}-{}", request.name);
+                node.snapshots.insert(snapshot_id.clone());
+                let snapshot = csi::Snapshot {
+                    snapshot_id,
+                    source_volume_id: request.source_volume_id,
+                    ready_to_use: true,
+                    ..Default::default()
+                };
+                ok(csi::CreateSnapshotResponse { snapshot: Some(snapshot) })
+            }
+            Method::ControllerPublishVolume => {
+                let request = csi::ControllerPublishVolumeRequest::decode(body).unwrap();
+                node.attached.insert((request.volume_id, request.node_id));
+                ok(csi::ControllerPublishVolumeResponse::default())
+            }
+            Method::ControllerUnpublishVolume => {
+                let request = csi::ControllerUnpublishVolumeRequest::decode(body).unwrap();
+                node.attached.retain(|(volume, _)| *volume != request.volume_id);
+                ok(csi::ControllerUnpublishVolumeResponse {})
+            }
+            Method::ListVolumes => list(node, body),
+            Method::GetCapacity => {
+                ok(csi::GetCapacityResponse { available_capacity: 100, ..Default::default() })
+            }
+            other => panic!("{other} is not played"),
+        }
+    }
+}
+
+fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, RelayError> {
+    let request = csi::CreateVolumeRequest::decode(body).unwrap();
+    let id = match node.plain_ids {
+        true => "1".to_owned(),
+        false => format!("{name}/{}", request.name),
+    };
+    if request.parameters.contains_key("refuse") {
+        return failed(csi_proxy::Code::INVALID_ARGUMENT, "no");
+    }
+    node.created += 1;
+    node.volumes.insert(request.name, id.clone());
+    if std::mem::take(&mut node.loses_next) {
+        return Err(Fault::LinkLost { reason: "cut".to_owned() }.into());
+    }
+    let volume = csi::Volume {
+        volume_id: id,
+        capacity_bytes: 7,
+        accessible_topology: node.tells_topology.then(|| place(name)).into_iter().collect(),
+        ..Default::default()
+    };
+    ok(csi::CreateVolumeResponse { volume: Some(volume) })
+}
+
+/// Two volumes a page at most; the token is the next one's place.
+fn list(node: &Node, body: Bytes) -> Result<Replies, RelayError> {
+    let request = csi::ListVolumesRequest::decode(body).unwrap();
+    let Ok(from) = request.starting_token.parse().or_else(|error| match request.starting_token.as_str() {
+        "" => Ok(0),
+        _ => Err(error),
+    }) else {
+        return failed(csi_proxy::Code::ABORTED, "no such token");
+    };
+    let most = if request.max_entries == 0 { 2 } else { request.max_entries.min(2) };
+    let most = usize::try_from(most).unwrap();
+    let ids: Vec<_> = node.volumes.values().collect();
+    let entry = |id: &&String| csi::list_volumes_response::Entry {
+        volume: Some(csi::Volume { volume_id: (*id).clone(), ..Default::default() }),
+        ..Default::default()
+    };
+    let entries: Vec<_> = ids.iter().skip(from).take(most).map(entry).collect();
+    let next = from + entries.len();
+    let next_token = if next < ids.len() { next.to_string() } else { String::new() };
+    ok(csi::ListVolumesResponse { entries, next_token })
+}
+
+/// A proxy in front of the world, which may be started again.
+struct Proxy {
+    directory: TempDir,
+    disk: MemoryDisk,
+    world: World,
+    settings: TopologySettings,
+    /// After so many commits the disk takes no more.
+    commits: Option<u64>,
+    serving: Option<Serving>,
+}
+
+impl Proxy {
+    async fn start(world: &World) -> Self {
+        Self::with(world, TopologySettings::default()).await
+    }
+
+    async fn with(world: &World, settings: TopologySettings) -> Self {
+        let (directory, disk) = (tempfile::tempdir().unwrap(), MemoryDisk::default());
+        let mut proxy =
+            Self { directory, disk, world: world.clone(), settings, commits: None, serving: None };
+        proxy.serve().await;
+        proxy
+    }
+
+    async fn serve(&mut self) {
+        let nodes: Vec<NodeId> =
+            self.world.0.lock().unwrap().keys().map(|name| NodeId::new(name).unwrap()).collect();
+        let (journal, handle) = faulty::wrap(self.disk.open());
+        if let Some(commits) = self.commits {
+            handle.cut_after(commits);
+            handle.refuse_reopening(true);
+        }
+        let route = TopologyRouter::open(driver_name(), nodes, journal, self.settings.clone()).unwrap();
+        let address = SocketAddress::new(self.socket().to_str().unwrap()).unwrap();
+        let endpoint = Endpoint::new(driver_name(), Router::topology(route), self.world.clone());
+        self.serving = Some(endpoint.serve(address).await.unwrap());
+        // The first round over the nodes is over when what they offer is known.
+        let mut identity = IdentityClient::new(connect(self.socket()).await);
+        let _ = in_time(identity.get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {})).await;
+    }
+
+    async fn restart(&mut self) {
+        self.serving.take().unwrap().shutdown(Duration::from_secs(5)).await;
+        self.serve().await;
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.directory.path().join("csi.sock")
+    }
+
+    async fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(connect(self.socket()).await)
+    }
+
+    async fn create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume, tonic::Status> {
+        let mut request = Request::new(request);
+        request.set_timeout(Duration::from_secs(20));
+        let response = self.controller().await.create_volume(request).await?;
+        Ok(response.into_inner().volume.unwrap())
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), tonic::Status> {
+        let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+        self.controller().await.delete_volume(request).await.map(drop)
+    }
+}
+
+/// As external-provisioner asks with WaitForFirstConsumer and `--strict-topology`.
+fn strict(name: &str, node: &str) -> csi::CreateVolumeRequest {
+    on(name, &[node])
+}
+
+fn on(name: &str, nodes: &[&str]) -> csi::CreateVolumeRequest {
+    let places: Vec<_> = nodes.iter().map(|node| place(node)).collect();
+    let requirement = csi::TopologyRequirement { preferred: places.clone(), requisite: places };
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        accessibility_requirements: Some(requirement),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_volume_is_made_on_the_node_of_its_pod_and_says_so_even_if_the_driver_does_not() {
+    let world = World::new(&["edge-1", "edge-2", "edge-3"]);
+    world.with("edge-3", |node| node.tells_topology = true);
+    let proxy = Proxy::start(&world).await;
+    for node in ["edge-2", "edge-3"] {
+        let volume = proxy.create(strict(&format!("pvc-{node}"), node)).await.unwrap();
+        assert_eq!(volume.accessible_topology, [place(node)], "{node}");
+        assert_eq!((world.volumes(node).len(), volume.capacity_bytes), (1, 7));
+    }
+    assert!(world.volumes("edge-1").is_empty());
+}
+
+#[tokio::test]
+async fn what_a_node_answers_arrives_with_fields_of_a_later_version_though_a_topology_was_added() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let body = common::framed(&strict("pvc-1", "edge-2").encode_to_vec());
+    let seen = common::raw_call(&proxy.socket(), Method::CreateVolume.path(), &[], body).await.unwrap();
+    assert!(seen.body.windows(LATER.len()).any(|window| window == LATER), "{seen:?}");
+}
+
+/// csi-spec: the placement is sticky by name, durable before it is dispatched.
+#[tokio::test]
+async fn a_retry_after_a_lost_answer_goes_to_the_same_node_though_its_topologies_are_turned_and_the_proxy_restarted()
+ {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    world.with("edge-2", |node| node.loses_next = true);
+    let lost = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable);
+    proxy.restart().await;
+    let volume = proxy.create(on("pvc-1", &["edge-1", "edge-2"])).await.unwrap();
+    assert_eq!(volume.volume_id, "edge-2/pvc-1");
+    assert!(world.volumes("edge-1").is_empty());
+    proxy.restart().await;
+    proxy.delete("edge-2/pvc-1").await.unwrap();
+    assert!(world.volumes("edge-2").is_empty());
+    let volume = proxy.create(on("pvc-1", &["edge-1", "edge-2"])).await.unwrap();
+    assert_eq!(volume.volume_id, "edge-1/pvc-1", "after its end a name is free");
+}
+
+#[tokio::test]
+async fn the_power_may_go_at_every_write_and_a_name_has_one_volume_at_most_and_none_when_it_is_deleted() {
+    for commits in 0..6 {
+        let world = World::new(&["edge-1", "edge-2"]);
+        world.with("edge-2", |node| node.loses_next = true);
+        let mut proxy = Proxy::start(&world).await;
+        proxy.commits = Some(commits);
+        proxy.restart().await;
+        // What can still be written decides how far each of these comes.
+        let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
+        let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
+        let _ = proxy.delete("edge-2/pvc-1").await;
+        let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
+        proxy.commits = None;
+        proxy.restart().await;
+        let volume = proxy.create(on("pvc-1", &["edge-1", "edge-2"])).await.unwrap();
+        let all = || world.volumes("edge-1").len() + world.volumes("edge-2").len();
+        assert_eq!(all(), 1, "{commits} commits");
+        proxy.delete(&volume.volume_id).await.unwrap();
+        // What the nodes are stays known.
+        assert_eq!((all(), proxy.disk.rows().len()), (0, 2), "{commits} commits");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_for_an_offline_node_waits_or_is_given_back_to_the_scheduler() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let waits = Proxy::start(&world).await;
+    let mut settings = TopologySettings::default();
+    settings.offline = OfflinePolicy::Move;
+    let moves = Proxy::with(&world, settings).await;
+    world.with("edge-2", |node| node.offline = true);
+    for (proxy, code) in [(&waits, Code::Unavailable), (&moves, Code::ResourceExhausted)] {
+        // The first one may not know yet, and then it has been sent.
+        let _ = proxy.create(strict("pvc-0", "edge-2")).await;
+        assert_eq!(proxy.create(strict("pvc-1", "edge-2")).await.unwrap_err().code(), code);
+    }
+    assert!(moves.create(on("pvc-1", &["edge-2", "edge-1"])).await.is_ok());
+    world.with("edge-2", |node| node.offline = false);
+    let back = async {
+        while waits.create(strict("pvc-1", "edge-2")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(back).await;
+}
+
+#[tokio::test]
+async fn what_can_never_be_made_is_refused_as_the_spec_says() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let code = async |request| proxy.create(request).await.unwrap_err().code();
+    assert_eq!(code(csi::CreateVolumeRequest::default()).await, Code::InvalidArgument);
+    let anywhere = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() };
+    assert_eq!(code(anywhere).await, Code::InvalidArgument);
+    assert_eq!(code(strict("pvc-1", "edge-9")).await, Code::ResourceExhausted);
+    proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
+    let mut other = strict("pvc-1", "edge-1");
+    other.parameters.insert("kind".to_owned(), "other".to_owned());
+    assert_eq!(code(other).await, Code::AlreadyExists);
+    let mut refused = strict("pvc-2", "edge-1");
+    refused.parameters.insert("refuse".to_owned(), "yes".to_owned());
+    assert_eq!(code(refused).await, Code::InvalidArgument);
+    assert_eq!(proxy.create(strict("pvc-2", "edge-2")).await.unwrap().volume_id, "edge-2/pvc-2");
+    let mut no_id = proxy.controller().await;
+    let no_id = no_id.delete_volume(csi::DeleteVolumeRequest::default()).await.unwrap_err();
+    assert_eq!(no_id.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn an_unknown_volume_is_gone_only_when_every_node_says_so() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
+    // The table is lost.
+    proxy.disk = MemoryDisk::default();
+    proxy.restart().await;
+    world.with("edge-2", |node| node.offline = true);
+    assert_eq!(proxy.delete("edge-1/pvc-1").await.unwrap_err().code(), Code::Unavailable);
+    world.with("edge-2", |node| node.offline = false);
+    proxy.delete("edge-1/pvc-1").await.unwrap();
+    assert!(world.volumes("edge-1").is_empty());
+}
+
+#[tokio::test]
+async fn an_unknown_id_is_looked_for_and_then_known() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
+    proxy.disk = MemoryDisk::default();
+    proxy.restart().await;
+    let mut controller = proxy.controller().await;
+    let mut found = async |id: &str| {
+        let request = csi::ControllerGetVolumeRequest { volume_id: id.to_owned() };
+        controller.controller_get_volume(request).await.map(drop).map_err(|status| status.code())
+    };
+    assert_eq!(found("edge-2/pvc-1").await, Ok(()));
+    assert_eq!(found("edge-2/pvc-9").await, Err(Code::NotFound));
+    world.with("edge-1", |node| node.offline = true);
+    assert_eq!(found("edge-2/pvc-1").await, Ok(()), "where it is is known now");
+    assert_eq!(found("edge-2/pvc-9").await, Err(Code::Unavailable), "it may be on the node that is away");
+}
+
+#[tokio::test]
+async fn an_id_that_two_nodes_give_is_refused_and_never_forgotten() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    for node in ["edge-1", "edge-2"] {
+        world.with(node, |node| node.plain_ids = true);
+    }
+    let proxy = Proxy::start(&world).await;
+    proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
+    let refused = proxy.create(strict("pvc-2", "edge-2")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("edge-1") && refused.message().contains("edge-2"), "{refused}");
+    proxy.delete("1").await.unwrap();
+    assert_eq!((world.volumes("edge-1").len(), world.volumes("edge-2").len()), (0, 1));
+    assert_eq!(proxy.create(strict("pvc-2", "edge-2")).await.unwrap().volume_id, "1");
+}
+
+#[tokio::test]
+async fn a_copy_is_made_where_its_snapshot_is() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let volume = proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
+    let request = csi::CreateSnapshotRequest {
+        source_volume_id: volume.volume_id,
+        name: "snap-1".to_owned(),
+        ..Default::default()
+    };
+    let snapshot =
+        proxy.controller().await.create_snapshot(request).await.unwrap().into_inner().snapshot.unwrap();
+    assert_eq!(snapshot.snapshot_id, "edge-2-snap-1");
+    let source = csi::volume_content_source::SnapshotSource { snapshot_id: snapshot.snapshot_id };
+    let source =
+        csi::VolumeContentSource { r#type: Some(csi::volume_content_source::Type::Snapshot(source)) };
+    let copy = |name: &str, nodes: &[&str]| csi::CreateVolumeRequest {
+        volume_content_source: Some(source.clone()),
+        ..on(name, nodes)
+    };
+    let made = proxy.create(copy("pvc-2", &["edge-1", "edge-2"])).await.unwrap();
+    assert_eq!(made.volume_id, "edge-2/pvc-2");
+    let refused = proxy.create(copy("pvc-3", &["edge-1"])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_volume_is_attached_by_the_drivers_own_name_of_the_node_and_nowhere_else() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let volume_id = proxy.create(strict("pvc-1", "edge-2")).await.unwrap().volume_id;
+    let mut controller = proxy.controller().await;
+    let mut publish = async |node_id: &str| {
+        let (volume_id, node_id) = (volume_id.clone(), node_id.to_owned());
+        let volume_capability = Some(csi::VolumeCapability::default());
+        let request = csi::ControllerPublishVolumeRequest {
+            volume_id,
+            node_id,
+            volume_capability,
+            ..Default::default()
+        };
+        controller.controller_publish_volume(request).await.map(drop).map_err(|status| status.code())
+    };
+    assert_eq!(publish("id-of-edge-1").await, Err(Code::FailedPrecondition));
+    assert_eq!(publish("id-of-edge-9").await, Err(Code::NotFound));
+    assert_eq!(publish("id-of-edge-2").await, Ok(()));
+    let attached = |node: &str| world.with(node, |node| node.attached.len());
+    assert_eq!((attached("edge-1"), attached("edge-2")), (0, 1));
+    // Without a node_id it is detached from all nodes.
+    let request = csi::ControllerUnpublishVolumeRequest { volume_id, ..Default::default() };
+    proxy.controller().await.controller_unpublish_volume(request).await.unwrap();
+    assert_eq!(attached("edge-2"), 0);
+}
+
+#[tokio::test]
+async fn a_list_holds_what_all_nodes_have_page_by_page_or_fails() {
+    let world = World::new(&["edge-1", "edge-2", "edge-3"]);
+    let proxy = Proxy::start(&world).await;
+    let mut expected = BTreeSet::new();
+    for (number, node) in ["edge-1", "edge-1", "edge-1", "edge-3"].iter().enumerate() {
+        expected.insert(proxy.create(strict(&format!("pvc-{number}"), node)).await.unwrap().volume_id);
+    }
+    let list = async |max_entries: i32, starting_token: String| {
+        let request = csi::ListVolumesRequest { max_entries, starting_token };
+        proxy.controller().await.list_volumes(request).await.map(tonic::Response::into_inner)
+    };
+    for max in [0, 1, 2, 9] {
+        let (mut found, mut token, mut pages) = (BTreeSet::new(), String::new(), 0);
+        loop {
+            let page = list(max, token).await.unwrap();
+            assert!(max == 0 || page.entries.len() <= usize::try_from(max).unwrap());
+            found.extend(page.entries.into_iter().map(|entry| entry.volume.unwrap().volume_id));
+            (token, pages) = (page.next_token, pages + 1);
+            if token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{max} at most");
+        assert!(pages <= 4 && (max == 1 || pages < 4), "{pages} pages of {max}");
+    }
+    assert_eq!(list(0, "junk".to_owned()).await.unwrap_err().code(), Code::Aborted);
+    world.with("edge-2", |node| node.offline = true);
+    let first = list(1, String::new()).await.unwrap();
+    assert!(!first.next_token.is_empty());
+    assert_eq!(list(0, "1:edge-2:".to_owned()).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn capacity_is_that_of_the_nodes_within_the_topology_and_none_where_a_node_is_away() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let capacity = async |topology: Option<csi::Topology>| {
+        let request = csi::GetCapacityRequest { accessible_topology: topology, ..Default::default() };
+        let response = proxy.controller().await.get_capacity(request).await.unwrap().into_inner();
+        (response.available_capacity, response.maximum_volume_size)
+    };
+    assert_eq!(capacity(Some(place("edge-1"))).await, (100, None), "as the driver says it");
+    assert_eq!(capacity(None).await, (200, Some(100)));
+    assert_eq!(capacity(Some(place("edge-9"))).await, (0, None));
+    world.with("edge-1", |node| node.offline = true);
+    assert_eq!(capacity(Some(place("edge-1"))).await, (0, None));
+    assert_eq!(capacity(None).await, (100, None));
+    // What is known of the room counts when a node is chosen.
+    let mut large = strict("pvc-1", "edge-2");
+    large.capacity_range = Some(csi::CapacityRange { required_bytes: 101, limit_bytes: 0 });
+    assert_eq!(proxy.create(large).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn what_a_node_is_is_known_after_a_restart_while_the_node_is_away() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut settings = TopologySettings::default();
+    settings.offline = OfflinePolicy::Move;
+    let mut proxy = Proxy::with(&world, settings).await;
+    proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
+    world.with("edge-2", |node| node.offline = true);
+    proxy.restart().await;
+    let elsewhere = proxy.create(strict("pvc-2", "edge-9")).await.unwrap_err();
+    assert_eq!(elsewhere.code(), Code::ResourceExhausted, "it is known that edge-2 is not there");
+    let request = csi::ControllerGetCapabilitiesRequest {};
+    let rpcs = proxy.controller().await.controller_get_capabilities(request).await.unwrap().into_inner();
+    assert!(!rpcs.has(Rpc::ExpandVolume), "edge-2 cannot do it: {rpcs:?}");
+}
+
+#[tokio::test]
+async fn sidecars_are_told_what_every_node_offers_and_that_volumes_are_bound_to_places() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let proxy = Proxy::start(&world).await;
+    let channel = connect(proxy.socket()).await;
+    let mut identity = IdentityClient::new(channel.clone());
+    let plugin =
+        identity.get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}).await.unwrap().into_inner();
+    assert!(plugin.has_service(Service::VolumeAccessibilityConstraints));
+    let request = csi::ControllerGetCapabilitiesRequest {};
+    let rpcs =
+        ControllerClient::new(channel).controller_get_capabilities(request).await.unwrap().into_inner();
+    assert!(rpcs.has(Rpc::ListVolumes) && !rpcs.has(Rpc::ExpandVolume), "{rpcs:?}");
+}
