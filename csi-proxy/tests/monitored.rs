@@ -5,13 +5,13 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use common::counting::{CountingDriver, create};
+use common::log::Log;
 use common::{driver_name, node};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
@@ -20,30 +20,6 @@ use csi_proxy::{
     Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, RelayError, Replies, Reply,
 };
 use tokio::time::timeout;
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Logs this thread, on which everything of a test runs.
-fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
-    let log = Log::default();
-    let to = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || to.clone());
-    (log, tracing::subscriber::set_default(subscriber.finish()))
-}
 
 /// Gives its answers in turn, then none ever.
 #[derive(Default)]
@@ -98,13 +74,13 @@ fn unstage() -> Call {
 
 #[tokio::test]
 async fn a_violation_is_one_line_with_the_rule_and_changes_nothing() {
-    let (log, _logging) = logged();
+    let (log, _logging) = Log::start(tracing::Level::TRACE);
     let (relay, monitors) = relay([ok(), ok()]);
     drop(relay.relay(publish()).await.unwrap());
     let answer = relay.relay(unstage()).await.unwrap();
     assert_eq!(answer.collect().await, (vec![Bytes::new()], Outcome::ok()));
     assert_eq!(monitors.counts().violations, 1);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 1, "{text}");
     for part in ["WARN", "unstage_while_published", "NodeUnstageVolume", "csi-hostpath", "volume=\"v\"", "/t"]

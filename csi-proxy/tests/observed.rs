@@ -4,54 +4,28 @@
 
 mod common;
 
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use common::log::Log;
 use common::{Act, Script, Stage, framed, raw_call};
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Logs this thread from now on, on which everything of a test runs.
-    fn start(&self) -> tracing::subscriber::DefaultGuard {
-        let to = self.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_ansi(false)
-            .with_writer(move || to.clone());
-        tracing::subscriber::set_default(subscriber.finish())
-    }
-
-    /// The ends of calls at the endpoint, as far as they did not go well.
-    fn failed(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        let lines = text.lines().filter(|line| line.contains("hop=\"endpoint\"") && line.contains("origin="));
-        lines.map(str::to_owned).collect()
-    }
+/// The ends of calls at the endpoint, as far as they did not go well.
+fn failed(log: &Log) -> Vec<String> {
+    let text = log.text();
+    let lines = text.lines().filter(|line| line.contains("hop=\"endpoint\"") && line.contains("origin="));
+    lines.map(str::to_owned).collect()
 }
 
 #[tokio::test]
 async fn a_deadline_is_one_warning_that_names_the_call() {
-    let log = Log::default();
-    let _logging = log.start();
+    let (log, _logging) = Log::start(tracing::Level::DEBUG);
     let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::default())] }).await;
     let seen = raw_call(&stage.socket(), CREATE, &[("grpc-timeout", "50m")], framed(&[])).await.unwrap();
     assert_eq!(seen.code(), Some(4), "{seen:?}");
-    let failed = log.failed();
+    let failed = failed(&log);
     assert_eq!(failed.len(), 1, "{failed:?}");
     for part in ["WARN", CREATE, "edge-1", "csi-hostpath", "origin=\"deadline\""] {
         assert!(failed[0].contains(part), "{part} is not in {failed:?}");
@@ -60,20 +34,19 @@ async fn a_deadline_is_one_warning_that_names_the_call() {
 
 #[tokio::test]
 async fn a_caller_that_leaves_is_one_line_for_those_who_look_closer() {
-    let log = Log::default();
-    let _logging = log.start();
+    let (log, _logging) = Log::start(tracing::Level::DEBUG);
     let stage = Stage::start(Script { acts: vec![Act::Wait(Arc::default())] }).await;
     let socket = stage.socket();
     let call = tokio::spawn(async move { raw_call(&socket, CREATE, &[], framed(&[])).await });
     stage.seen_at_least(1).await;
     call.abort();
     let told = tokio::time::timeout(Duration::from_secs(20), async {
-        while log.failed().is_empty() {
+        while failed(&log).is_empty() {
             tokio::task::yield_now().await;
         }
     });
     told.await.expect("nothing logged");
-    let failed = log.failed();
+    let failed = failed(&log);
     assert!(
         failed.len() == 1 && failed[0].contains("DEBUG") && failed[0].contains("caller_gone"),
         "{failed:?}"

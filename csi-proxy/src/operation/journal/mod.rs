@@ -43,6 +43,7 @@ mod pending;
 pub mod record;
 #[cfg(feature = "redb")]
 pub mod redb;
+pub(crate) mod sealed;
 #[cfg(feature = "runtime")]
 mod writer;
 

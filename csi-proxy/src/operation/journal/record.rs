@@ -30,6 +30,7 @@ use bytes::Bytes;
 use csi_proto::{DriverName, Method};
 use prost::Message;
 
+use super::sealed;
 use crate::operation::{Answer, Digest, Identity, OperationId, Restored, Stage, Subject};
 use crate::outcome::Outcome;
 
@@ -38,9 +39,6 @@ pub const MAGIC: [u8; 4] = *b"OPJR";
 
 /// The version of the format that is written. Every version keeps the magic and the place of the version.
 pub const VERSION: u16 = 1;
-
-const CHECKSUM: usize = 8;
-const HEADER: usize = 12;
 
 /// Why bytes are not taken for a row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,14 +124,7 @@ pub fn seal(operation: OperationId, identity: &Identity, stage: &Stage, written:
         message,
         closing,
     };
-    let mut bytes = Vec::with_capacity(HEADER + record.encoded_len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[0; 6]);
-    bytes.extend_from_slice(&record.encode_to_vec());
-    let sum = checksum(operation, &bytes);
-    bytes[CHECKSUM..HEADER].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    sealed::seal(MAGIC, VERSION, operation.number(), &record.encode_to_vec())
 }
 
 /// Reads the bytes of an operation's row.
@@ -143,25 +134,7 @@ pub fn seal(operation: OperationId, identity: &Identity, stage: &Stage, written:
 /// # Errors
 /// What is wrong with it.
 pub fn open(operation: OperationId, bytes: &[u8], now: SystemTime) -> Result<Restored, Defect> {
-    let (Some(&[v0, v1]), Some(&[c0, c1, c2, c3]), Some(body)) = (
-        bytes.get(4..6).and_then(<[u8]>::first_chunk),
-        bytes.get(CHECKSUM..HEADER).and_then(<[u8]>::first_chunk),
-        bytes.get(HEADER..),
-    ) else {
-        return Err(Defect::NoRecord);
-    };
-    if !bytes.starts_with(&MAGIC) {
-        return Err(Defect::NoRecord);
-    }
-    let version = u16::from_le_bytes([v0, v1]);
-    if version != VERSION {
-        return Err(Defect::Version { found: version });
-    }
-    let (expected, found) = (u32::from_le_bytes([c0, c1, c2, c3]), checksum(operation, bytes));
-    if expected != found {
-        return Err(Defect::Checksum { expected, found });
-    }
-    let record = Record::decode(body).map_err(|_| Defect::Field { field: "record" })?;
+    let record: Record = sealed::open(MAGIC, VERSION, operation.number(), bytes)?;
     let age = Duration::from_millis(millis(now).saturating_sub(record.written));
     let stage = match record.stage {
         1 => Stage::Accepted,
@@ -192,14 +165,6 @@ fn identity(record: Record) -> Result<Identity, Defect> {
 fn answer(record: &Record) -> Option<Answer> {
     let outcome = Outcome::decode(record.closing.clone()).ok()?;
     Answer::new(record.message.clone(), outcome)
-}
-
-fn checksum(operation: OperationId, bytes: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(bytes.get(..CHECKSUM).unwrap_or_default());
-    hasher.update(&operation.number().to_le_bytes());
-    hasher.update(bytes.get(HEADER..).unwrap_or_default());
-    hasher.finalize()
 }
 
 fn millis(time: SystemTime) -> u64 {

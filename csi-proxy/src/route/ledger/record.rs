@@ -28,6 +28,7 @@ use prost::Message;
 
 use crate::call::NodeId;
 use crate::operation::journal::record::Defect;
+use crate::operation::journal::sealed;
 use crate::operation::{Digest, Subject};
 
 /// What each row begins with.
@@ -35,9 +36,6 @@ pub const MAGIC: [u8; 4] = *b"CSIR";
 
 /// The version of the format that is written. Every version keeps the magic and the place of the version.
 pub const VERSION: u16 = 1;
-
-const CHECKSUM: usize = 8;
-const HEADER: usize = 12;
 
 /// What a row says.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,37 +95,12 @@ pub(super) fn seal(driver: &DriverName, row: u64, content: &Row) -> Vec<u8> {
             ..Record::default()
         },
     };
-    let mut bytes = Vec::with_capacity(HEADER + record.encoded_len());
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[0; 6]);
-    bytes.extend_from_slice(&record.encode_to_vec());
-    let sum = checksum(row, &bytes);
-    bytes[CHECKSUM..HEADER].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    sealed::seal(MAGIC, VERSION, row, &record.encode_to_vec())
 }
 
 /// Reads the bytes of a row of this driver's.
 pub(super) fn open(driver: &DriverName, row: u64, bytes: &[u8]) -> Result<Row, Defect> {
-    let (Some(&[v0, v1]), Some(&[c0, c1, c2, c3]), Some(body)) = (
-        bytes.get(4..6).and_then(<[u8]>::first_chunk),
-        bytes.get(CHECKSUM..HEADER).and_then(<[u8]>::first_chunk),
-        bytes.get(HEADER..),
-    ) else {
-        return Err(Defect::NoRecord);
-    };
-    if !bytes.starts_with(&MAGIC) {
-        return Err(Defect::NoRecord);
-    }
-    let version = u16::from_le_bytes([v0, v1]);
-    if version != VERSION {
-        return Err(Defect::Version { found: version });
-    }
-    let (expected, found) = (u32::from_le_bytes([c0, c1, c2, c3]), checksum(row, bytes));
-    if expected != found {
-        return Err(Defect::Checksum { expected, found });
-    }
-    let record = Record::decode(body).map_err(|_| Defect::Field { field: "record" })?;
+    let record: Record = sealed::open(MAGIC, VERSION, row, bytes)?;
     content(driver, record)
 }
 
@@ -157,14 +130,6 @@ fn content(driver: &DriverName, record: Record) -> Result<Row, Defect> {
         _ => return Err(defect("kind")),
     };
     Ok(Row::Place { subject, node })
-}
-
-fn checksum(row: u64, bytes: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(bytes.get(..CHECKSUM).unwrap_or_default());
-    hasher.update(&row.to_le_bytes());
-    hasher.update(bytes.get(HEADER..).unwrap_or_default());
-    hasher.finalize()
 }
 
 #[cfg(test)]

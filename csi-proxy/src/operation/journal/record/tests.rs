@@ -72,9 +72,7 @@ fn a_sound_record_of_something_unknown_is_refused_by_its_field() {
         closing: Bytes::new(),
     };
     let opened = |record: &Record| {
-        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 6], &record.encode_to_vec()].concat();
-        let sum = checksum(OperationId::new(1), &bytes);
-        bytes[CHECKSUM..HEADER].copy_from_slice(&sum.to_le_bytes());
+        let bytes = sealed::seal(MAGIC, VERSION, 1, &record.encode_to_vec());
         open(OperationId::new(1), &bytes, now())
     };
     assert!(opened(&sound).is_ok());
@@ -94,9 +92,7 @@ proptest! {
     fn any_bytes_are_bearable(noise in prop::collection::vec(any::<u8>(), 0..100), row: u64) {
         let operation = OperationId::new(row);
         prop_assert!(open(operation, &noise, now()).is_err());
-        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 6], &noise].concat();
-        let sum = checksum(operation, &bytes);
-        bytes[CHECKSUM..HEADER].copy_from_slice(&sum.to_le_bytes());
+        let bytes = sealed::seal(MAGIC, VERSION, operation.number(), &noise);
         let _ = open(operation, &bytes, now());
     }
 }
