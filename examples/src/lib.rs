@@ -10,6 +10,8 @@ pub mod directory_lock;
 pub mod durable_file;
 pub mod hostpath;
 pub mod hub;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod logging;
 pub mod process;
 pub mod quickstart;
