@@ -5,6 +5,7 @@
 )]
 
 mod chance;
+mod counted;
 pub mod frame;
 mod generated;
 pub mod hub;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use csi_proto::DriverName;
 use h2::client::{Builder, SendRequest};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use http::{Method, Request, Uri, Version};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -33,6 +34,7 @@ pub(super) struct Connections {
     address: SocketAddress,
     settings: DriverSettings,
     windows: Windows,
+    authority: Authority,
     current: Mutex<Option<Connection>>,
     dialing: tokio::sync::Mutex<()>,
 }
@@ -66,7 +68,9 @@ impl Connections {
         windows: Windows,
     ) -> Self {
         let (current, dialing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { name, address, settings, windows, current, dialing }
+        // Every CSI client says so; some drivers refuse a socket path here.
+        let authority = Authority::from_static("localhost");
+        Self { name, address, settings, windows, authority, current, dialing }
     }
 
     pub(super) fn name(&self) -> &DriverName {
@@ -81,10 +85,8 @@ impl Connections {
     ///
     /// A call that provably never reached the driver, because the connection turned out to be over, is sent once more.
     pub(super) async fn call(&self, call: Call, ceiling: Duration) -> Result<Answer, Fault> {
-        let uri = self.uri(&call)?;
-        let headers = request_headers(&call, ceiling);
-        match self.attempt(&uri, &headers, &call.body).await {
-            Err(Failure::NotSent(_)) => match self.attempt(&uri, &headers, &call.body).await {
+        match self.attempt(self.request(&call, ceiling)?, &call.body).await {
+            Err(Failure::NotSent(_)) => match self.attempt(self.request(&call, ceiling)?, &call.body).await {
                 Err(Failure::NotSent(fault) | Failure::Uncertain(fault)) => Err(fault),
                 Ok(answer) => Ok(answer),
             },
@@ -93,7 +95,7 @@ impl Connections {
         }
     }
 
-    async fn attempt(&self, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Result<Answer, Failure> {
+    async fn attempt(&self, request: Request<()>, body: &Bytes) -> Result<Answer, Failure> {
         let Connection { sender, ended } = self.connection().await.map_err(Failure::Uncertain)?;
         let unsent = |error: h2::Error| {
             // Nothing was written for this call, whatever the reason.
@@ -101,11 +103,6 @@ impl Connections {
             Failure::NotSent(self.gone(&error))
         };
         let mut sender = sender.ready().await.map_err(unsent)?;
-        let mut request = Request::new(());
-        *request.method_mut() = Method::POST;
-        *request.version_mut() = Version::HTTP_2;
-        request.uri_mut().clone_from(uri);
-        request.headers_mut().clone_from(headers);
         let (response, mut stream) = sender.send_request(request, false).map_err(unsent)?;
         // An error here is the stream's, and the response below reports it in full.
         let _ = stream.send_data(Framed::new(body.clone()), true);
@@ -173,12 +170,24 @@ impl Connections {
         Fault::DriverGone { driver: self.name.clone(), reason: error.to_string() }
     }
 
-    fn uri(&self, call: &Call) -> Result<Uri, Fault> {
-        // Every CSI client says `localhost`; some drivers refuse a socket path as authority.
-        let uri =
-            Uri::builder().scheme("http").authority("localhost").path_and_query(call.method.as_str()).build();
-        uri.map_err(|error| Fault::Protocol { reason: format!("method {}: {error}", call.method) })
+    /// The head of the call.
+    fn request(&self, call: &Call, ceiling: Duration) -> Result<Request<()>, Fault> {
+        let mut uri = Parts::default();
+        uri.scheme = Some(Scheme::HTTP);
+        uri.authority = Some(self.authority.clone());
+        let path = PathAndQuery::try_from(call.method.as_str());
+        uri.path_and_query = Some(path.map_err(|error| unusable(call, error))?);
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = Uri::from_parts(uri).map_err(|error| unusable(call, error))?;
+        *request.headers_mut() = request_headers(call, ceiling);
+        Ok(request)
     }
+}
+
+fn unusable(call: &Call, error: impl std::fmt::Display) -> Fault {
+    Fault::Protocol { reason: format!("method {}: {error}", call.method) }
 }
 
 fn request_headers(call: &Call, ceiling: Duration) -> HeaderMap {

@@ -26,7 +26,7 @@ impl Digest {
     }
 
     /// The digest of a request of so many bytes that has been read already.
-    pub(super) fn of_fields(shape: &Shape, fields: Vec<Field<'_>>, size: usize) -> Self {
+    fn of_fields(shape: &Shape, fields: Vec<Field<'_>>, size: usize) -> Self {
         let mut form = Vec::with_capacity(size * 2);
         message(shape, fields, &mut form);
         Self(Sha256::digest(&form).into())

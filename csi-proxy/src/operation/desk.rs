@@ -1,12 +1,12 @@
 //! Where calls ask for operations: the core, those who wait, and the journal's writer.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::core::{Action, AskerId, Core, Counts, Event, OperationId, Restored, Uncertain, Way};
+use super::counted::ByCount;
 use super::journal::{Wait, Writer};
 use super::{Answer, Identity, Limits};
 use crate::fault::Fault;
@@ -23,14 +23,14 @@ pub(crate) struct Desk {
 #[derive(Debug)]
 struct State {
     core: Core,
-    waiting: HashMap<AskerId, oneshot::Sender<Delivery>>,
+    waiting: ByCount<AskerId, oneshot::Sender<Delivery>>,
     next_asker: u64,
 }
 
 impl Desk {
     pub(crate) fn new(limits: Limits) -> Self {
         let core = Core::new(limits);
-        Self { state: Mutex::new(State { core, waiting: HashMap::new(), next_asker: 0 }), writer: None }
+        Self { state: Mutex::new(State { core, waiting: ByCount::default(), next_asker: 0 }), writer: None }
     }
 
     /// Goes on where the journal ends, and writes it from now on.
@@ -56,8 +56,13 @@ impl Desk {
         state.next_asker += 1;
         let (sender, receiver) = oneshot::channel();
         state.waiting.insert(asker, sender);
-        state.core.handle(now(), Event::Ask { asker, identity, until: until.map(Instant::into_std) });
+        let now = now();
+        state.core.handle(now, Event::Ask { asker, identity, until: until.map(Instant::into_std) });
         let Performed { run, later } = state.perform(self.writer.as_ref());
+        if let Some((operation, None)) = run {
+            state.core.handle(now, Event::Started { operation });
+            state.perform(self.writer.as_ref());
+        }
         drop(state);
         let asker = Asker { desk: Arc::clone(self), asker, receiver, later, over: false };
         let run = run.map(|(operation, wait)| Run {
@@ -141,16 +146,22 @@ impl Later {
 impl State {
     fn perform(&mut self, writer: Option<&Writer>) -> Performed {
         let mut performed = Performed { run: None, later: None };
+        let mut recorder = None;
         while let Some(action) = self.core.poll_action() {
-            match (action, writer) {
-                (Action::Record(entry), Some(writer)) => writer.record(entry),
+            // One lock of the writer for all that follows from one event.
+            let recorder = match (&mut recorder, writer) {
+                (None, Some(writer)) => Some(recorder.insert(writer.recorder())),
+                (recorder, _) => recorder.as_mut(),
+            };
+            match (action, recorder) {
+                (Action::Record(entry), Some(recorder)) => recorder.record(entry),
                 (Action::Record(_) | Action::Settle { .. }, None) => {}
-                (Action::Run { operation, identity, .. }, writer) => {
-                    let wait = writer.and_then(|writer| writer.before_run(operation, identity.keys()));
+                (Action::Run { operation, identity, .. }, recorder) => {
+                    let wait = recorder.and_then(|recorder| recorder.before_run(operation, identity.keys()));
                     performed.run = Some((operation, wait));
                 }
-                (Action::Settle { operation, keys }, Some(writer)) => {
-                    let wait = writer.before_answer(operation, &keys);
+                (Action::Settle { operation, keys }, Some(recorder)) => {
+                    let wait = recorder.before_answer(operation, &keys);
                     performed.later = wait.map(|wait| Later { wait, deliveries: Vec::new() });
                 }
                 (Action::Answer { asker, answer, way }, _) => {
@@ -258,12 +269,12 @@ pub(crate) struct Run {
 impl Run {
     /// The driver may be called from here on, unless the journal forbids it.
     pub(crate) async fn begin(mut self) -> Result<Ticket, (Ticket, Fault)> {
-        if let Some(wait) = self.wait.take()
-            && let Err(reason) = wait.done().await
-        {
-            return Err((self.ticket, Fault::JournalFailed { reason }));
+        if let Some(wait) = self.wait.take() {
+            if let Err(reason) = wait.done().await {
+                return Err((self.ticket, Fault::JournalFailed { reason }));
+            }
+            self.ticket.desk.handle(Event::Started { operation: self.ticket.operation });
         }
-        self.ticket.desk.handle(Event::Started { operation: self.ticket.operation });
         Ok(self.ticket)
     }
 

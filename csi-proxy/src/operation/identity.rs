@@ -1,24 +1,48 @@
 //! What makes two calls the same operation.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use csi_proto::{DriverName, Method};
 
 use super::canonical::{Digest, fields};
+use super::deferred::DeferredDigest;
 use super::subject::{self, Key, Subject};
 
 /// The same driver, method and request: the same operation. Cheap to clone.
 ///
-/// It holds what the operation is about and a [`Digest`] of the request, but nothing else of it, and no secret.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// It shows what the operation is about and a [`Digest`] of the request, but nothing else of it, and no secret. A small request is
+/// kept until somebody looks at the digest, which costs time: two that are about the same are compared, a journal writes it, or it
+/// is [settled](Self::settle).
+#[derive(Debug, Clone)]
 pub struct Identity(Arc<Parts>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
 struct Parts {
     driver: DriverName,
     method: Method,
     keys: Vec<Key>,
-    digest: Digest,
+    digest: DeferredDigest,
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        let (this, that) = (&*self.0, &*other.0);
+        Arc::ptr_eq(&self.0, &other.0)
+            || (this.method == that.method
+                && this.keys == that.keys
+                && this.driver == that.driver
+                && this.digest.digest() == that.digest.digest())
+    }
+}
+
+impl Eq for Identity {}
+
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Parts { driver, method, keys, digest } = &*self.0;
+        (driver, method, keys, digest.digest()).hash(state);
+    }
 }
 
 impl Identity {
@@ -36,13 +60,23 @@ impl Identity {
         if subjects.is_empty() {
             return None;
         }
-        let digest = Digest::of_fields(method.request_shape(), fields, request.len());
-        Self::new(driver.clone(), method, subjects, digest)
+        let digest = DeferredDigest::of(method.request_shape(), request);
+        Self::with_digest(driver.clone(), method, subjects, digest)
     }
 
     /// An operation that is already known by its parts. `None` without a subject, of which the first names it.
     #[must_use]
     pub fn new(driver: DriverName, method: Method, subjects: Vec<Subject>, digest: Digest) -> Option<Self> {
+        let digest = DeferredDigest::known(method.request_shape(), digest);
+        Self::with_digest(driver, method, subjects, digest)
+    }
+
+    fn with_digest(
+        driver: DriverName,
+        method: Method,
+        subjects: Vec<Subject>,
+        digest: DeferredDigest,
+    ) -> Option<Self> {
         if subjects.is_empty() {
             return None;
         }
@@ -76,10 +110,15 @@ impl Identity {
     /// The digest of the request without its secrets.
     #[must_use]
     pub fn digest(&self) -> &Digest {
-        &self.0.digest
+        self.0.digest.digest()
     }
 
-    /// About how many bytes of memory it takes.
+    /// Makes the digest and lets go of the request, if it is still kept: for one that stays.
+    pub fn settle(&self) {
+        let _ = self.digest();
+    }
+
+    /// About how many bytes of memory it takes once it is settled.
     pub(super) fn bytes(&self) -> usize {
         let keys = self.keys().iter().map(|key| 96 + key.subject().id().len() + key.driver().as_str().len());
         128 + keys.sum::<usize>()

@@ -55,6 +55,8 @@
 mod answer;
 mod canonical;
 mod core;
+mod counted;
+mod deferred;
 #[cfg(feature = "runtime")]
 mod desk;
 mod identity;

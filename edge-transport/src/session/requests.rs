@@ -1,8 +1,9 @@
 //! The calls that this peer has made and still waits for.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
+use crate::counted::ByCount;
 use crate::frame::{CallId, End, Reason, Reply, Request, Resume, cost};
 use crate::name::{PeerId, ServiceName};
 
@@ -78,7 +79,7 @@ pub(super) enum Verdict {
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    open: HashMap<u64, Open>,
+    open: ByCount<u64, Open>,
     deadlines: BTreeSet<(Instant, u64)>,
     detached: BTreeSet<(Instant, u64)>,
     left: VecDeque<CallId>,

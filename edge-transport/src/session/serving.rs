@@ -3,12 +3,13 @@
 mod kept;
 mod seen;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use self::kept::KeptReplies;
 use self::seen::{KeptAnswer, Known, SeenCalls};
 use super::Delivery;
+use crate::counted::ByCount;
 use crate::frame::{CallId, Reply, Request, Resume, cost};
 use crate::name::{Epoch, PeerId};
 
@@ -115,7 +116,7 @@ pub(super) enum Parting {
 #[derive(Debug, Default)]
 pub(super) struct ServingTable {
     seen: SeenCalls,
-    running: HashMap<ServingId, Serving>,
+    running: ByCount<ServingId, Serving>,
     away: BTreeSet<(Instant, ServingId)>,
     next: u64,
     wanted: usize,

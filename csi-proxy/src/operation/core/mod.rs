@@ -11,6 +11,7 @@ use csi_proto::method::Service;
 
 pub use self::event::{Action, AskerId, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way};
 use super::answer::Answer;
+use super::counted::ByCount;
 use super::identity::Identity;
 use super::limits::Limits;
 use super::subject::{Key, is_making};
@@ -26,10 +27,10 @@ const MAX_BEGUN: usize = 4096;
 pub struct Core {
     limits: Limits,
     next: u64,
-    operations: HashMap<OperationId, Operation>,
+    operations: ByCount<OperationId, Operation>,
     /// What is run or kept for a subject: one operation at most.
     holders: HashMap<Key, OperationId>,
-    askers: HashMap<AskerId, Asker>,
+    askers: ByCount<AskerId, Asker>,
     /// What is over, by when it is forgotten.
     over: BTreeSet<(Instant, OperationId)>,
     counts: Counts,
@@ -98,9 +99,9 @@ impl Core {
         Self {
             limits,
             next: 0,
-            operations: HashMap::new(),
+            operations: ByCount::default(),
             holders: HashMap::new(),
-            askers: HashMap::new(),
+            askers: ByCount::default(),
             over: BTreeSet::new(),
             counts: Counts::default(),
             actions: VecDeque::new(),
@@ -367,6 +368,7 @@ impl Core {
         let State::Ended { answer, sent, .. } = &mut known.state else { return };
         if known.askers.is_empty() {
             answer.compact();
+            known.identity.settle();
         }
         if !left.sent {
             return;
@@ -427,11 +429,13 @@ impl Core {
                 self.counts.kept += 1;
                 if known.askers.is_empty() {
                     answer.compact();
+                    known.identity.settle();
                 }
                 (made.clone(), *bytes, *until)
             }
             State::Uncertain { bytes, until, .. } => {
                 self.counts.uncertain += 1;
+                known.identity.settle();
                 (Vec::new(), *bytes, *until)
             }
             State::Running { .. } => return,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::record::seal;
 use super::{Change, JournalSettings};
+use crate::operation::counted::ByCount;
 use crate::operation::{Entry, Key, OperationId, Restored, Stage};
 
 /// Longest [`JournalSettings::linger`].
@@ -28,7 +29,7 @@ pub struct Pending {
     due: Option<Instant>,
     urgent: bool,
     /// What may be on the disk, with the keys of the finished answer if it is one.
-    on_disk: HashMap<OperationId, Vec<Key>>,
+    on_disk: ByCount<OperationId, Vec<Key>>,
     /// Operations with a finished answer that may be on the disk, by what it is about.
     finished: HashMap<Key, Vec<OperationId>>,
     taken: CommitNumber,
@@ -71,7 +72,7 @@ impl Pending {
             changes: BTreeMap::new(),
             due: None,
             urgent: false,
-            on_disk: HashMap::new(),
+            on_disk: ByCount::default(),
             finished: HashMap::new(),
             taken: 0,
             done: 0,

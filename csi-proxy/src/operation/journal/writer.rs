@@ -59,38 +59,14 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Takes an entry, to be written soon.
-    pub(crate) fn record(&self, entry: Entry) {
-        let mut state = self.shared.lock();
-        let idle = state.pending.due().is_none();
-        state.pending.record(Instant::now(), entry);
-        if idle && state.pending.due().is_some() {
-            self.shared.wake.notify_one();
-        }
-    }
-
-    /// The commit that an operation on these keys must wait for before its driver is called.
-    pub(crate) fn before_run(&self, operation: OperationId, keys: &[Key]) -> Option<Wait> {
-        let mut state = self.shared.lock();
-        let void = state.pending.holds_answer_about(operation, keys);
-        (void || state.pending.is_eager()).then(|| self.urge(&mut state, void))
-    }
-
-    /// The commit that an answer about these keys must wait for.
-    pub(crate) fn before_answer(&self, operation: OperationId, keys: &[Key]) -> Option<Wait> {
-        let mut state = self.shared.lock();
-        state.pending.holds_answer_about(operation, keys).then(|| self.urge(&mut state, true))
-    }
-
-    fn urge(&self, state: &mut State, required: bool) -> Wait {
-        let commit = state.pending.urge();
-        self.shared.wake.notify_one();
-        Wait { commit, required, progress: self.shared.progress.subscribe() }
+    /// Tells it of several things in a row, between which the thread does not run.
+    pub(crate) fn recorder(&self) -> Recorder<'_> {
+        Recorder { shared: &self.shared, state: self.shared.lock(), now: None }
     }
 
     /// The commit after which everything so far is on the disk.
     pub(crate) fn flush(&self) -> Wait {
-        self.urge(&mut self.shared.lock(), true)
+        self.shared.urge(&mut self.shared.lock(), true)
     }
 
     /// Why the journal has failed, until it is reopened.
@@ -124,7 +100,7 @@ impl Writer {
         entries(&|entries| {
             let mut state = self.shared.lock();
             state.pending.reopened(Instant::now(), entries);
-            self.urge(&mut state, true)
+            self.shared.urge(&mut state, true)
         })
         .done()
         .await
@@ -145,6 +121,44 @@ impl Drop for Writer {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn urge(&self, state: &mut State, required: bool) -> Wait {
+        let commit = state.pending.urge();
+        self.wake.notify_one();
+        Wait { commit, required, progress: self.progress.subscribe() }
+    }
+}
+
+/// What the writer is told while nobody else tells it anything. To be held for a moment only.
+#[derive(Debug)]
+pub(crate) struct Recorder<'a> {
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    now: Option<Instant>,
+}
+
+impl Recorder<'_> {
+    /// Takes an entry, to be written soon.
+    pub(crate) fn record(&mut self, entry: Entry) {
+        let idle = self.state.pending.due().is_none();
+        let now = *self.now.get_or_insert_with(Instant::now);
+        self.state.pending.record(now, entry);
+        if idle && self.state.pending.due().is_some() {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The commit that an operation on these keys must wait for before its driver is called.
+    pub(crate) fn before_run(&mut self, operation: OperationId, keys: &[Key]) -> Option<Wait> {
+        let void = self.state.pending.holds_answer_about(operation, keys);
+        (void || self.state.pending.is_eager()).then(|| self.shared.urge(&mut self.state, void))
+    }
+
+    /// The commit that an answer about these keys must wait for.
+    pub(crate) fn before_answer(&mut self, operation: OperationId, keys: &[Key]) -> Option<Wait> {
+        let void = self.state.pending.holds_answer_about(operation, keys);
+        void.then(|| self.shared.urge(&mut self.state, true))
     }
 }
 

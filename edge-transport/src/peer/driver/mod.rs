@@ -20,6 +20,7 @@ use super::handle::max_request;
 use super::mailbox::MailSender;
 use super::receipt::Receipt;
 use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
+use crate::counted::ByCount;
 use crate::frame::{self, End, Failure, Hello, Reason};
 use crate::link::Dialer;
 use crate::name::ServiceName;
@@ -76,10 +77,10 @@ pub(super) struct Driver {
     commands: mpsc::Receiver<Command>,
     notes: mpsc::UnboundedReceiver<Note>,
     state: watch::Sender<PeerState>,
-    calls: HashMap<u64, MailSender>,
-    gates: HashMap<ServingId, Arc<Gate>>,
+    calls: ByCount<u64, MailSender>,
+    gates: ByCount<ServingId, Arc<Gate>>,
     /// Who wants to know what becomes of answers. As many as the session keeps, at most.
-    receipts: HashMap<ServingId, Receipt>,
+    receipts: ByCount<ServingId, Receipt>,
     pump: Option<Pump>,
     /// Index of the dialer that made the link.
     dialled: usize,
@@ -117,9 +118,9 @@ impl Driver {
             commands,
             notes,
             state,
-            calls: HashMap::new(),
-            gates: HashMap::new(),
-            receipts: HashMap::new(),
+            calls: ByCount::default(),
+            gates: ByCount::default(),
+            receipts: ByCount::default(),
             pump: None,
             dialled: 0,
             closed: None,

@@ -160,17 +160,16 @@ impl SeenCalls {
                 true
             }
             None => {
-                self.without_answer(name.clone(), id);
+                source.calls.insert(id.number, Seen::Ended);
+                self.remember_ended(name.clone(), id);
                 false
             }
         }
     }
 
-    fn without_answer(&mut self, name: PeerId, id: CallId) {
-        if let Some(source) = self.sources.get_mut(&name) {
-            source.calls.insert(id.number, Seen::Ended);
-            self.ended.push_back((name, id));
-        }
+    /// A call that is in the table as ended without an answer. The oldest of them is forgotten in its place.
+    fn remember_ended(&mut self, name: PeerId, id: CallId) {
+        self.ended.push_back((name, id));
         if self.ended.len() > ENDED_BOUND
             && let Some((name, id)) = self.ended.pop_front()
             && let Some(source) = self.sources.get_mut(&name).filter(|source| source.epoch == id.epoch)
@@ -219,11 +218,15 @@ impl SeenCalls {
         let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
             return;
         };
-        if let Some(Seen::Kept { answer, age }) = source.calls.get(&id.number) {
+        let Some(seen) = source.calls.get_mut(&id.number) else { return };
+        if !matches!(seen, Seen::Kept { .. }) {
+            return;
+        }
+        if let Seen::Kept { answer, age } = std::mem::replace(seen, Seen::Ended) {
             self.kept_bytes -= answer.replies.bytes();
-            self.ages.remove(age);
+            self.ages.remove(&age);
             self.deliveries.extend(answer.receipt.map(|serving| (serving, delivery)));
-            self.without_answer(name.clone(), id);
+            self.remember_ended(name.clone(), id);
         }
     }
 

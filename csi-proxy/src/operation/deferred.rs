@@ -1,0 +1,84 @@
+//! A digest that is made when somebody looks at it.
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use csi_proto::shape::Shape;
+
+use super::canonical::Digest;
+
+/// The largest request that is kept for later, in bytes. The digest of a larger one is made at once.
+pub(super) const MAX_KEPT: usize = 1024;
+
+/// The digest of a request, or the request. Most operations end before anybody looks at their digest, and it costs more than
+/// all else that is done with an operation.
+///
+/// The request may hold secrets. It goes when the digest is made, and never leaves this.
+pub(super) struct DeferredDigest {
+    shape: &'static Shape,
+    digest: OnceLock<Digest>,
+    request: Mutex<Box<[u8]>>,
+}
+
+impl DeferredDigest {
+    /// Of a request that is to be digested in this shape.
+    pub(super) fn of(shape: &'static Shape, request: &[u8]) -> Self {
+        if request.len() > MAX_KEPT {
+            return Self::known(shape, Digest::of(shape, request));
+        }
+        Self { shape, digest: OnceLock::new(), request: Mutex::new(request.into()) }
+    }
+
+    /// One that is there already.
+    pub(super) fn known(shape: &'static Shape, digest: Digest) -> Self {
+        Self { shape, digest: OnceLock::from(digest), request: Mutex::default() }
+    }
+
+    /// The digest. The first time it is made.
+    pub(super) fn digest(&self) -> &Digest {
+        self.digest.get_or_init(|| {
+            let request = std::mem::take(&mut *self.request.lock().unwrap_or_else(PoisonError::into_inner));
+            Digest::of(self.shape, &request)
+        })
+    }
+}
+
+impl fmt::Debug for DeferredDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.digest(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::Method;
+
+    use super::*;
+
+    fn shape() -> &'static Shape {
+        Method::DeleteVolume.request_shape()
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_request_and_the_request_is_gone_then() {
+        for length in [0, 1, MAX_KEPT - 3, MAX_KEPT - 2, 2 * MAX_KEPT] {
+            // An unknown field of bytes, with its key and a length of two bytes.
+            let mut request = vec![0x7a];
+            prost::encoding::encode_varint(length as u64, &mut request);
+            request.resize(request.len() + length, 7);
+            let deferred = DeferredDigest::of(shape(), &request);
+            let kept = deferred.request.lock().unwrap().len();
+            assert_eq!(kept, if request.len() > MAX_KEPT { 0 } else { request.len() });
+            assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
+            assert_eq!(deferred.request.lock().unwrap().len(), 0, "{length}");
+            assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_the_digest() {
+        let printed = format!("{:?}", DeferredDigest::of(shape(), b"\x0a\x06canary"));
+        assert!(!printed.contains("canary") && !printed.contains("99, 97"), "{printed}");
+        assert_eq!(printed, Digest::of(shape(), b"\x0a\x06canary").to_string());
+    }
+}
