@@ -8,8 +8,9 @@
 //!
 //! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
 //!   ([`startup`]), and turns everything else into a [`Call`].
-//! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter), [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay`
-//!   (feature `edge-transport`) over a session, or yours over any message bus.
+//! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter); with [`NodeSockets`] each node has
+//!   a socket of its own. [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay` (feature `edge-transport`) over
+//!   a session, or yours over any message bus.
 //! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
 //!
 //! Bodies are opaque: a method or field of a later CSI version passes untouched. What the driver said passes unchanged, and a
@@ -169,7 +170,10 @@ pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher};
 #[cfg(feature = "runtime")]
 pub use self::driver::{Driver, DriverSettings};
 #[cfg(feature = "runtime")]
-pub use self::endpoint::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
+pub use self::endpoint::{
+    DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,
+    Serving,
+};
 pub use self::fault::{Fault, outcome_of};
 #[cfg(feature = "runtime")]
 pub use self::observe::{Observe, ObserveLayer};
@@ -177,7 +181,7 @@ pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
     Fate, FaultyRelay, InvalidSegment, MemoryRelay, NodeSegment, PatientRelay, Relay, RelayError,
-    TopologyRelay, conformance,
+    ResumingRelay, TopologyRelay, conformance,
 };
 #[cfg(feature = "runtime")]
 pub use self::replies::{CallerLeft, ReplySender};

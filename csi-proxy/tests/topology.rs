@@ -37,6 +37,8 @@ struct Node {
     loses_next: bool,
     /// Whether its answers tell where a volume is.
     tells_topology: bool,
+    /// It cannot say what it has.
+    cannot_list: bool,
     /// Ids are the same as on every other node.
     plain_ids: bool,
     /// Volumes by name, with their ids.
@@ -108,7 +110,8 @@ impl Relay for World {
                 ok(services.into_iter().collect::<csi::GetPluginCapabilitiesResponse>())
             }
             Method::ControllerGetCapabilities => {
-                let mut rpcs = vec![Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetCapacity];
+                let mut rpcs = vec![Rpc::CreateDeleteVolume, Rpc::GetCapacity];
+                rpcs.extend((!node.cannot_list).then_some(Rpc::ListVolumes));
                 if name == "edge-1" {
                     rpcs.push(Rpc::ExpandVolume);
                 }
@@ -401,6 +404,9 @@ async fn what_can_never_be_made_is_refused_as_the_spec_says() {
 #[tokio::test]
 async fn an_unknown_volume_is_gone_only_when_every_node_says_so() {
     let world = World::new(&["edge-1", "edge-2"]);
+    for node in ["edge-1", "edge-2"] {
+        world.with(node, |node| node.cannot_list = true);
+    }
     let mut proxy = Proxy::start(&world).await;
     proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
     // The table is lost.

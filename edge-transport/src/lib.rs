@@ -13,6 +13,7 @@ pub mod hub;
 pub mod link;
 pub mod name;
 pub mod peer;
+pub mod presence;
 #[cfg(feature = "runtime")]
 mod pump;
 #[cfg(feature = "tls")]

@@ -1,17 +1,20 @@
 //! `edge-csi-driver`: a CSI socket in the cloud whose driver is on a node at the edge.
 
+mod follow;
+mod front;
 mod name;
 mod options;
+mod roster;
 mod route;
 mod status;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::startup::DirectoryFacts;
-use csi_proxy::{Drained, Endpoint, EndpointSettings, PatientRelay, SessionRelay};
+use csi_proxy::{Drained, PatientRelay, ResumingRelay, SessionRelay};
 use edge_transport::Peer;
 
+use self::front::Front;
 pub use self::options::{CsiDriverOptions, Route};
 use self::route::Destination;
 pub use self::route::{Offline, TopologyOptions};
@@ -19,9 +22,6 @@ use self::status::CsiDriverStatus;
 use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
 use crate::uplink;
-
-/// What drivers have said of themselves, a folder of the state directory, so that a restart with the edge off can answer.
-const FACTS: &str = "driver-facts";
 
 /// The binary.
 #[must_use]
@@ -49,23 +49,20 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
 
-    let mut settings = EndpointSettings::default();
-    if let Some(state) = &state {
-        settings.facts = Some(Arc::new(DirectoryFacts::new(state.path().join(FACTS))));
-    }
     let relay = PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration());
-    let endpoint = Endpoint::with_settings(options.drivername.clone(), destination.router(), relay, settings);
+    let front = Front::new(&options, state.as_ref(), &destination, ResumingRelay::new(relay))?;
+    let follower = front.follower(&options, state.as_ref(), &destination)?;
+    let driver = options.drivername.clone();
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
-            let socket = options.endpoint.clone();
-            let startup = endpoint.startup();
-            let status = CsiDriverStatus::new(peer.clone(), options.drivername, destination, socket, startup);
+            let status = CsiDriverStatus::new(peer.clone(), options.drivername, destination, front.shown());
             Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
         }
         None => None,
     };
-    let serving = endpoint.serve(options.endpoint).await.map_err(Fatal::runtime)?;
+    let serving = front.open().await?;
+    let following = follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), driver, follower)));
     let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {
@@ -75,6 +72,9 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         }
     };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
+    if let Some(following) = following {
+        following.abort();
+    }
     let drain = async {
         if serving.shutdown(drain_timeout).await != Drained::All {
             tracing::warn!("calls were open to the end; their work goes on at the node");

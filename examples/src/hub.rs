@@ -1,6 +1,8 @@
 //! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
 
 mod listeners;
+mod node_gone;
+mod operator;
 mod options;
 mod status;
 mod trace;
@@ -9,10 +11,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use edge_transport::ServiceName;
 use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
+pub use self::node_gone::{OperatorOptions, Tell};
 pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
 use crate::process::{self, Fatal, Signals};
@@ -23,6 +27,9 @@ use crate::status::StatusServer;
 /// The binary.
 #[must_use]
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == node_gone::COMMAND) {
+        return process::run(node_gone::run);
+    }
     process::run(run)
 }
 
@@ -56,7 +63,10 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     for listener in listeners {
         builder = builder.listener(trace::watched(listener));
     }
-    let hub = builder.start().map_err(Fatal::input)?;
+    let operator = operator::Operator::default();
+    let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
+    let hub = builder.presence().service(service, operator.clone()).start().map_err(Fatal::input)?;
+    operator.started(&hub);
     keep_watch(&watch, options.security.reload_interval);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
@@ -104,6 +114,7 @@ async fn tell_presence(hub: Hub) {
                 tracing::info!(peer = %info.peer, epoch = %info.epoch, services, "peer is up");
             }
             Ok(Presence::Down { peer, epoch }) => tracing::info!(%peer, %epoch, "peer is down"),
+            // Told where it was said.
             Ok(_) => {}
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "too many peers came and went to tell of each");

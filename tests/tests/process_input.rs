@@ -29,6 +29,9 @@ async fn ends(directory: &Path, binary: &str, arguments: &[&str]) -> (i32, Strin
     (status.code().unwrap_or_else(|| panic!("{binary} was killed: {log}")), complaints[0].to_owned())
 }
 
+/// A directory in which no socket has a path that is short enough.
+const LONG_DIRECTORY: &str = "/tmp/bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
 const LONG: &str = "unix:///tmp/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.sock";
 
 #[tokio::test]
@@ -151,15 +154,45 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
         ("edge-csi-driver", &["--drivername", "bad_name", "--nodeid", NODE], &["--drivername"]),
         (
             "edge-csi-driver",
-            &["--drivername", DRIVER, "--route", "topology"],
-            &["--route topology", "--node"],
-        ),
-        (
-            "edge-csi-driver",
             &["--drivername", DRIVER, "--route", "topology", "--node", "edge-1,edge-2"],
             &["--route topology", "--state-dir"],
         ),
+        (
+            "edge-csi-driver",
+            &[
+                "--drivername",
+                DRIVER,
+                "--route",
+                "topology",
+                "--endpoint-dir",
+                "/tmp/s",
+                "--state-dir",
+                "/tmp/none",
+            ],
+            &["--endpoint-dir", "--route sockets"],
+        ),
         ("edge-csi-driver", &["--drivername", DRIVER, "--node", NODE], &["--node", "--route topology"]),
+        ("edge-hub", &["node-gone", NODE], &["--volumes-are-lost"]),
+        (
+            "edge-hub",
+            &["node-gone", "../edge", "--volumes-are-lost", "--uds", "unix:///tmp/none.sock"],
+            &["../edge"],
+        ),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--route", "sockets", "--node", NODE],
+            &["--route sockets", "--endpoint-dir"],
+        ),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--route", "sockets", "--node", NODE, "--endpoint-dir", LONG_DIRECTORY],
+            &["--endpoint-dir", "107"],
+        ),
+        (
+            "edge-csi-driver",
+            &["--drivername", DRIVER, "--route", "sockets", "--node", "../edge", "--endpoint-dir", "/tmp/s"],
+            &["--node", "../edge"],
+        ),
         (
             "edge-csi-driver",
             &["--drivername", DRIVER, "--nodeid", NODE, "--endpoint", LONG],

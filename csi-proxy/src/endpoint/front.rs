@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proto::DriverName;
+use csi_proto::{DriverName, Method};
 use futures_util::StreamExt as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::EndpointSettings;
+use super::{EndpointSettings, place};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::code::Code;
 use crate::fault::Fault;
@@ -43,6 +43,7 @@ pub(super) struct Front {
     router: Router,
     relay: Arc<dyn Relay>,
     relay_node_calls: bool,
+    stands_for_node: bool,
     learner: Arc<Learner>,
     first_answer: Duration,
 }
@@ -55,9 +56,9 @@ impl Front {
         settings: &EndpointSettings,
     ) -> Self {
         let subject = Subject { driver: driver.clone(), node: router.only_node().cloned() };
-        let learner = Arc::new(Learner::new(subject, settings.facts.clone()));
-        let EndpointSettings { relay_node_calls, first_answer, .. } = *settings;
-        Self { driver, router, relay, relay_node_calls, learner, first_answer }
+        let EndpointSettings { relay_node_calls, stands_for_node, first_answer, .. } = *settings;
+        let learner = Arc::new(Learner::new(subject, settings.facts.clone(), stands_for_node));
+        Self { driver, router, relay, relay_node_calls, stands_for_node, learner, first_answer }
     }
 
     pub(super) fn refresh(&self) {
@@ -110,7 +111,10 @@ impl Front {
     }
 
     pub(super) async fn answer(&self, question: Question) -> Replies {
-        if let Some(known) = startup::Question::from_path(question.method.as_str()) {
+        let known = startup::Question::from_path(question.method.as_str());
+        if let Some(known) =
+            known.filter(|known| *known != startup::Question::NodeInfo || self.stands_for_node)
+        {
             return self.learner.answer(known, self.first_answer.min(left(question.end))).await;
         }
         if question.method.service() == NODE_SERVICE && !self.relay_node_calls {
@@ -136,7 +140,21 @@ impl Front {
         let observation = Observation::start("endpoint", &call).abandoned_by(abandoned);
         let answer = self.relay.relay(call).await;
         let answer = if method.is_unary() { answer.map(one_message) } else { answer };
+        let answer =
+            if self.stands_for_node { answer.map(|replies| self.placed(&method, replies)) } else { answer };
         observation.answered(answer).unwrap_or_else(Replies::outcome)
+    }
+
+    /// A new volume says where it is: where its node is, if the driver has not said it.
+    fn placed(&self, method: &MethodPath, answer: Replies) -> Replies {
+        match self
+            .learner
+            .place()
+            .filter(|_| Method::from_path(method.as_str()) == Some(Method::CreateVolume))
+        {
+            Some(place) => place::placed(answer, place),
+            None => answer,
+        }
     }
 
     /// The call that a question becomes once its node is chosen.

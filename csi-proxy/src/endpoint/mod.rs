@@ -3,6 +3,8 @@
 mod authority;
 mod connection;
 mod front;
+mod nodes;
+mod place;
 mod serving;
 mod socket;
 
@@ -13,6 +15,7 @@ use std::time::Duration;
 use csi_proto::DriverName;
 
 use self::front::Front;
+pub use self::nodes::{DEFAULT_MAX_SOCKETS, NodeSocketError, NodeSockets};
 pub use self::serving::{Drained, Serving};
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
@@ -38,6 +41,9 @@ pub struct EndpointSettings {
     /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
     /// an endpoint on the driver's own host, the edge shim.
     pub relay_node_calls: bool,
+    /// Whether the endpoint stands for the one node that its router always chooses, as with [`NodeSockets`]; default no. Then
+    /// `NodeGetInfo` is one of the start-up calls, and a new volume for which the driver names no place gets the node's.
+    pub stands_for_node: bool,
     /// Where to keep what the driver offers, so that sidecars can start while its node is off; default nowhere. Usually a
     /// [`DirectoryFacts`](crate::startup::DirectoryFacts). Holds no secret.
     pub facts: Option<Arc<dyn FactsStore>>,
@@ -54,6 +60,7 @@ impl Default for EndpointSettings {
             max_connections: 128,
             metadata: AllowList::default(),
             relay_node_calls: false,
+            stands_for_node: false,
             facts: None,
             first_answer: Duration::from_secs(10),
         }

@@ -4,6 +4,7 @@ pub mod conformance;
 mod faulty;
 mod memory;
 mod patient;
+mod resuming;
 mod topology;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use async_trait::async_trait;
 pub use self::faulty::{Fate, FaultyRelay};
 pub use self::memory::MemoryRelay;
 pub use self::patient::PatientRelay;
+pub use self::resuming::ResumingRelay;
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::Call;
 use crate::fault::Fault;

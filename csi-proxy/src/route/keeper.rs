@@ -73,9 +73,16 @@ impl Keeper {
         self.ledger().node_of(subject).cloned()
     }
 
-    /// What a node has said of itself.
-    pub(super) fn description_of(&self, node: &NodeId) -> Option<Bytes> {
-        self.ledger().description_of(node).cloned()
+    /// What nodes have said of themselves.
+    pub(super) fn descriptions(&self) -> Vec<(NodeId, Bytes)> {
+        let ledger = self.ledger();
+        ledger.descriptions().map(|(node, description)| (node.clone(), description.clone())).collect()
+    }
+
+    /// Whether something is on its way to the disk.
+    #[cfg(test)]
+    pub(super) fn is_writing(&self) -> bool {
+        self.state.waiting.load(Ordering::Acquire) > 0
     }
 
     /// How many rows there are.

@@ -219,6 +219,11 @@ impl Ledger {
         self.descriptions.get(node).map(|(_, description)| description)
     }
 
+    /// What nodes have said of themselves, in no order.
+    pub fn descriptions(&self) -> impl Iterator<Item = (&NodeId, &Bytes)> {
+        self.descriptions.iter().map(|(node, (_, description))| (node, description))
+    }
+
     /// How many rows there are, but for those of nodes.
     #[must_use]
     pub fn rows(&self) -> usize {

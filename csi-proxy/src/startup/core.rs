@@ -24,7 +24,7 @@ const ROUND: Duration = Duration::from_secs(10);
 /// Asks a driver in rounds, and answers for it.
 ///
 /// A round is `GetPluginInfo`, then, if anything is missing, the vendor's version has changed or the driver was away, the
-/// capabilities, then `Probe`. A round that fails is tried again after 1 s, 2 s, ... 30 s (10 s once everything is known); a good
+/// capabilities and, [where it is asked for](Startup::asking_node_info), `NodeGetInfo`, then `Probe`. A round that fails is tried again after 1 s, 2 s, ... 30 s (10 s once everything is known); a good
 /// one is repeated after 10 s.
 ///
 /// Answers meanwhile: `GetPluginInfo` always (version `unknown` until the driver was reached), `Probe` always with success and
@@ -39,6 +39,7 @@ pub struct Startup {
     reached: bool,
     pause: Duration,
     phase: Phase,
+    asks_node_info: bool,
     /// A round was asked for while one was running.
     again: bool,
     foreign_name: Option<String>,
@@ -114,10 +115,18 @@ impl Startup {
             reached: false,
             pause: FIRST_PAUSE,
             phase: Phase::Resting { until: now },
+            asks_node_info: false,
             again: false,
             foreign_name: None,
             told: None,
         }
+    }
+
+    /// The same that asks `NodeGetInfo` too, or not.
+    #[must_use]
+    pub fn asking_node_info(mut self, asks: bool) -> Self {
+        self.asks_node_info = asks;
+        self
     }
 
     /// What is known.
@@ -162,6 +171,7 @@ impl Startup {
             Question::PluginCapabilities => self.facts.plugin.clone().map_or(Answer::Wait, Answer::Message),
             Question::ControllerCapabilities => fact(&self.facts.controller),
             Question::GroupControllerCapabilities => fact(&self.facts.group),
+            Question::NodeInfo => fact(&self.facts.node),
             Question::Probe => {
                 Answer::Message(csi::ProbeResponse { ready: Some(self.ready) }.encode_to_vec().into())
             }
@@ -220,6 +230,11 @@ impl Startup {
             (Question::GroupControllerCapabilities, Ok(answer)) => {
                 take(&mut self.facts.group, mask_group(answer).map(Fact::Answer), question)
             }
+            // Its segments are labels of a Node, of which none is unknown here.
+            (Question::NodeInfo, Ok(answer)) => {
+                let read = csi::NodeGetInfoResponse::decode(answer.clone());
+                take(&mut self.facts.node, read.ok().map(|_| Fact::Answer(answer)), question)
+            }
             (Question::Probe, Ok(answer)) => csi::ProbeResponse::decode(answer)
                 .map(|probe| self.ready = probe.ready.unwrap_or(true))
                 .map_err(|_| unreadable(question)),
@@ -228,6 +243,9 @@ impl Startup {
             }
             (Question::GroupControllerCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
                 take(&mut self.facts.group, Some(Fact::NotOffered(outcome.message)), question)
+            }
+            (Question::NodeInfo, Err(outcome)) if is_not_offered(&outcome) => {
+                take(&mut self.facts.node, Some(Fact::NotOffered(outcome.message)), question)
             }
             (_, Err(outcome)) => Err(outcome),
         };
@@ -263,41 +281,48 @@ impl Startup {
 
     /// The next question of the round, or its good end.
     fn proceed(&mut self, done: Question, capabilities: bool, now: Instant) -> Vec<Effect> {
+        if done == Question::Probe {
+            return self.finish(now);
+        }
+        let next = match done {
+            Question::PluginInfo if capabilities => Question::PluginCapabilities,
+            Question::PluginInfo => Question::Probe,
+            _ => self.next_service(done),
+        };
+        self.ask(next, capabilities)
+    }
+
+    /// The next service to ask about. Those that the driver does not have need no question.
+    fn next_service(&mut self, done: Question) -> Question {
         let not_offered =
             |service: &str| Some(Fact::NotOffered(format!("the driver has no {service} service")));
-        match done {
-            Question::PluginInfo if capabilities => return self.ask(Question::PluginCapabilities, true),
-            Question::PluginCapabilities => {
-                if self.facts.has_controller() == Some(true) {
-                    return self.ask(Question::ControllerCapabilities, true);
-                }
-                self.facts.controller = not_offered("controller");
-                if self.facts.has_group_controller() == Some(true) {
-                    return self.ask(Question::GroupControllerCapabilities, true);
-                }
-                self.facts.group = not_offered("group controller");
+        if done == Question::PluginCapabilities {
+            if self.facts.has_controller() == Some(true) {
+                return Question::ControllerCapabilities;
             }
-            Question::ControllerCapabilities => {
-                if self.facts.has_group_controller() == Some(true) {
-                    return self.ask(Question::GroupControllerCapabilities, true);
-                }
-                self.facts.group = not_offered("group controller");
-            }
-            Question::Probe => {
-                self.reached = true;
-                let pause = if self.ready { ROUND } else { self.backoff() };
-                if self.ready {
-                    self.pause = FIRST_PAUSE;
-                }
-                let news = self.told.replace(Told::Reached) != Some(Told::Reached);
-                let mut effects: Vec<_> = news.then_some(Effect::Reached).into_iter().collect();
-                effects.push(Effect::Confirmed);
-                effects.extend(self.rest(pause, now));
-                return effects;
-            }
-            Question::PluginInfo | Question::GroupControllerCapabilities => {}
+            self.facts.controller = not_offered("controller");
         }
-        self.ask(Question::Probe, capabilities)
+        if matches!(done, Question::PluginCapabilities | Question::ControllerCapabilities) {
+            if self.facts.has_group_controller() == Some(true) {
+                return Question::GroupControllerCapabilities;
+            }
+            self.facts.group = not_offered("group controller");
+        }
+        if self.asks_node_info && done != Question::NodeInfo { Question::NodeInfo } else { Question::Probe }
+    }
+
+    /// The good end of a round.
+    fn finish(&mut self, now: Instant) -> Vec<Effect> {
+        self.reached = true;
+        let pause = if self.ready { ROUND } else { self.backoff() };
+        if self.ready {
+            self.pause = FIRST_PAUSE;
+        }
+        let news = self.told.replace(Told::Reached) != Some(Told::Reached);
+        let mut effects: Vec<_> = news.then_some(Effect::Reached).into_iter().collect();
+        effects.push(Effect::Confirmed);
+        effects.extend(self.rest(pause, now));
+        effects
     }
 
     fn fail(&mut self, outcome: Outcome, now: Instant) -> Vec<Effect> {
@@ -325,8 +350,9 @@ impl Startup {
     /// Whether each capability question has its answer.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let Facts { info, plugin, controller, group } = &self.facts;
-        info.is_some() && plugin.is_some() && controller.is_some() && group.is_some()
+        let Facts { info, plugin, controller, group, node } = &self.facts;
+        let all = info.is_some() && plugin.is_some() && controller.is_some() && group.is_some();
+        all && (node.is_some() || !self.asks_node_info)
     }
 
     fn unknown_info(&self) -> Bytes {

@@ -33,6 +33,8 @@ pub struct Facts {
     pub controller: Option<Fact>,
     /// The group controller's capabilities, without values that are unknown here.
     pub group: Option<Fact>,
+    /// The `NodeGetInfoResponse`, if it was asked for.
+    pub node: Option<Fact>,
 }
 
 /// Whose facts they are.
@@ -46,6 +48,14 @@ pub struct Subject {
 }
 
 impl Facts {
+    /// Where the node is, if it has said that.
+    #[cfg(feature = "runtime")]
+    pub(super) fn place(&self) -> Option<csi::Topology> {
+        let Some(Fact::Answer(answer)) = &self.node else { return None };
+        let info = csi::NodeGetInfoResponse::decode(answer.clone()).ok()?;
+        info.accessible_topology.filter(|topology| !topology.segments.is_empty())
+    }
+
     pub(super) fn has_controller(&self) -> Option<bool> {
         self.offers(ServiceType::ControllerService)
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use csi_proto::DriverName;
+use csi_proto::csi::v1 as csi;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -32,13 +33,14 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    pub(crate) fn new(subject: Subject, store: Option<Arc<dyn FactsStore>>) -> Self {
+    pub(crate) fn new(subject: Subject, store: Option<Arc<dyn FactsStore>>, asks_node_info: bool) -> Self {
         let kept = store.as_deref().and_then(|store| load(store, &subject));
         let (facts, age) = match kept {
             Some(Kept { facts, as_of }) => (facts, Age::of_kept(as_of)),
             None => (Facts::default(), Age::default()),
         };
-        let core = Mutex::new(Startup::new(subject.driver.clone(), facts, Instant::now().into_std()));
+        let core = Startup::new(subject.driver.clone(), facts, Instant::now().into_std());
+        let core = Mutex::new(core.asking_node_info(asks_node_info));
         let (age, stale_told) = (Mutex::new(age), Mutex::default());
         let (learnt, returned) = (watch::Sender::new(()), Notify::new());
         Self { subject, core, age, learnt, returned, stale_told, store }
@@ -53,6 +55,11 @@ impl Learner {
 
     fn driver(&self) -> &DriverName {
         &self.subject.driver
+    }
+
+    /// Where the node is, if it has said that.
+    pub(crate) fn place(&self) -> Option<csi::Topology> {
+        self.core().facts().place()
     }
 
     /// Do not wait for the next round.

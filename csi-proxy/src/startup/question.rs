@@ -14,6 +14,9 @@ pub enum Question {
     ControllerCapabilities,
     /// `GroupController/GroupControllerGetCapabilities`.
     GroupControllerCapabilities,
+    /// `Node/NodeGetInfo`. Only where an endpoint stands for one node: a provisioner with `--node-deployment` asks it when it
+    /// starts.
+    NodeInfo,
     /// `Identity/Probe`.
     Probe,
 }
@@ -27,6 +30,7 @@ impl Question {
             Method::GetPluginCapabilities => Some(Self::PluginCapabilities),
             Method::ControllerGetCapabilities => Some(Self::ControllerCapabilities),
             Method::GroupControllerGetCapabilities => Some(Self::GroupControllerCapabilities),
+            Method::NodeGetInfo => Some(Self::NodeInfo),
             Method::Probe => Some(Self::Probe),
             _ => None,
         }
@@ -40,6 +44,7 @@ impl Question {
             Self::PluginCapabilities => Method::GetPluginCapabilities,
             Self::ControllerCapabilities => Method::ControllerGetCapabilities,
             Self::GroupControllerCapabilities => Method::GroupControllerGetCapabilities,
+            Self::NodeInfo => Method::NodeGetInfo,
             Self::Probe => Method::Probe,
         }
         .path()

@@ -16,7 +16,7 @@ pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
 use self::returning::Returning;
 use super::outbox::{Limit, Outbox};
-use super::{HubSettings, HubStats, PeerInfo, Policy, Presence};
+use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason, WireFrame};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
@@ -65,6 +65,8 @@ pub struct Core {
     policy: Arc<dyn Policy>,
     sessions: BySession<Session>,
     by_name: HashMap<PeerId, SessionKey>,
+    /// The name under which the hub answers calls itself.
+    own: Option<PeerId>,
     fences: Fences,
     returning: Returning,
     next_key: u64,
@@ -97,6 +99,7 @@ impl Core {
             policy,
             sessions: BySession::default(),
             by_name: HashMap::new(),
+            own: None,
             next_key: 0,
             queued_bytes: 0,
             open_calls: 0,
@@ -108,11 +111,34 @@ impl Core {
         }
     }
 
+    /// The same for a hub that answers calls itself, by this name. Everybody may call it: it sees by itself who asks. It is not
+    /// counted among the peers, and nobody is told of it.
+    #[must_use]
+    pub fn with_own(mut self, own: PeerId) -> Self {
+        self.own = Some(own);
+        self
+    }
+
+    fn is_own(&self, peer: &PeerId) -> bool {
+        self.own.as_ref() == Some(peer)
+    }
+
+    /// Whether a peer may call another's service.
+    #[must_use]
+    pub fn permits(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
+        self.is_own(target) || self.policy.may_call(requester, target, service)
+    }
+
+    /// Peers but the hub itself.
+    fn others(&self) -> usize {
+        self.by_name.len() - usize::from(self.own.as_ref().is_some_and(|own| self.by_name.contains_key(own)))
+    }
+
     /// Counts, and what is open now.
     #[must_use]
     pub fn stats(&self) -> HubStats {
         HubStats {
-            peers: self.by_name.len(),
+            peers: self.others(),
             open_calls: self.open_calls,
             queued_bytes: self.queued_bytes,
             ..self.stats
@@ -128,7 +154,8 @@ impl Core {
     /// Connected peers, in no order.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerInfo> {
-        self.by_name.values().filter_map(|key| self.sessions.get(key)).map(Session::info).collect()
+        let others = self.by_name.iter().filter(|(peer, _)| !self.is_own(peer));
+        others.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
     }
 
     /// Takes out a session whose link has something to send, or is to be closed. Call until `None` after every transition.
@@ -161,7 +188,7 @@ impl Core {
         } else if let Some(current) = self.fences.later_life(&remote.peer, remote.epoch, now) {
             self.stats.fenced += 1;
             return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
-        } else if self.by_name.len() >= self.settings.max_peers {
+        } else if self.others() >= self.settings.max_peers && !self.is_own(&remote.peer) {
             return Err(CloseReason::Overloaded {
                 what: "the number of peers",
                 max: self.settings.max_peers,
@@ -182,7 +209,9 @@ impl Core {
             serving: HashSet::new(),
             next_lane: 0,
         };
-        self.presence.push_back(Presence::Up(session.info()));
+        if !self.is_own(&remote.peer) {
+            self.presence.push_back(Presence::Up(session.info()));
+        }
         self.sessions.insert(key, session);
         self.by_name.insert(remote.peer.clone(), key);
         self.tell_returned(&remote.peer);
@@ -204,7 +233,9 @@ impl Core {
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
             self.fences.remember(session.peer.clone(), session.epoch, now);
-            self.presence.push_back(Presence::Down { peer: session.peer, epoch: session.epoch });
+            if !self.is_own(&session.peer) {
+                self.presence.push_back(Presence::Down { peer: session.peer, epoch: session.epoch });
+            }
         }
     }
 

@@ -15,6 +15,8 @@ mod stats;
 
 pub use self::core::{Core, SessionKey};
 #[cfg(feature = "runtime")]
+pub(crate) use driver::WeakHub;
+#[cfg(feature = "runtime")]
 pub use driver::{Hub, HubBuilder, HubError};
 #[cfg(all(feature = "tls", feature = "runtime"))]
 pub(crate) use names::covered_by;

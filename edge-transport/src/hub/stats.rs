@@ -29,6 +29,11 @@ pub enum Presence {
         /// Its life.
         epoch: Epoch,
     },
+    /// Gone for good: so says whoever operates the hub.
+    Gone {
+        /// Its name.
+        peer: PeerId,
+    },
 }
 
 /// Counts since the hub's start, and what is open now.

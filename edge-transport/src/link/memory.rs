@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
 use super::{Credentials, Dialer, Incoming, Link, LinkError, LinkKind, Listener, WireFrame};
+use crate::name::PeerId;
 
 /// Frames that may wait in each direction of a memory link.
 pub const FRAMES_IN_FLIGHT: usize = 64;
@@ -33,14 +34,20 @@ struct MemoryLink {
 /// Two ends of one link, joined by queues of [`FRAMES_IN_FLIGHT`] frames of at most `max_frame` bytes.
 #[must_use]
 pub fn pair(max_frame: usize) -> (Link, Link) {
+    pair_with(max_frame, Credentials::None)
+}
+
+/// The same, whose left end proves something to the right one.
+fn pair_with(max_frame: usize, left: Credentials) -> (Link, Link) {
     let (to_right, from_left) = mpsc::channel(FRAMES_IN_FLIGHT);
     let (to_left, from_right) = mpsc::channel(FRAMES_IN_FLIGHT);
-    let end = |sender, receiver, remote: &str| {
+    let end = |sender, receiver, remote: &str, credentials| {
         let io =
             MemoryLink { sender: PollSender::new(sender), receiver, max_frame, closed: false, ended: false };
-        Link::new(io, LinkKind::Memory, remote, Credentials::None)
+        Link::new(io, LinkKind::Memory, remote, credentials)
     };
-    (end(to_right, from_right, "memory:right"), end(to_left, from_left, "memory:left"))
+    let near = end(to_right, from_right, "memory:right", Credentials::None);
+    (near, end(to_left, from_left, "memory:left", left))
 }
 
 impl Stream for MemoryLink {
@@ -120,6 +127,14 @@ pub struct MemoryDialer {
     listener: mpsc::Sender<Link>,
     name: String,
     max_frame: usize,
+    proves: Option<PeerId>,
+}
+
+/// A listener whose links prove this name, for a peer of the listener's own process.
+pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (MemoryListener, MemoryDialer) {
+    let (listener, mut dialer) = listen(name.as_str(), max_frame);
+    dialer.proves = Some(name);
+    (listener, dialer)
 }
 
 /// A listener and a dialer that reaches it. The name is for people. When the listener is gone, dialling fails.
@@ -127,7 +142,10 @@ pub struct MemoryDialer {
 pub fn listen(name: impl Into<String>, max_frame: usize) -> (MemoryListener, MemoryDialer) {
     let (listener, incoming) = mpsc::channel(BACKLOG);
     let name = format!("memory:{}", name.into());
-    (MemoryListener { incoming, name: name.clone() }, MemoryDialer { listener, name, max_frame })
+    (
+        MemoryListener { incoming, name: name.clone() },
+        MemoryDialer { listener, name, max_frame, proves: None },
+    )
 }
 
 #[async_trait::async_trait]
@@ -152,7 +170,11 @@ impl Listener for MemoryListener {
 #[async_trait::async_trait]
 impl Dialer for MemoryDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let (near, far) = pair(self.max_frame);
+        let credentials = match &self.proves {
+            Some(name) => Credentials::Certificate(vec![name.clone()]),
+            None => Credentials::None,
+        };
+        let (near, far) = pair_with(self.max_frame, credentials);
         self.listener.send(far).await.map_err(|_| LinkError::Handshake {
             kind: LinkKind::Memory,
             remote: self.name.clone(),

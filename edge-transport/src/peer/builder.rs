@@ -122,6 +122,11 @@ impl PeerBuilder {
         self
     }
 
+    pub(crate) fn services(mut self, services: HashMap<ServiceName, Arc<dyn Service>>) -> Self {
+        self.services = services;
+        self
+    }
+
     /// Times and bounds.
     pub fn settings(mut self, settings: PeerSettings) -> Self {
         self.settings = settings;

@@ -27,7 +27,7 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "NAME", env = "CSI_DRIVERNAME")]
     pub drivername: DriverName,
 
-    /// Socket for the sidecars (mode 0600)
+    /// Socket for the sidecars (mode 0600). Not used with --route sockets
     #[arg(long, value_name = "URL", env = "CSI_ENDPOINT", default_value = "unix:///csi/csi.sock")]
     pub endpoint: SocketAddress,
 
@@ -64,6 +64,10 @@ pub struct CsiDriverOptions {
     #[command(flatten)]
     pub topology: TopologyOptions,
 
+    /// With --route sockets: directory, made if missing, with a socket NODE/csi.sock (mode 0600) for each node
+    #[arg(long, value_name = "DIR")]
+    pub endpoint_dir: Option<PathBuf>,
+
     /// Directory for what is kept over a restart, made if missing
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -89,8 +93,10 @@ pub struct CsiDriverOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[non_exhaustive]
 pub enum Route {
-    /// New volumes by their topology, everything else by where it was made; needs --node and --state-dir
+    /// New volumes by their topology, everything else by where it was made; needs --state-dir
     Topology,
+    /// By the socket that a call comes in on, one for each node, for a set of sidecars for each node; needs --endpoint-dir
+    Sockets,
 }
 
 impl Options for CsiDriverOptions {

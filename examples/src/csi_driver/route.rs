@@ -10,6 +10,7 @@ use csi_proxy::route::OfflinePolicy;
 use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
 
 use super::options::{CsiDriverOptions, Route};
+use super::roster::Roster;
 use crate::process::Fatal;
 use crate::state::StateDirectory;
 
@@ -17,8 +18,8 @@ use crate::state::StateDirectory;
 #[derive(Debug, Clone, Args)]
 #[non_exhaustive]
 pub struct TopologyOptions {
-    /// With --route topology: node that has the driver, by its name at the hub (`edge-agent --nodeid`). May be given again, or
-    /// hold several separated by commas
+    /// With --route topology or sockets: node that has the driver, by its name at the hub (`edge-agent --nodeid`). May be given
+    /// again, or hold several separated by commas. If none is given, all that the hub tells of
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub node: Vec<NodeId>,
 
@@ -26,8 +27,8 @@ pub struct TopologyOptions {
     #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
     pub offline: Offline,
 
-    /// With --route topology: topology key of nodes whose driver names none; the node's name is its value. Has to be what the
-    /// node's kubelet is told too
+    /// With --route topology or sockets: topology key of nodes whose driver names none; the node's name is its value. Has to be a
+    /// label that the Node has, as kubernetes.io/hostname, or that its kubelet is told to set. None by default
     #[arg(long, value_name = "PREFIX/NAME")]
     pub topology_key: Option<String>,
 
@@ -53,6 +54,11 @@ pub enum Offline {
 pub(super) enum Destination {
     Fixed(NodeId),
     Topology(Arc<TopologyRouter>),
+    /// Each node's calls come in on a socket of its own.
+    Sockets {
+        /// Those that have one from the start.
+        nodes: Vec<NodeId>,
+    },
 }
 
 impl Destination {
@@ -62,10 +68,16 @@ impl Destination {
         state: Option<&StateDirectory>,
     ) -> Result<Self, Fatal> {
         let TopologyOptions { node, forget, topology_key, .. } = &options.topology;
+        if options.endpoint_dir.is_some() && options.route != Some(Route::Sockets) {
+            return Err(Fatal::Input(
+                "--endpoint-dir is for several sockets: give --route sockets too".to_owned(),
+            ));
+        }
         match (options.route, &options.nodeid) {
             (Some(Route::Topology), _) => Self::topology(options, state).await,
+            (Some(Route::Sockets), _) => Self::sockets(options, state),
             _ if !node.is_empty() || !forget.is_empty() || topology_key.is_some() => Err(Fatal::Input(
-                "--node, --forget and --topology-key choose among several nodes: give --route topology too"
+                "--node, --forget and --topology-key are for several nodes: give --route topology or --route sockets too"
                     .to_owned(),
             )),
             (None, Some(node)) => Ok(Self::Fixed(node.clone())),
@@ -76,12 +88,31 @@ impl Destination {
         }
     }
 
+    fn sockets(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+        let input = |text: &str| Fatal::Input(format!("--route sockets: {text}"));
+        if options.endpoint_dir.as_ref().is_none_or(|directory| !directory.is_absolute()) {
+            return Err(input(
+                "--endpoint-dir is missing, or no absolute path: name the directory of the sockets",
+            ));
+        }
+        if options.nodeid.is_some() {
+            return Err(input("--nodeid names the one node of a route without sockets; use --node"));
+        }
+        if !options.topology.forget.is_empty() {
+            return Err(input(
+                "--forget is for --route topology; `edge-hub node-gone` takes a node's socket away",
+            ));
+        }
+        let only = &options.topology.node;
+        let mut roster = Roster::open(&options.drivername, state)?;
+        roster.add(only.iter().cloned());
+        let may = |node: &&NodeId| only.is_empty() || only.contains(node);
+        Ok(Self::Sockets { nodes: roster.nodes().filter(may).cloned().collect() })
+    }
+
     async fn topology(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
         let TopologyOptions { node, offline, topology_key, forget } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
-        if node.is_empty() {
-            return Err(input("name the nodes that have the driver with --node"));
-        }
         let Some(state) = state else {
             return Err(input("--state-dir is missing; where volumes are must outlive this process"));
         };
@@ -91,6 +122,8 @@ impl Destination {
         let mut settings = TopologySettings::default();
         settings.default_node = options.nodeid.clone();
         settings.topology_key.clone_from(topology_key);
+        // Without a list, all that the hub tells of.
+        settings.discovers = node.is_empty();
         settings.offline = match offline {
             Offline::Wait => OfflinePolicy::Wait,
             Offline::Move => OfflinePolicy::Move,
@@ -102,16 +135,19 @@ impl Destination {
         let route = route.map_err(Fatal::input)?;
         for gone in forget {
             let forgotten = route.forget(gone).await;
-            forgotten.map_err(|refusal| Fatal::Runtime(refusal.outcome(&options.drivername).message))?;
-            tracing::warn!(node = %gone, "what this node had is forgotten");
+            let rows =
+                forgotten.map_err(|refusal| Fatal::Runtime(refusal.outcome(&options.drivername).message))?;
+            tracing::warn!(node = %gone, rows, "what this node had is forgotten");
         }
         Ok(Self::Topology(Arc::new(route)))
     }
 
-    pub(super) fn router(&self) -> Router {
+    /// The router of the one socket, if there is only one.
+    pub(super) fn router(&self) -> Option<Router> {
         match self {
-            Self::Fixed(node) => Router::fixed(node.clone()),
-            Self::Topology(route) => Router::topology(Arc::clone(route)),
+            Self::Fixed(node) => Some(Router::fixed(node.clone())),
+            Self::Topology(route) => Some(Router::topology(Arc::clone(route))),
+            Self::Sockets { .. } => None,
         }
     }
 }
@@ -120,12 +156,15 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(node) => fmt::Display::fmt(node, f),
+            Self::Sockets { .. } => f.write_str("by socket, one for each node"),
             Self::Topology(route) => {
                 let (all, online) = route.node_counts();
                 write!(
                     f,
-                    "by topology: {all} nodes, {online} online, {} rows in the table of placements",
-                    route.rows()
+                    "by topology: {all} nodes, {online} online, {} listed, {} rows in the table of placements, {} ids that two nodes have",
+                    route.listed_count(),
+                    route.rows(),
+                    route.conflicts_count()
                 )
             }
         }

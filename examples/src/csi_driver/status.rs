@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::SocketAddress;
-use csi_proxy::startup::{self, View};
+use csi_proxy::startup;
 use edge_transport::Peer;
 
+use super::front::Shown;
 use super::route::Destination;
 use crate::status::{Fact, Status};
 use crate::uplink;
+
+/// Nodes that the page names; the count has them all.
+const NODES_SHOWN: usize = 200;
 
 /// The proxy's page.
 #[derive(Debug)]
@@ -17,19 +20,12 @@ pub(super) struct CsiDriverStatus {
     peer: Peer,
     driver: DriverName,
     destination: Destination,
-    socket: SocketAddress,
-    startup: View,
+    shown: Shown,
 }
 
 impl CsiDriverStatus {
-    pub(super) const fn new(
-        peer: Peer,
-        driver: DriverName,
-        destination: Destination,
-        socket: SocketAddress,
-        startup: View,
-    ) -> Self {
-        Self { peer, driver, destination, socket, startup }
+    pub(super) const fn new(peer: Peer, driver: DriverName, destination: Destination, shown: Shown) -> Self {
+        Self { peer, driver, destination, shown }
     }
 }
 
@@ -43,12 +39,21 @@ impl Status for CsiDriverStatus {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        let mut facts = vec![
-            Fact::new("driver", &self.driver),
-            Fact::new("node", &self.destination),
-            Fact::new("serves CSI on", &self.socket),
-            Fact::new("start-up answers", answers(&self.startup.status())),
-        ];
+        let mut facts = vec![Fact::new("driver", &self.driver), Fact::new("node", &self.destination)];
+        match &self.shown {
+            Shown::One(socket, startup) => {
+                facts.push(Fact::new("serves CSI on", socket));
+                facts.push(Fact::new("start-up answers", answers(&startup.status())));
+            }
+            Shown::Each(sockets) => {
+                let nodes = sockets.nodes();
+                facts.push(Fact::new("sockets", nodes.len()));
+                facts.extend(nodes.iter().take(NODES_SHOWN).map(|(node, startup)| {
+                    let place = sockets.address(node).map(|address| address.to_string()).unwrap_or_default();
+                    Fact::new(place, answers(&startup.status()))
+                }));
+            }
+        }
         facts.extend(uplink::facts(&self.peer));
         facts
     }

@@ -21,6 +21,9 @@ pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
 /// change.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-hub", version)]
+#[command(
+    after_help = "To tell a running hub that a node is gone for good: edge-hub node-gone NODE --volumes-are-lost"
+)]
 #[non_exhaustive]
 pub struct HubOptions {
     /// Unix socket for peers on this host (mode 0600; root and the hub's own user may connect). If --ws or --quic is given and

@@ -1,13 +1,15 @@
 //! What a driver offers that is on several nodes: what all of them offer.
 
+use std::sync::Arc;
+
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message as _;
 
-use super::nodes::Facts;
+use super::known::Facts;
 
 /// The plugin's own description: the first node's, with every version that there is, so that a change of one is noticed.
-pub(super) fn info(nodes: &[Facts]) -> Option<csi::GetPluginInfoResponse> {
+pub(super) fn info(nodes: &[Arc<Facts>]) -> Option<csi::GetPluginInfoResponse> {
     let infos: Vec<_> = nodes
         .iter()
         .filter_map(|facts| csi::GetPluginInfoResponse::decode(facts.info.clone()).ok())
@@ -22,7 +24,7 @@ pub(super) fn info(nodes: &[Facts]) -> Option<csi::GetPluginInfoResponse> {
 
 /// The plugin's capabilities. That volumes are bound to places is true of the driver as a whole, even if it does not say so,
 /// when every node has one.
-pub(super) fn plugin(nodes: &[Facts]) -> Option<csi::GetPluginCapabilitiesResponse> {
+pub(super) fn plugin(nodes: &[Arc<Facts>]) -> Option<csi::GetPluginCapabilitiesResponse> {
     let mut common = nodes.first()?.plugin.clone();
     common.capabilities.retain(|one| nodes.iter().all(|facts| facts.plugin.capabilities.contains(one)));
     let bound = nodes.iter().all(|facts| !facts.topology.segments.is_empty());
@@ -33,7 +35,7 @@ pub(super) fn plugin(nodes: &[Facts]) -> Option<csi::GetPluginCapabilitiesRespon
 }
 
 /// The controller's capabilities; `None` if a node has no controller.
-pub(super) fn controller(nodes: &[Facts]) -> Option<csi::ControllerGetCapabilitiesResponse> {
+pub(super) fn controller(nodes: &[Arc<Facts>]) -> Option<csi::ControllerGetCapabilitiesResponse> {
     let all: Vec<_> = nodes.iter().map(|facts| facts.controller.as_ref()).collect::<Option<_>>()?;
     let mut common = (*all.first()?).clone();
     common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
@@ -41,7 +43,7 @@ pub(super) fn controller(nodes: &[Facts]) -> Option<csi::ControllerGetCapabiliti
 }
 
 /// The group controller's capabilities; `None` if a node has no group controller.
-pub(super) fn group(nodes: &[Facts]) -> Option<csi::GroupControllerGetCapabilitiesResponse> {
+pub(super) fn group(nodes: &[Arc<Facts>]) -> Option<csi::GroupControllerGetCapabilitiesResponse> {
     let all: Vec<_> = nodes.iter().map(|facts| facts.group.as_ref()).collect::<Option<_>>()?;
     let mut common = (*all.first()?).clone();
     common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
@@ -54,20 +56,21 @@ mod tests {
 
     use super::*;
 
-    fn facts(version: &str, rpcs: &[Rpc], services: &[Service], place: Option<&str>) -> Facts {
+    fn facts(version: &str, rpcs: &[Rpc], services: &[Service], place: Option<&str>) -> Arc<Facts> {
         let info = csi::GetPluginInfoResponse {
             name: "csi-hostpath".to_owned(),
             vendor_version: version.to_owned(),
             ..Default::default()
         };
-        Facts {
+        Arc::new(Facts {
             node_id: String::new(),
             topology: csi::Topology::from_iter(place.map(|place| ("node", place))),
             info: info.encode_to_vec().into(),
             plugin: services.iter().map(|service| csi::PluginCapability::service(*service)).collect(),
             controller: Some(rpcs.iter().copied().collect()),
             group: None,
-        }
+            ..Facts::default()
+        })
     }
 
     #[test]

@@ -4,20 +4,25 @@ mod attach;
 mod capabilities;
 mod capacity;
 mod create;
+mod known;
 mod list;
 mod nodes;
+mod quotes;
 mod remove;
 mod seek;
 mod startup;
+mod stock;
 #[cfg(test)]
 mod storm;
 mod survey;
 mod token;
+#[cfg(test)]
+mod told;
 mod way;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
@@ -25,6 +30,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 use self::nodes::Nodes;
+use self::stock::Conflicts;
 use self::way::Answer;
 pub(crate) use self::way::Way;
 use super::election::OfflinePolicy;
@@ -56,6 +62,9 @@ pub struct TopologySettings {
     pub topology_key: Option<String>,
     /// Most rows of the table of placements; default [`DEFAULT_MAX_ROWS`].
     pub max_rows: usize,
+    /// Whether each node that the route is [told of](TopologyRouter::arrived) belongs to it once it has the driver; default no: only
+    /// those that it is opened with.
+    pub discovers: bool,
 }
 
 impl Default for TopologySettings {
@@ -65,6 +74,7 @@ impl Default for TopologySettings {
             offline: OfflinePolicy::default(),
             topology_key: None,
             max_rows: DEFAULT_MAX_ROWS,
+            discovers: false,
         }
     }
 }
@@ -93,10 +103,10 @@ pub enum OpenRouteError {
 /// |---|---|
 /// | `CreateVolume` | the node that was chosen for the name before; else the node of its content source; else the first node by topology, by [`Ballot::elect`](super::Ballot::elect) |
 /// | what names a volume, snapshot or group by its id | where that was made; of an id that is not known, one node after the other until one has it |
-/// | `DeleteVolume`, `DeleteSnapshot` and group of an unknown id | all nodes; OK only if every one says so |
+/// | `DeleteVolume`, `DeleteSnapshot` and group of an unknown id | all nodes; OK only if every one says so. One that is away and whose whole list is known need not be asked |
 /// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all |
 /// | lists | all nodes, one after the other; if one cannot be asked the list fails |
-/// | `GetCapacity` | the nodes within the topology; an offline one has none |
+/// | `GetCapacity` | the nodes within the topology, or what they have said a short time ago; an offline one has none |
 /// | start-up calls | answered from all nodes: the capabilities that all have |
 ///
 /// What it has chosen is in a [`Journal`] of its own before anything is sent, and so is where things are before a caller is told.
@@ -123,6 +133,7 @@ pub struct TopologyRouter {
     /// When absent nodes were asked last. Held while they are asked.
     surveying: Mutex<Option<Instant>>,
     returned: Notify,
+    conflicts: std::sync::Mutex<Conflicts>,
 }
 
 /// A call that has no node yet.
@@ -143,18 +154,21 @@ impl TopologyRouter {
         journal: impl Journal + 'static,
         settings: TopologySettings,
     ) -> Result<Self, OpenRouteError> {
-        let names: BTreeSet<_> = nodes.into_iter().collect();
-        if names.is_empty() {
+        let mut names: BTreeSet<_> = nodes.into_iter().collect();
+        if names.is_empty() && !settings.discovers {
             return Err(OpenRouteError::NoNodes);
         }
-        if let Some(node) = settings.default_node.as_ref().filter(|node| !names.contains(node)) {
-            return Err(OpenRouteError::DefaultUnknown { node: node.clone() });
+        if let Some(node) = settings.default_node.as_ref().filter(|node| !names.contains(*node)) {
+            if !settings.discovers {
+                return Err(OpenRouteError::DefaultUnknown { node: node.clone() });
+            }
+            names.insert(node.clone());
         }
         let ledger = Ledger::new(driver.clone()).with_max_rows(settings.max_rows);
         let keeper = Arc::new(Keeper::open(ledger, Box::new(journal))?);
-        let nodes = Nodes::new(names, |node| keeper.description_of(node));
-        let (surveying, returned) = (Mutex::default(), Notify::new());
-        Ok(Self { driver, settings, nodes, keeper, surveying, returned })
+        let nodes = Nodes::new(names, settings.discovers, keeper.descriptions());
+        let (surveying, returned, conflicts) = (Mutex::default(), Notify::new(), Default::default());
+        Ok(Self { driver, settings, nodes, keeper, surveying, returned, conflicts })
     }
 
     /// How many nodes there are, and how many of them could be reached the last time.
@@ -163,18 +177,39 @@ impl TopologyRouter {
         (self.nodes.names().len(), self.nodes.online().len())
     }
 
+    /// Of how many nodes all volumes are in the table.
+    #[must_use]
+    pub fn listed_count(&self) -> usize {
+        self.nodes.all_facts().iter().filter(|facts| facts.volumes_listed).count()
+    }
+
     /// How many rows the table of placements has.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.keeper.rows()
     }
 
+    /// Ids that two nodes gave. Calls about one go to the node where it was found first.
+    #[must_use]
+    pub fn conflicts_count(&self) -> usize {
+        self.conflicts().len()
+    }
+
     /// Forgets all that a node had, since the node is gone for good and its volumes with it: their names may be used elsewhere.
+    /// Answers how many rows of the table that were.
     ///
     /// # Errors
     /// If that cannot be kept.
-    pub async fn forget(&self, node: &NodeId) -> Result<(), Refusal> {
-        self.keeper.handle(Event::Forgotten { node }).await
+    pub async fn forget(&self, node: &NodeId) -> Result<usize, Refusal> {
+        let before = self.keeper.rows();
+        self.keeper.handle(Event::Forgotten { node }).await?;
+        self.nodes.forget(node);
+        self.conflicts().retain(|_, (known, other)| known != node && other != node);
+        Ok(before.saturating_sub(self.keeper.rows()))
+    }
+
+    fn conflicts(&self) -> MutexGuard<'_, Conflicts> {
+        self.conflicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries a call to wherever it belongs.

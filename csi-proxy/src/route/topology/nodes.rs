@@ -1,146 +1,262 @@
 //! What is known of a driver's nodes.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use prost::Message;
 use tokio::time::Instant;
 
+use super::known::{Facts, Known};
+use super::quotes::Quotes;
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Digest;
 use crate::outcome::{Origin, Outcome};
 use crate::route::{Candidate, Presence, Refusal};
 
-/// How long a capacity that a driver reported counts in an election.
-const FRESH: Duration = Duration::from_secs(60);
-
-/// Most classes whose capacity is remembered of a node.
-const MAX_ROOMS: usize = 64;
-
-/// What a node's driver says of itself.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Facts {
-    /// Its own name for the node; empty if it has no node service.
-    #[prost(string, tag = "1")]
-    pub(super) node_id: String,
-    /// Where the node is.
-    #[prost(message, required, tag = "2")]
-    pub(super) topology: csi::Topology,
-    /// The `GetPluginInfoResponse`.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub(super) info: Bytes,
-    /// The `GetPluginCapabilitiesResponse`.
-    #[prost(message, required, tag = "4")]
-    pub(super) plugin: csi::GetPluginCapabilitiesResponse,
-    /// The `ControllerGetCapabilitiesResponse`; `None` if the service is not offered.
-    #[prost(message, optional, tag = "5")]
-    pub(super) controller: Option<csi::ControllerGetCapabilitiesResponse>,
-    /// The `GroupControllerGetCapabilitiesResponse`; `None` if the service is not offered.
-    #[prost(message, optional, tag = "6")]
-    pub(super) group: Option<csi::GroupControllerGetCapabilitiesResponse>,
-}
+/// Most nodes of a route that finds its nodes by itself.
+pub(super) const MAX_NODES: usize = 10_000;
 
 /// The nodes, each with what is known of it.
 #[derive(Debug)]
-pub(super) struct Nodes(Mutex<BTreeMap<NodeId, Known>>);
-
-#[derive(Debug)]
-struct Known {
-    facts: Option<Facts>,
-    presence: Presence,
-    rooms: VecDeque<Room>,
+pub(super) struct Nodes {
+    table: Mutex<Table>,
+    /// Whether nodes that are told of belong to the route too, and not only those that it was given.
+    discovers: bool,
 }
 
-/// How large a volume of a class may be.
 #[derive(Debug)]
-struct Room {
-    class: Digest,
-    bytes: u64,
-    since: Instant,
+struct Table {
+    nodes: BTreeMap<NodeId, Known>,
+    /// Somebody tells which nodes come and go.
+    told: bool,
+    /// It was said that there are too many.
+    full: bool,
 }
 
 impl Nodes {
-    /// These nodes, with what each has said before.
+    /// These nodes, with what each has said before; if it discovers nodes, those too that have said something before.
     pub(super) fn new(
         nodes: impl IntoIterator<Item = NodeId>,
-        before: impl Fn(&NodeId) -> Option<Bytes>,
+        discovers: bool,
+        before: impl IntoIterator<Item = (NodeId, Bytes)>,
     ) -> Self {
-        let known = |node: NodeId| {
-            let facts = before(&node).and_then(|facts| Facts::decode(facts).ok());
-            (node, Known { facts, presence: Presence::Unknown, rooms: VecDeque::new() })
+        let named = nodes.into_iter().map(|node| (node, Known::new(None, true)));
+        let mut nodes: BTreeMap<_, _> = named.collect();
+        for (node, description) in before {
+            let Ok(facts) = Facts::decode(description) else { continue };
+            match nodes.get_mut(&node) {
+                Some(known) => known.facts = Some(Arc::new(facts)),
+                None if discovers => drop(nodes.insert(node, Known::new(Some(facts), false))),
+                None => {}
+            }
+        }
+        Self { table: Mutex::new(Table { nodes, told: false, full: false }), discovers }
+    }
+
+    /// Takes in that a node is there. Says whether it belongs to the route.
+    pub(super) fn arrived(&self, node: &NodeId) -> bool {
+        let mut table = self.lock();
+        let table = &mut *table;
+        let full = table.nodes.len() >= MAX_NODES;
+        let known = match table.nodes.entry(node.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if !self.discovers => return false,
+            Entry::Vacant(_) if full => {
+                if !std::mem::replace(&mut table.full, true) {
+                    tracing::error!(%node, max = MAX_NODES, "too many nodes for one route; this one and further ones are left out");
+                }
+                return false;
+            }
+            Entry::Vacant(vacant) => vacant.insert(Known::new(None, false)),
         };
-        Self(Mutex::new(nodes.into_iter().map(known).collect()))
+        (known.seen, known.due, known.misses) = (true, Instant::now(), 0);
+        if matches!(known.presence, Presence::Offline | Presence::WithoutDriver) {
+            known.set(node, Presence::Unknown);
+        }
+        true
     }
 
-    /// All nodes, by name.
+    /// Takes in that a node is away.
+    pub(super) fn left(&self, node: &NodeId) {
+        let mut table = self.lock();
+        let Some(known) = table.nodes.get_mut(node) else { return };
+        known.seen = false;
+        known.set(node, Presence::Offline);
+        if !known.is_of_driver() {
+            table.nodes.remove(node);
+        }
+    }
+
+    /// Takes in that all nodes that are there were told of.
+    pub(super) fn current(&self) {
+        let mut table = self.lock();
+        table.told = true;
+        for (node, known) in &mut table.nodes {
+            if !known.seen && known.presence == Presence::Unknown {
+                known.set(node, Presence::Offline);
+            }
+        }
+    }
+
+    /// Whether somebody tells which nodes come and go.
+    pub(super) fn are_told(&self) -> bool {
+        self.lock().told
+    }
+
+    /// Forgets what a node has said, and the node itself if the route was not given it.
+    pub(super) fn forget(&self, node: &NodeId) {
+        let mut table = self.lock();
+        match table.nodes.get_mut(node) {
+            Some(known) if known.named => *known = Known::new(None, true),
+            _ => drop(table.nodes.remove(node)),
+        }
+    }
+
+    /// Up to so many nodes of which something is to be asked now, and when something is to be asked of another one. Each of them has
+    /// to be [rested](Self::rested) once that is done.
+    pub(super) fn take_due(&self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
+        let (mut due, mut later) = (Vec::new(), None);
+        for (node, known) in self.lock().nodes.iter_mut().filter(|(_, known)| !known.visited) {
+            let next = known.next();
+            if next <= now && due.len() < most {
+                known.visited = true;
+                due.push(node.clone());
+            } else {
+                later = Some(later.map_or(next, |later: Instant| later.min(next)));
+            }
+        }
+        (due, later)
+    }
+
+    /// Whether a node is to be asked what it is, and from then on waits for its next turn.
+    pub(super) fn begin_facts(&self, node: &NodeId, now: Instant) -> bool {
+        let mut table = self.lock();
+        let told = table.told;
+        let Some(known) = table.nodes.get_mut(node).filter(|known| known.due <= now) else { return false };
+        known.rest(told, now);
+        true
+    }
+
+    /// A node was asked what it is and did not say it.
+    pub(super) fn missed(&self, node: &NodeId) {
+        if let Some(known) = self.lock().nodes.get_mut(node) {
+            known.misses = known.misses.saturating_add(1);
+        }
+    }
+
+    /// Nothing is asked of a node any more. `asked`: it was asked what it is.
+    pub(super) fn rested(&self, node: &NodeId, asked: bool) {
+        let mut table = self.lock();
+        let (told, now) = (table.told, Instant::now());
+        if let Some(known) = table.nodes.get_mut(node) {
+            known.visited = false;
+            // It may have been told to be there meanwhile.
+            if asked && known.due > now {
+                known.rest(told, now);
+            }
+        }
+    }
+
+    /// Asks again those of which it is not known whether they are there.
+    pub(super) fn refresh(&self) {
+        let mut table = self.lock();
+        let (told, now) = (table.told, Instant::now());
+        for known in table.nodes.values_mut() {
+            if !told || matches!(known.presence, Presence::Unknown | Presence::WithoutDriver) {
+                known.due = now;
+            }
+        }
+    }
+
+    /// Whether what a node has is to be listed.
+    pub(super) fn is_to_be_listed(&self, node: &NodeId, now: Instant) -> bool {
+        let table = self.lock();
+        table.nodes.get(node).is_some_and(|known| known.is_to_be_listed(now))
+    }
+
+    /// What a node has was listed, or could not be.
+    pub(super) fn listed(&self, node: &NodeId, now: Instant) {
+        if let Some(known) = self.lock().nodes.get_mut(node) {
+            known.listed = Some(now);
+        }
+    }
+
+    /// All nodes of the driver, by name.
     pub(super) fn names(&self) -> Vec<NodeId> {
-        self.table().keys().cloned().collect()
+        self.of_driver(|_| true)
     }
 
-    /// The node, if there is only one.
+    fn of_driver(&self, wanted: impl Fn(&Known) -> bool) -> Vec<NodeId> {
+        let table = self.lock();
+        let found = table.nodes.iter().filter(|(_, known)| known.is_of_driver() && wanted(known));
+        found.map(|(node, _)| node.clone()).collect()
+    }
+
+    /// The node, if there is only one and there will be no other.
     pub(super) fn only(&self) -> Option<NodeId> {
-        let table = self.table();
-        if table.len() == 1 { table.keys().next().cloned() } else { None }
+        let table = self.lock();
+        if table.nodes.len() == 1 && !self.discovers { table.nodes.keys().next().cloned() } else { None }
     }
 
     /// The nodes whose driver can be reached, and then the others.
     pub(super) fn online_first(&self) -> Vec<NodeId> {
-        let table = self.table();
-        let of = |online: bool| {
-            table.iter().filter(move |(_, known)| (known.presence == Presence::Online) == online)
-        };
-        of(true).chain(of(false)).map(|(node, _)| node.clone()).collect()
+        let mut nodes = self.online();
+        nodes.extend(self.of_driver(|known| known.presence != Presence::Online));
+        nodes
     }
 
     /// The nodes whose driver can be reached.
     pub(super) fn online(&self) -> Vec<NodeId> {
-        let table = self.table();
-        let online = table.iter().filter(|(_, known)| known.presence == Presence::Online);
-        online.map(|(node, _)| node.clone()).collect()
+        self.of_driver(|known| known.presence == Presence::Online)
     }
 
-    /// The nodes that may have room: all but those that are known to be away.
-    pub(super) fn not_away(&self) -> Vec<NodeId> {
-        let table = self.table();
-        let may =
-            table.iter().filter(|(_, known)| matches!(known.presence, Presence::Online | Presence::Unknown));
-        may.map(|(node, _)| node.clone()).collect()
+    /// The nodes within a topology that may have room: all but those that are known to be away.
+    pub(super) fn not_away(&self, topology: &csi::Topology) -> Vec<NodeId> {
+        let inside = |known: &Known| {
+            let place = known.facts.as_ref().map(|facts| &facts.topology);
+            topology.segments.is_empty() || place.is_some_and(|place| place.is_within(topology))
+        };
+        self.of_driver(|known| {
+            matches!(known.presence, Presence::Online | Presence::Unknown) && inside(known)
+        })
     }
 
     /// The nodes whose driver could not be reached the last time, or never was.
     pub(super) fn absent(&self) -> Vec<NodeId> {
-        let table = self.table();
-        let absent =
-            table.iter().filter(|(_, known)| known.presence != Presence::Online || known.facts.is_none());
+        let table = self.lock();
+        let absent = table.nodes.iter().filter(|(_, known)| {
+            (known.presence != Presence::Online || known.facts.is_none())
+                // What has come is being asked already, or will be.
+                && (known.is_of_driver() || known.seen)
+        });
         absent.map(|(node, _)| node.clone()).collect()
     }
 
-    pub(super) fn facts(&self, node: &NodeId) -> Option<Facts> {
-        self.table().get(node)?.facts.clone()
+    pub(super) fn facts(&self, node: &NodeId) -> Option<Arc<Facts>> {
+        self.lock().nodes.get(node)?.facts.clone()
     }
 
     /// What is known, of all nodes of which something is.
-    pub(super) fn all_facts(&self) -> Vec<(NodeId, Facts)> {
-        let table = self.table();
-        table.iter().filter_map(|(node, known)| Some((node.clone(), known.facts.clone()?))).collect()
+    pub(super) fn all_facts(&self) -> Vec<Arc<Facts>> {
+        self.lock().nodes.values().filter_map(|known| known.facts.clone()).collect()
     }
 
     pub(super) fn is_online(&self, node: &NodeId) -> bool {
-        self.table().get(node).is_some_and(|known| known.presence == Presence::Online)
+        self.lock().nodes.get(node).is_some_and(|known| known.presence == Presence::Online)
     }
 
     /// Where a node is; nowhere in particular if that is not known.
     pub(super) fn topology(&self, node: &NodeId) -> csi::Topology {
-        self.facts(node).map(|facts| facts.topology).unwrap_or_default()
+        self.facts(node).map(|facts| facts.topology.clone()).unwrap_or_default()
     }
 
     pub(super) fn learn(&self, node: &NodeId, facts: Facts) {
-        let mut table = self.table();
-        let Some(known) = table.get_mut(node) else { return };
+        let mut table = self.lock();
+        let Some(known) = table.nodes.get_mut(node) else { return };
         if let Some(before) = &known.facts
             && before.topology != facts.topology
         {
@@ -149,8 +265,9 @@ impl Nodes {
                 "a node says that it is somewhere else than before; volumes that were made there may be out of reach for pods"
             );
         }
-        known.facts = Some(facts);
-        set(node, known, Presence::Online);
+        known.facts = Some(Arc::new(facts));
+        known.misses = 0;
+        known.set(node, Presence::Online);
     }
 
     /// Takes in what the end of a call says of the node's presence.
@@ -165,19 +282,19 @@ impl Nodes {
             },
             Origin::Endpoint => return,
         };
-        if let Some(known) = self.table().get_mut(node)
+        if let Some(known) = self.lock().nodes.get_mut(node)
             // Without its facts it cannot be chosen.
             && (presence != Presence::Online || known.facts.is_some())
         {
-            set(node, known, presence);
+            known.set(node, presence);
         }
     }
 
     /// The node that a driver calls so.
     pub(super) fn by_node_id(&self, node_id: &str) -> Result<NodeId, Refusal> {
-        let table = self.table();
+        let table = self.lock();
         let named = |known: &Known| known.facts.as_ref().is_some_and(|facts| facts.node_id == node_id);
-        let mut found = table.iter().filter(|(_, known)| named(known)).map(|(node, _)| node);
+        let mut found = table.nodes.iter().filter(|(_, known)| named(known)).map(|(node, _)| node);
         match (found.next(), found.next()) {
             (Some(node), None) => Ok(node.clone()),
             (Some(one), Some(other)) => Err(Refusal::NotKnown {
@@ -185,65 +302,59 @@ impl Nodes {
                     "nodes {one} and {other} both have the node_id {node_id:?}; give each node's driver a node_id of its own"
                 ),
             }),
-            (None, _) => Err(match table.iter().find(|(_, known)| known.facts.is_none()) {
-                Some((node, _)) => Refusal::NotKnown {
-                    what: format!(
-                        "no node has the node_id {node_id:?}, but node {node} has not been reached yet"
-                    ),
+            (None, _) => Err(
+                match table.nodes.iter().find(|(_, known)| known.facts.is_none() && known.is_of_driver()) {
+                    Some((node, _)) => Refusal::NotKnown {
+                        what: format!(
+                            "no node has the node_id {node_id:?}, but node {node} has not been reached yet"
+                        ),
+                    },
+                    None => Refusal::NoSuchNode { node_id: node_id.to_owned() },
                 },
-                None => Refusal::NoSuchNode { node_id: node_id.to_owned() },
-            }),
+            ),
         }
     }
 
     /// Remembers how large a volume of a class may be.
     pub(super) fn found_room(&self, node: &NodeId, class: Digest, bytes: u64, now: Instant) {
-        if let Some(known) = self.table().get_mut(node) {
-            known.rooms.retain(|room| room.class != class);
-            known.rooms.push_back(Room { class, bytes, since: now });
-            if known.rooms.len() > MAX_ROOMS {
-                known.rooms.pop_front();
-            }
+        if let Some(known) = self.lock().nodes.get_mut(node) {
+            known.found_room(class, bytes, now);
         }
     }
 
     /// Forgets how much room there is: something was made or deleted.
     pub(super) fn room_changed(&self, node: &NodeId) {
-        if let Some(known) = self.table().get_mut(node) {
-            known.rooms.clear();
+        if let Some(known) = self.lock().nodes.get_mut(node) {
+            known.forget_room();
         }
     }
 
     /// The candidates for a volume of a class.
     pub(super) fn candidates(&self, class: &Digest, now: Instant) -> Vec<Candidate> {
-        let room = |known: &Known| {
-            let fresh =
-                |room: &&Room| room.class == *class && now.saturating_duration_since(room.since) < FRESH;
-            known.rooms.iter().find(fresh).map(|room| room.bytes)
-        };
         let candidate = |(node, known): (&NodeId, &Known)| Candidate {
             node: node.clone(),
             topology: known.facts.as_ref().map(|facts| facts.topology.clone()),
             presence: known.presence,
-            room: room(known),
+            room: known.room(class, now),
         };
-        self.table().iter().map(candidate).collect()
+        self.lock().nodes.iter().filter(|(_, known)| known.is_of_driver()).map(candidate).collect()
     }
 
-    fn table(&self) -> MutexGuard<'_, BTreeMap<NodeId, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Looks at what a node has said of its capacity.
+    pub(super) fn with_quotes<T>(&self, node: &NodeId, look: impl FnOnce(&mut Quotes) -> T) -> Option<T> {
+        self.lock().nodes.get_mut(node).map(|known| look(&mut known.quotes))
     }
-}
 
-fn set(node: &NodeId, known: &mut Known, presence: Presence) {
-    if known.presence != presence {
-        known.presence = presence;
-        tracing::info!(%node, ?presence, "a node of the route");
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::known::{FRESH, LONG_ROUND, ROUND};
     use super::*;
 
     fn node(name: &str) -> NodeId {
@@ -251,7 +362,7 @@ mod tests {
     }
 
     fn nodes() -> Nodes {
-        Nodes::new(["edge-1", "edge-2"].map(node), |_| None)
+        Nodes::new(["edge-1", "edge-2"].map(node), false, [])
     }
 
     fn facts(node_id: &str) -> Facts {
@@ -279,7 +390,10 @@ mod tests {
         nodes.tell(&node("edge-1"), &Fault::HubUnreachable { reason: String::new() }.into());
         assert!(nodes.is_online(&node("edge-1")));
         nodes.tell(&node("edge-1"), &Fault::NodeOffline { node: node("edge-1") }.into());
-        assert_eq!((nodes.online(), nodes.not_away()), (vec![], vec![node("edge-2")]));
+        assert_eq!(
+            (nodes.online(), nodes.not_away(&csi::Topology::default())),
+            (vec![], vec![node("edge-2")])
+        );
         nodes.tell(&node("edge-1"), &Outcome::ok());
         assert!(nodes.is_online(&node("edge-1")));
     }
@@ -295,5 +409,84 @@ mod tests {
         nodes.found_room(&node("edge-1"), class, 9, Instant::now());
         nodes.room_changed(&node("edge-1"));
         assert_eq!(room(&class), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the_others() {
+        let nodes = Nodes::new([], true, [(node("edge-9"), Bytes::from(facts("z").encode_to_vec()))]);
+        assert!(nodes.arrived(&node("edge-1")) && nodes.arrived(&node("edge-2")));
+        nodes.current();
+        assert_eq!(nodes.names(), ["edge-1", "edge-2", "edge-9"].map(node));
+        assert_eq!(nodes.not_away(&csi::Topology::default()), ["edge-1", "edge-2"].map(node));
+        nodes.learn(&node("edge-1"), facts("a"));
+        let driver = csi_proto::DriverName::new("csi-hostpath").unwrap();
+        nodes.tell(&node("edge-2"), &Fault::DriverNotRegistered { driver }.into());
+        assert_eq!(nodes.names(), ["edge-1", "edge-9"].map(node), "a node without the driver is none of it");
+        assert_eq!(nodes.by_node_id("b"), Err(Refusal::NoSuchNode { node_id: "b".to_owned() }));
+        for name in ["edge-1", "edge-2"] {
+            nodes.left(&node(name));
+        }
+        assert_eq!((nodes.names(), nodes.online()), (["edge-1", "edge-9"].map(node).to_vec(), vec![]));
+        nodes.forget(&node("edge-9"));
+        assert_eq!(nodes.names(), [node("edge-1")]);
+        assert_eq!(nodes.only(), None, "there may be others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_starts_after_its_node_is_found_soon_and_one_that_never_comes_is_seldom_asked_for()
+    {
+        let nodes = Nodes::new([], true, []);
+        nodes.arrived(&node("edge-1"));
+        nodes.current();
+        let mut asked = Vec::new();
+        for second in 0..3600_u32 {
+            for node in nodes.take_due(1, Instant::now()).0 {
+                asked.push(second);
+                assert!(nodes.begin_facts(&node, Instant::now()));
+                let driver = csi_proto::DriverName::new("csi-hostpath").unwrap();
+                nodes.tell(&node, &Fault::DriverNotRegistered { driver }.into());
+                nodes.missed(&node);
+                nodes.rested(&node, true);
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(asked[..7], [0, 5, 15, 35, 75, 155, 315]);
+        assert!(asked.len() < 20, "{asked:?}");
+    }
+
+    #[test]
+    fn a_route_that_was_given_its_nodes_takes_no_others() {
+        let nodes = nodes();
+        assert!(!nodes.arrived(&node("edge-3")) && nodes.arrived(&node("edge-1")));
+        assert_eq!(nodes.names(), ["edge-1", "edge-2"].map(node));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_it_is_told_who_is_there_a_node_is_asked_when_it_comes_and_seldom_after() {
+        let nodes = Nodes::new([], true, []);
+        let asked = |most| {
+            let (due, _) = nodes.take_due(most, Instant::now());
+            for node in &due {
+                assert!(nodes.begin_facts(node, Instant::now()));
+                nodes.learn(node, facts("a"));
+                nodes.rested(node, true);
+            }
+            due.len()
+        };
+        for number in 0..1000 {
+            nodes.arrived(&node(&format!("edge-{number}")));
+        }
+        nodes.current();
+        let mut all = 0;
+        while let batch @ 1.. = asked(16) {
+            all += batch;
+        }
+        assert_eq!(all, 1000);
+        tokio::time::advance(ROUND).await;
+        assert_eq!(asked(usize::MAX), 0);
+        nodes.arrived(&node("edge-7"));
+        assert_eq!(asked(usize::MAX), 1);
+        tokio::time::advance(LONG_ROUND).await;
+        assert_eq!(asked(usize::MAX), 1000);
     }
 }

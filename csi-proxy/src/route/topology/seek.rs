@@ -1,6 +1,7 @@
 //! What names a volume, a snapshot or a group by its id.
 
 use csi_proto::Method;
+use futures_util::{StreamExt as _, stream};
 
 use super::way::{Answer, Way};
 use super::{Inquiry, TopologyRouter, subjects};
@@ -8,8 +9,8 @@ use crate::call::NodeId;
 use crate::code::Code;
 use crate::operation::Subject;
 use crate::outcome::Origin;
-use crate::replies::Replies;
-use crate::route::Refusal;
+use crate::replies::{Replies, Reply};
+use crate::route::{Event, Refusal};
 
 impl TopologyRouter {
     /// A unary call about something that has an id.
@@ -50,16 +51,31 @@ impl TopologyRouter {
         method: Method,
     ) -> Result<Replies, Refusal> {
         let subjects = subjects(method, &inquiry.body)?;
-        let node = self.place_of(&subjects)?.or_else(|| self.nodes.only()).ok_or_else(|| {
-            let what = match subjects.first() {
-                Some(subject) => {
-                    format!("on which node {subject} is; ask for it with GetSnapshot or ListSnapshots first")
+        if let Some(node) = self.place_of(&subjects)?.or_else(|| self.nodes.only()) {
+            return Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await);
+        }
+        let (mut unreachable, mut absent) = (None, None);
+        for node in self.nodes.online_first() {
+            let mut replies = way.relay(&node, &inquiry.method, inquiry.body.clone()).await;
+            // What comes first says whether it is there.
+            match replies.next().await {
+                Some(Reply::End(outcome)) if outcome.origin != Origin::Driver => {
+                    unreachable = unreachable.or(Some(outcome));
                 }
-                None => "what the call is about".to_owned(),
-            };
-            Refusal::NotKnown { what: format!("it is not known {what}") }
-        })?;
-        Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await)
+                Some(Reply::End(outcome)) if outcome.code == Code::NOT_FOUND => {
+                    absent = absent.or(Some(outcome));
+                }
+                Some(first) => {
+                    for subject in subjects.into_iter().filter(|_| matches!(first, Reply::Message(_))) {
+                        self.keeper.handle(Event::Found { subject, node: &node }).await?;
+                    }
+                    return Ok(Replies::stream(stream::iter([first]).chain(replies)));
+                }
+                None => {}
+            }
+        }
+        let not_asked = || Refusal::NotKnown { what: "no node was asked".to_owned() };
+        unreachable.or(absent).map(Replies::outcome).ok_or_else(not_asked)
     }
 
     /// The one node on which all of it is, as far as known.

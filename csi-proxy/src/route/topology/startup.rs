@@ -5,7 +5,6 @@ use csi_proto::csi::v1 as csi;
 use prost::Message;
 
 use super::capabilities;
-use super::nodes::Facts;
 use super::way::Way;
 use super::{TopologyRouter, path};
 use crate::fault::Fault;
@@ -18,10 +17,10 @@ impl TopologyRouter {
         if question == Question::Probe {
             return self.probe(way).await;
         }
-        let mut facts = self.known();
+        let mut facts = self.nodes.all_facts();
         if facts.is_empty() {
             self.survey_absent(way).await;
-            facts = self.known();
+            facts = self.nodes.all_facts();
         }
         if facts.is_empty() {
             return Err(self.nobody());
@@ -39,12 +38,10 @@ impl TopologyRouter {
             Question::GroupControllerCapabilities => {
                 capabilities::group(&facts).map(encoded).ok_or_else(not_offered)
             }
+            // A driver on many nodes is none of them.
+            Question::NodeInfo => Err(not_offered()),
             Question::Probe => Err(self.nobody()),
         }
-    }
-
-    fn known(&self) -> Vec<Facts> {
-        self.nodes.all_facts().into_iter().map(|(_, facts)| facts).collect()
     }
 
     /// Ready if one node's driver is. Asks one after the other until it has found that.

@@ -1,16 +1,18 @@
 //! Asking the nodes what they are, in the background and before a volume is refused.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, FuturesUnordered};
 use prost::Message;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::nodes::Facts;
+use super::known::Facts;
 use super::way::Way;
 use super::{AT_ONCE, TopologyRouter, path};
 use crate::call::{Metadata, NodeId};
@@ -21,8 +23,8 @@ use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::route::Event;
 
-/// Pause between two rounds over all nodes.
-const ROUND: Duration = Duration::from_secs(30);
+/// How long all that is asked of a node at once may take.
+const VISIT: Duration = Duration::from_secs(120);
 
 /// How long one node may take for one question.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,26 +36,71 @@ const RECENT: Duration = Duration::from_millis(500);
 const MAX_DESCRIPTION: usize = 64 * 1024;
 
 impl TopologyRouter {
-    /// Asks all nodes, again and again, until dropped.
+    /// Asks the nodes what is to be asked of them, when its time has come, until dropped.
     pub(crate) async fn run(&self, relay: &dyn Relay) {
-        let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+        let mut visits = FuturesUnordered::new();
         loop {
-            let end = Instant::now() + ROUND;
-            let (driver, metadata, abandoned) = (&self.driver, &metadata, &abandoned);
-            self.survey_all(&Way { relay, driver, metadata, end, abandoned }).await;
-            // Whoever came back is not to wait for the next round.
-            let _ = timeout(ROUND, self.returned.notified()).await;
+            let (now_due, later) = match AT_ONCE.saturating_sub(visits.len()) {
+                0 => (Vec::new(), None),
+                room => self.nodes.take_due(room, Instant::now()),
+            };
+            for node in now_due {
+                visits.push(self.visit(relay, node));
+            }
+            let due = later.filter(|_| visits.len() < AT_ONCE);
+            let next = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let returned = self.returned.notified();
+            tokio::select! {
+                Some(()) = poll_fn(|cx| visits.poll_next_unpin(cx)), if !visits.is_empty() => {}
+                () = next => {}
+                () = returned => {}
+            }
         }
     }
 
-    /// Asks all nodes now.
+    /// Asks the nodes now of which it is not known whether they are there.
     pub(crate) fn refresh(&self) {
+        self.nodes.refresh();
         self.returned.notify_one();
     }
 
-    /// Asks all nodes once.
-    pub(super) async fn survey_all(&self, way: &Way<'_>) {
-        self.ask_nodes(way, self.nodes.names()).await;
+    /// Takes in that a node has come, or has come back. Asks its driver what it is as soon as it can.
+    pub fn arrived(&self, node: &NodeId) {
+        if self.nodes.arrived(node) {
+            self.returned.notify_one();
+        }
+    }
+
+    /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
+    pub fn left(&self, node: &NodeId) {
+        self.nodes.left(node);
+    }
+
+    /// Takes in that all nodes that are there were told of: no other is. From then on nodes are asked when they come, and seldom
+    /// otherwise.
+    pub fn current(&self) {
+        self.nodes.current();
+    }
+
+    /// Asks one node for whatever is due.
+    async fn visit(&self, relay: &dyn Relay, node: NodeId) {
+        let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+        let (driver, metadata, abandoned) = (&self.driver, &metadata, &abandoned);
+        let way = Way { relay, driver, metadata, end: Instant::now() + VISIT, abandoned };
+        let asked = self.nodes.begin_facts(&node, Instant::now());
+        if asked {
+            self.ask_node(&way, &node).await;
+        }
+        if self.nodes.is_online(&node) {
+            self.take_stock(&way, &node).await;
+            self.ask_quotes(&way, &node).await;
+        }
+        self.nodes.rested(&node, asked);
     }
 
     /// Asks those nodes that were away, unless that has just been done.
@@ -67,31 +114,36 @@ impl TopologyRouter {
     }
 
     async fn ask_nodes(&self, way: &Way<'_>, nodes: Vec<NodeId>) {
-        let one = |node: NodeId| async move {
-            let outcome = match self.ask_facts(way, &node).await {
-                Ok(facts) => {
-                    let description = facts.encode_to_vec();
-                    self.nodes.learn(&node, facts);
-                    if description.len() <= MAX_DESCRIPTION {
-                        // If it cannot be kept, which is told, it is asked for again after the next start.
-                        let kept = Event::Described { node: &node, description: description.into() };
-                        let _ = self.keeper.handle(kept).await;
-                    }
-                    return;
-                }
-                Err(outcome) => outcome,
-            };
-            tracing::debug!(%node, code = %outcome.code, message = %outcome.loggable(), "a node of the route did not say what it is");
-            match outcome.origin {
-                // It is there and does not do as it should, which is no better than away.
-                Origin::Driver => {
-                    let offline = Outcome::from(Fault::NodeOffline { node: node.clone() });
-                    self.nodes.tell(&node, &offline);
-                }
-                _ => self.nodes.tell(&node, &outcome),
-            }
-        };
+        let one = |node: NodeId| async move { self.ask_node(way, &node).await };
         stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+
+    async fn ask_node(&self, way: &Way<'_>, node: &NodeId) {
+        let outcome = match self.ask_facts(way, node).await {
+            Ok(facts) => return self.describe(node, facts).await,
+            Err(outcome) => outcome,
+        };
+        tracing::debug!(%node, code = %outcome.code, message = %outcome.loggable(), "a node of the route did not say what it is");
+        self.nodes.missed(node);
+        match outcome.origin {
+            // It is there and does not do as it should, which is no better than away.
+            Origin::Driver => {
+                let offline = Outcome::from(Fault::NodeOffline { node: node.clone() });
+                self.nodes.tell(node, &offline);
+            }
+            _ => self.nodes.tell(node, &outcome),
+        }
+    }
+
+    /// Keeps what a node has said.
+    pub(super) async fn describe(&self, node: &NodeId, facts: Facts) {
+        let description = facts.encode_to_vec();
+        self.nodes.learn(node, facts);
+        if description.len() <= MAX_DESCRIPTION {
+            // If it cannot be kept, which is told, it is asked for again after the next start.
+            let kept = Event::Described { node, description: description.into() };
+            let _ = self.keeper.handle(kept).await;
+        }
     }
 
     async fn ask_facts(&self, way: &Way<'_>, node: &NodeId) -> Result<Facts, Outcome> {
@@ -103,11 +155,12 @@ impl TopologyRouter {
         };
         let topology = self.topology_of(node, place.accessible_topology);
         let node_id = place.node_id;
-        if let Some(known) = self.nodes.facts(node)
+        let known = self.nodes.facts(node);
+        if let Some(known) = &known
             && known.info == info
             && self.nodes.is_online(node)
         {
-            return Ok(Facts { node_id, topology, ..known });
+            return Ok(Facts { node_id, topology, ..Facts::clone(known) });
         }
         let plugin: csi::GetPluginCapabilitiesResponse =
             decode(ask(way, node, Method::GetPluginCapabilities).await?)?;
@@ -119,7 +172,10 @@ impl TopologyRouter {
             true => offered(ask(way, node, Method::GroupControllerGetCapabilities).await)?,
             false => None,
         };
-        Ok(Facts { node_id, topology, info, plugin, controller, group })
+        // What was in the table stays in it.
+        let (volumes_listed, snapshots_listed) =
+            known.map_or((false, false), |known| (known.volumes_listed, known.snapshots_listed));
+        Ok(Facts { node_id, topology, info, plugin, controller, group, volumes_listed, snapshots_listed })
     }
 
     /// Where a node is: as its driver says, or else by the key that stands for nodes.

@@ -75,10 +75,15 @@ impl Driver {
             Question::GroupControllerCapabilities => {
                 return Err(Outcome::from_driver(Code::UNIMPLEMENTED, "no"));
             }
+            Question::NodeInfo => node_info(),
             Question::Probe => csi::ProbeResponse { ready: self.ready }.encode_to_vec(),
         }
         .into())
     }
+}
+
+fn node_info() -> Vec<u8> {
+    csi::NodeGetInfoResponse { node_id: "n".to_owned(), ..Default::default() }.encode_to_vec()
 }
 
 fn plugin(types: &[i32]) -> Vec<u8> {
@@ -127,6 +132,22 @@ fn one_round_learns_everything_masked_and_under_the_configured_name() {
     let group = bench.startup.answer(Q::GroupControllerCapabilities);
     assert!(matches!(group, Answer::Status(Code::UNIMPLEMENTED, _)), "{group:?}");
     assert!(bench.is_ready(), "an absent `ready` counts as ready");
+}
+
+#[test]
+fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
+    use Question as Q;
+    let mut bench = Bench::new(Facts::default());
+    assert_eq!(bench.startup.answer(Q::NodeInfo), Answer::Wait);
+    bench.startup = bench.startup.asking_node_info(true);
+    for services in [vec![1, 3], vec![]] {
+        let asked = bench.round(&Driver { version: "2", services, ..Driver::new() });
+        assert_eq!(asked.iter().filter(|question| **question == Q::NodeInfo).count(), 1, "{asked:?}");
+        assert_eq!(bench.startup.answer(Q::NodeInfo), Answer::Message(node_info().into()));
+        assert!(bench.is_ready() && bench.startup.is_complete());
+        bench = Bench::new(Facts::default());
+        bench.startup = bench.startup.asking_node_info(true);
+    }
 }
 
 #[test]

@@ -60,6 +60,7 @@ fn subject(driver: &str, node: Option<&str>) -> Result<Subject, String> {
 fn kept(number: u64) -> Kept {
     let answer = |name: &str| Bytes::from(format!("{name} {number}"));
     let facts = Facts {
+        node: Some(Fact::Answer(Bytes::from(vec![b'n'; 300]))),
         info: Some(answer("info")),
         plugin: number.is_multiple_of(2).then(|| answer("plugin")),
         controller: Some(Fact::Answer(answer("controller"))),

@@ -97,6 +97,8 @@ struct Record {
     node: String,
     #[prost(uint64, tag = "7")]
     as_of_seconds: u64,
+    #[prost(message, optional, tag = "8")]
+    node_info: Option<FactRecord>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -117,7 +119,7 @@ impl Kept {
                 Fact::NotOffered(text) => FactRecord { answer: None, not_offered: text.clone() },
             })
         };
-        let Facts { info, plugin, controller, group } = &self.facts;
+        let Facts { info, plugin, controller, group, node } = &self.facts;
         let record = Record {
             info: info.clone(),
             plugin: plugin.clone(),
@@ -126,6 +128,7 @@ impl Kept {
             driver: subject.driver.to_string(),
             node: subject.node_name(),
             as_of_seconds: self.as_of.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            node_info: fact(node),
         };
         seal(VERSION, &record.encode_to_vec())
     }
@@ -135,7 +138,7 @@ impl Kept {
     /// # Errors
     /// If they are none, or that of another driver or node.
     pub fn decode(bytes: &[u8], subject: &Subject) -> Result<Self, RecordError> {
-        let Record { info, plugin, controller, group, driver, node, as_of_seconds } =
+        let Record { info, plugin, controller, group, driver, node, as_of_seconds, node_info } =
             Record::decode(open(bytes)?).map_err(|_| RecordError::Malformed)?;
         if driver != subject.driver.as_str() || node != subject.node_name() {
             let found = described(&driver, &node);
@@ -145,7 +148,8 @@ impl Kept {
             Some(answer) => Fact::Answer(answer),
             None => Fact::NotOffered(record.not_offered),
         };
-        let facts = Facts { info, plugin, controller: controller.map(fact), group: group.map(fact) };
+        let (controller, group, node) = (controller.map(fact), group.map(fact), node_info.map(fact));
+        let facts = Facts { info, plugin, controller, group, node };
         let as_of = UNIX_EPOCH.checked_add(Duration::from_secs(as_of_seconds));
         Ok(Self { facts, as_of: as_of.unwrap_or(SystemTime::UNIX_EPOCH) })
     }
@@ -217,6 +221,7 @@ mod tests {
             plugin: Some(Bytes::from_static(b"plugin")),
             controller: Some(Fact::Answer(Bytes::new())),
             group: Some(Fact::NotOffered("no such service".to_owned())),
+            node: Some(Fact::Answer(Bytes::from_static(b"node"))),
         };
         Kept { facts, as_of: UNIX_EPOCH + Duration::from_secs(1_800_000_000) }
     }

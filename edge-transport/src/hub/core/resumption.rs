@@ -98,7 +98,7 @@ impl Core {
     /// Whether the policy lets this peer call that one.
     pub(super) fn may_call(&self, session: &Session, target: &PeerId, service: &ServiceName) -> bool {
         let requester = Requester { peer: &session.peer, services: &session.services };
-        self.policy.may_call(&requester, target, service)
+        self.permits(&requester, target, service)
     }
 
     /// From now on a call goes this way.

@@ -1,6 +1,7 @@
 //! What a hub is made of.
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -8,11 +9,13 @@ use tokio_util::task::TaskTracker;
 
 use super::accept::accept_loop;
 use super::auth::Authentication;
-use super::{Hub, Shared, Table};
+use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{Core, HubSettings, NodesCallNobody, Policy};
-use crate::link::Listener;
-use crate::name::{Epoch, PeerId};
+use crate::link::{Listener, memory};
+use crate::name::{Epoch, PeerId, ServiceName};
+use crate::peer::{Peer, PeerError, PeerSettings, Service};
+use crate::presence::PresenceService;
 use crate::token::Tokens;
 
 /// Presence events that a slow receiver may lag behind.
@@ -38,6 +41,9 @@ pub enum HubError {
     /// There is no runtime to run on.
     #[error("no tokio runtime; call `start` inside one")]
     NoRuntime,
+    /// What answers calls to the hub itself cannot start.
+    #[error("the hub's own services: {0}")]
+    Own(#[source] PeerError),
 }
 
 /// Puts a hub together.
@@ -49,6 +55,8 @@ pub struct HubBuilder {
     policy: Arc<dyn Policy>,
     settings: HubSettings,
     authentication: Authentication,
+    services: HashMap<ServiceName, Arc<dyn Service>>,
+    presence: bool,
 }
 
 impl HubBuilder {
@@ -60,6 +68,8 @@ impl HubBuilder {
             policy: Arc::new(NodesCallNobody),
             settings: HubSettings::default(),
             authentication: Authentication::default(),
+            services: HashMap::new(),
+            presence: false,
         }
     }
 
@@ -114,6 +124,20 @@ impl HubBuilder {
         self
     }
 
+    /// Tells peers that ask which others are there, as the service [`presence::SERVICE`](crate::presence::SERVICE) of the hub's own
+    /// name. Nobody is told of peers that the policy does not let it call.
+    pub const fn presence(mut self) -> Self {
+        self.presence = true;
+        self
+    }
+
+    /// Answers calls to a service of the hub itself, by the hub's own name. Every peer may make them, whatever the policy says;
+    /// who it is says [`IncomingRequest::source`](crate::IncomingRequest::source).
+    pub fn service(mut self, name: ServiceName, service: impl Service) -> Self {
+        self.services.insert(name, Arc::new(service));
+        self
+    }
+
     /// Starts the hub on the current runtime.
     ///
     /// # Errors
@@ -142,10 +166,16 @@ impl HubBuilder {
         }
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
+        let own = (self.presence || !self.services.is_empty()).then(|| name.clone());
         let mut hello = Hello::new(name, self.epoch);
         hello.max_frame = settings.session.max_frame;
         hello.features = settings.session.features();
-        let table = Table { core: Core::new(self.settings.clone(), self.policy), wakers: Default::default() };
+        let core = Core::new(self.settings.clone(), self.policy);
+        let core = match &own {
+            Some(own) => core.with_own(own.clone()),
+            None => core,
+        };
+        let table = Table { core, wakers: Default::default() };
         let shared = Arc::new(Shared {
             table: Mutex::new(table),
             presence: broadcast::channel(PRESENCE_BOUND).0,
@@ -154,13 +184,41 @@ impl HubBuilder {
             stop_accepting: CancellationToken::new(),
             tasks: TaskTracker::new(),
             addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+            own: OnceLock::new(),
+            gone: Arc::default(),
             settings: self.settings,
         });
+        if let Some(own) = own {
+            let mut services = self.services;
+            if self.presence {
+                // The name is a constant that is one.
+                let name = ServiceName::new(crate::presence::SERVICE).map_err(|_| HubError::NoListener)?;
+                let service = PresenceService { hub: WeakHub(Arc::downgrade(&shared)) };
+                services.insert(name, Arc::new(service));
+            }
+            let peer = own_peer(&shared, own, self.epoch, services)?;
+            let _ = shared.own.set(peer);
+        }
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
         }
         Ok(Hub { shared })
     }
+}
+
+/// The peer that answers calls to the hub itself, over a link inside the process that proves its name and takes no other.
+fn own_peer(
+    shared: &Arc<Shared>,
+    own: PeerId,
+    epoch: Epoch,
+    services: HashMap<ServiceName, Arc<dyn Service>>,
+) -> Result<Peer, HubError> {
+    let max_frame = shared.settings.session.max_frame;
+    let (listener, dialer) = memory::listen_proven(own.clone(), max_frame);
+    shared.tasks.spawn(accept_loop(Box::new(listener), Arc::clone(shared)));
+    let settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
+    let builder = Peer::builder(own).epoch(epoch).dialer(Box::new(dialer)).settings(settings);
+    builder.services(services).start().map_err(HubError::Own)
 }
 
 impl std::fmt::Debug for HubBuilder {

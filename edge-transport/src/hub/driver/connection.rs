@@ -13,7 +13,7 @@ use super::Shared;
 use super::auth::Verdict;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::hub::SessionKey;
-use crate::link::Link;
+use crate::link::{Link, LinkKind};
 use crate::name::PeerId;
 use crate::pump::Pump;
 use crate::session::{CloseReason, Hop, HopAction, HopEvent, HopState, Remote, Role};
@@ -340,6 +340,10 @@ impl Connection {
     /// Whether the peer may come in; `None` while its token is looked at.
     fn decide(&mut self, remote: Remote) -> Option<HopEvent> {
         let link = (self.pump.link().kind(), self.pump.link().credentials());
+        if self.shared.own_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
+            let cause = "it is the name of the hub itself".to_owned();
+            return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
+        }
         match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
             Verdict::Proven => Some(self.admit(&remote)),
             Verdict::Refused(reason) => Some(self.unauthenticated(reason)),

@@ -5,7 +5,7 @@ mod auth;
 mod builder;
 mod connection;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -16,8 +16,11 @@ use tokio_util::task::TaskTracker;
 use self::auth::Authentication;
 pub use self::builder::{HubBuilder, HubError};
 use super::core::BySession;
-use super::{Core, HubSettings, HubStats, PeerInfo, Presence};
+use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester};
 use crate::frame::Hello;
+use crate::name::{PeerId, ServiceName};
+use crate::peer::Peer;
+use crate::presence::{Gone, GoneError, Report};
 
 /// A running hub. Cheap to clone; the hub runs until [`Hub::close`] or [`Hub::drain`], or until its runtime ends.
 #[derive(Clone)]
@@ -34,6 +37,9 @@ struct Shared {
     stop_accepting: CancellationToken,
     tasks: TaskTracker,
     addresses: Vec<String>,
+    /// What answers calls to the hub itself.
+    own: OnceLock<Peer>,
+    gone: Arc<Gone>,
 }
 
 /// The routing table, and who waits for frames from it.
@@ -54,6 +60,11 @@ impl Table {
 }
 
 impl Shared {
+    /// The name under which the hub answers calls itself.
+    fn own_name(&self) -> Option<&PeerId> {
+        self.own.get().map(Peer::name)
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         // No function of the table leaves it half changed when it panics on its own invariants; going on beats ending all calls.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,10 +76,31 @@ impl Shared {
         let result = transition(&mut table.core);
         table.wake();
         while let Some(event) = table.core.poll_presence() {
+            if let Presence::Up(info) = &event
+                && self.gone.forget(&info.peer)
+            {
+                tracing::warn!(peer = %info.peer, "a peer is back that was said to be gone for good");
+            }
             // No receiver is no error.
             let _ = self.presence.send(event);
         }
         result
+    }
+}
+
+/// A hub that may have ended.
+#[derive(Clone)]
+pub(crate) struct WeakHub(Weak<Shared>);
+
+impl WeakHub {
+    pub(crate) fn upgrade(&self) -> Option<Hub> {
+        self.0.upgrade().map(|shared| Hub { shared })
+    }
+}
+
+impl std::fmt::Debug for WeakHub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakHub")
     }
 }
 
@@ -103,13 +135,67 @@ impl Hub {
         self.shared.table().core.stats()
     }
 
+    /// Declares that a peer is gone for good. Whoever watches who is there is told, now and each time that it asks anew, until the
+    /// hub ends or a peer of that name comes.
+    ///
+    /// # Errors
+    /// If it is connected, nobody could be told, or too many are remembered.
+    pub fn declare_gone(&self, peer: &PeerId) -> Result<(), GoneError> {
+        if self.shared.own.get().is_none() {
+            return Err(GoneError::NoPresence);
+        }
+        if self.peers().iter().any(|info| info.peer == *peer) {
+            return Err(GoneError::Connected { peer: peer.clone() });
+        }
+        self.shared.gone.remember(peer)?;
+        // No receiver is no error.
+        let _ = self.shared.presence.send(Presence::Gone { peer: peer.clone() });
+        Ok(())
+    }
+
+    /// Who watches which peers are there.
+    #[must_use]
+    pub fn watchers(&self) -> Vec<PeerId> {
+        self.shared.gone.watchers()
+    }
+
+    /// What watchers report of peers that are gone for good, from now on.
+    #[must_use]
+    pub fn reports(&self) -> broadcast::Receiver<Report> {
+        self.shared.gone.reports()
+    }
+
+    pub(crate) fn gone(&self) -> Arc<Gone> {
+        Arc::clone(&self.shared.gone)
+    }
+
+    /// Cancelled when the hub ends.
+    pub(crate) fn stopping(&self) -> CancellationToken {
+        self.shared.stop_accepting.clone()
+    }
+
+    pub(crate) fn may_call(
+        &self,
+        (peer, services): (&PeerId, &[ServiceName]),
+        target: &PeerId,
+        service: &ServiceName,
+    ) -> bool {
+        self.shared.table().core.permits(&Requester { peer, services }, target, service)
+    }
+
     /// Takes no new links and no new calls, waits for open calls as long as `drain_timeout` of the settings, then closes.
     pub async fn drain(&self, reason: &str) {
         self.shared.stop_accepting.cancel();
         self.shared.with_core(|core| core.drain(reason));
         self.shared.tasks.close();
         let bound = self.shared.settings.session.drain_timeout + Duration::from_secs(1);
-        if tokio::time::timeout(bound, self.shared.tasks.wait()).await.is_err() {
+        let own = async {
+            if let Some(own) = self.shared.own.get() {
+                own.drain(reason).await;
+            }
+        };
+        let all = async { tokio::join!(own, self.shared.tasks.wait()) };
+        if tokio::time::timeout(bound, all).await.is_err() {
             self.close().await;
         }
     }
@@ -118,6 +204,9 @@ impl Hub {
     pub async fn close(&self) {
         self.shared.stop_accepting.cancel();
         self.shared.with_core(Core::close_all);
+        if let Some(own) = self.shared.own.get() {
+            own.close().await;
+        }
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }

@@ -1,0 +1,260 @@
+//! One socket for each node of a driver.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use tokio::sync::Mutex as Turn;
+
+use super::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
+use crate::address::{InvalidSocketAddress, SocketAddress};
+use crate::call::NodeId;
+use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
+use crate::route::Router;
+use crate::startup::View;
+
+/// Most sockets, unless set otherwise. Each takes a file descriptor, and one more for each of its callers.
+pub const DEFAULT_MAX_SOCKETS: usize = 1024;
+
+/// The socket in a node's directory.
+const SOCKET: &str = "csi.sock";
+
+/// A node gets no socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeSocketError {
+    /// There are too many.
+    #[error(
+        "node {node}: there are {max} sockets already, which is the bound; start another process for further nodes"
+    )]
+    TooMany {
+        /// The node.
+        node: NodeId,
+        /// The bound.
+        max: usize,
+    },
+    /// Its path cannot be one.
+    #[error("node {node}: {source}")]
+    Path {
+        /// The node.
+        node: NodeId,
+        /// What is wrong with it.
+        source: InvalidSocketAddress,
+    },
+    /// Its directory cannot be made.
+    #[error("node {node}: cannot make {directory:?}: {source}")]
+    Directory {
+        /// The node.
+        node: NodeId,
+        /// The directory.
+        directory: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// It has no topology segment.
+    #[error("node {node}: {source}")]
+    Segment {
+        /// The node.
+        node: NodeId,
+        /// What is wrong with it.
+        source: InvalidSegment,
+    },
+    /// It cannot be served.
+    #[error("node {node}: {source}")]
+    Serve {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        source: ServeError,
+    },
+}
+
+/// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay: what is asked on it goes to that node.
+///
+/// Each is an [`Endpoint`] that stands for its node: it answers the start-up calls by what that node's driver has said, and
+/// `NodeGetInfo` too, so that a provisioner of its own (`--node-deployment`) can run beside it, far from the node. A directory of
+/// its own for each lets a sidecar be given one node's socket and no other.
+///
+/// A socket stays while its node is away. Cheap to clone.
+///
+/// ```
+/// use csi_proxy::{Dispatcher, DriverName, EndpointSettings, MemoryRelay, NodeSockets};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let relay = MemoryRelay::new(Dispatcher::new());
+/// let name = DriverName::new("csi-hostpath")?;
+/// let sockets = NodeSockets::new(directory.path(), name, relay, EndpointSettings::default())
+///     .with_topology_key("kubernetes.io/hostname");
+/// sockets.serve(&"edge-1".parse()?).await?;
+/// assert!(directory.path().join("edge-1/csi.sock").exists());
+/// sockets.shutdown(std::time::Duration::from_secs(30)).await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct NodeSockets(Arc<Shared>);
+
+struct Shared {
+    directory: PathBuf,
+    driver: DriverName,
+    relay: Arc<dyn Relay>,
+    settings: EndpointSettings,
+    topology_key: Option<String>,
+    max_sockets: usize,
+    served: Mutex<BTreeMap<NodeId, Served>>,
+    /// Held while a socket is opened.
+    opening: Turn<()>,
+}
+
+struct Served {
+    serving: Serving,
+    startup: View,
+}
+
+impl NodeSockets {
+    /// Will serve sockets in this directory, which is made when it is needed. `settings` are those of each socket.
+    #[must_use]
+    pub fn new(
+        directory: impl Into<PathBuf>,
+        driver: DriverName,
+        relay: impl Relay + 'static,
+        mut settings: EndpointSettings,
+    ) -> Self {
+        settings.stands_for_node = true;
+        let (directory, relay) = (directory.into(), Arc::new(relay));
+        Self(Arc::new(Shared {
+            directory,
+            driver,
+            relay,
+            settings,
+            topology_key: None,
+            max_sockets: DEFAULT_MAX_SOCKETS,
+            served: Mutex::default(),
+            opening: Turn::default(),
+        }))
+    }
+
+    /// Says for nodes whose driver has no topology where they are: the node's name is the value of this key. Without effect once
+    /// a clone was made.
+    #[must_use]
+    pub fn with_topology_key(mut self, key: impl Into<String>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            shared.topology_key = Some(key.into());
+        }
+        self
+    }
+
+    /// At most so many sockets. Without effect once a clone was made.
+    #[must_use]
+    pub fn with_max_sockets(mut self, sockets: usize) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            shared.max_sockets = sockets;
+        }
+        self
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.0.directory
+    }
+
+    /// Where a node's socket is, or will be.
+    ///
+    /// # Errors
+    /// If its path is too long for a socket.
+    pub fn address(&self, node: &NodeId) -> Result<SocketAddress, NodeSocketError> {
+        // A node's name is a file's name: it has no slash and at most 253 bytes, and begins with a letter or digit.
+        let path = self.0.directory.join(node.as_str()).join(SOCKET);
+        let wrong = |source| NodeSocketError::Path { node: node.clone(), source };
+        SocketAddress::new(path.to_string_lossy()).map_err(wrong)
+    }
+
+    /// Serves a node's socket. If it is there already, the node's driver is asked anew what it offers.
+    ///
+    /// # Errors
+    /// If there is none to be had.
+    pub async fn serve(&self, node: &NodeId) -> Result<(), NodeSocketError> {
+        let shared = &self.0;
+        let _turn = shared.opening.lock().await;
+        if let Some(known) = self.served().get(node) {
+            known.serving.refresh();
+            return Ok(());
+        }
+        let address = self.address(node)?;
+        if self.served().len() >= shared.max_sockets {
+            return Err(NodeSocketError::TooMany { node: node.clone(), max: shared.max_sockets });
+        }
+        let segment = |source| NodeSocketError::Segment { node: node.clone(), source };
+        let relay: Arc<dyn Relay> = match &shared.topology_key {
+            Some(key) => {
+                let place = NodeSegment::with_key(node.clone(), key).map_err(segment)?;
+                place.topology(&shared.driver).map_err(segment)?;
+                Arc::new(TopologyRelay::new(Arc::clone(&shared.relay), place))
+            }
+            None => Arc::clone(&shared.relay),
+        };
+        let directory = shared.directory.join(node.as_str());
+        let made = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
+        made.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
+        let router = Router::fixed(node.clone());
+        let endpoint = Endpoint::with_settings(shared.driver.clone(), router, relay, shared.settings.clone());
+        let startup = endpoint.startup();
+        let serving = endpoint.serve(address).await;
+        let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
+        self.served().insert(node.clone(), Served { serving, startup });
+        Ok(())
+    }
+
+    /// Asks the drivers of all nodes again now for what is answered locally.
+    pub fn refresh(&self) {
+        for known in self.served().values() {
+            known.serving.refresh();
+        }
+    }
+
+    /// Takes away the socket of a node that is gone for good, and its directory. Waits up to `bound` for open calls. Says whether
+    /// there was one.
+    pub async fn release(&self, node: &NodeId, bound: Duration) -> bool {
+        let known = self.served().remove(node);
+        let Some(Served { serving, .. }) = known else { return false };
+        let _ = serving.shutdown(bound).await;
+        // Goes only if it is empty.
+        let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
+        true
+    }
+
+    /// The nodes that have a socket, and how their start-up answers stand.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(NodeId, View)> {
+        self.served().iter().map(|(node, known)| (node.clone(), known.startup.clone())).collect()
+    }
+
+    /// Removes the sockets, takes no more calls, and waits up to `bound` for those that are open. The directories stay, so that
+    /// whoever was given one finds the next socket in it.
+    pub async fn shutdown(&self, bound: Duration) -> Drained {
+        let _turn = self.0.opening.lock().await;
+        let served = std::mem::take(&mut *self.served());
+        let ends = served.into_values().map(|known| known.serving.shutdown(bound));
+        let ended = futures_util::future::join_all(ends).await;
+        if ended.iter().all(|drained| *drained == Drained::All) { Drained::All } else { Drained::Some }
+    }
+
+    fn served(&self) -> MutexGuard<'_, BTreeMap<NodeId, Served>> {
+        self.0.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for NodeSockets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeSockets").field("directory", &self.0.directory).finish_non_exhaustive()
+    }
+}

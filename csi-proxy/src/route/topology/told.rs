@@ -1,0 +1,379 @@
+//! A route that is told which nodes there are, up to a thousand of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
+use prost::Message as _;
+use tokio::time::sleep;
+
+use super::*;
+use crate::call::{Call, Metadata};
+use crate::code::Code;
+use crate::observe::Abandoned;
+use crate::operation::journal::memory::MemoryDisk;
+use crate::relay::{Relay, RelayError};
+use crate::replies::Reply;
+
+/// The nodes as they are, whatever the route is told, and every call to them.
+#[derive(Default)]
+struct World(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Volumes by node.
+    nodes: BTreeMap<String, BTreeSet<String>>,
+    offline: BTreeSet<String>,
+    without_driver: BTreeSet<String>,
+    calls: Vec<(String, Method)>,
+    open: usize,
+    most_open: usize,
+}
+
+fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+fn place(name: &str) -> csi::Topology {
+    csi::Topology::from_iter([("node", name)])
+}
+
+fn ok(message: impl prost::Message) -> Result<Replies, RelayError> {
+    Ok(Replies::unary(message.encode_to_vec(), Outcome::ok()))
+}
+
+impl World {
+    fn of(nodes: usize) -> Self {
+        let world = Self::default();
+        world.lock().nodes = (0..nodes).map(|number| (format!("edge-{number}"), BTreeSet::new())).collect();
+        world
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, name: &str, volume: &str) {
+        self.lock().nodes.get_mut(name).unwrap().insert(volume.to_owned());
+    }
+
+    /// Forgets the calls that were made, and says how many there were of each method.
+    fn take_calls(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for (_, method) in std::mem::take(&mut self.lock().calls) {
+            *counts.entry(method.path().rsplit('/').next().unwrap()).or_default() += 1;
+        }
+        counts
+    }
+
+    fn answer(&self, call: Call) -> Result<Replies, RelayError> {
+        let (name, method) = (call.node.to_string(), Method::from_path(call.method.as_str()).unwrap());
+        let mut state = self.lock();
+        if state.offline.contains(&name) {
+            return Err(Fault::NodeOffline { node: call.node }.into());
+        }
+        if state.without_driver.contains(&name) {
+            return Err(Fault::DriverNotRegistered { driver: call.driver }.into());
+        }
+        let volumes = state.nodes.get_mut(&name).unwrap();
+        match method {
+            Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),
+            Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
+                node_id: name.clone(),
+                accessible_topology: Some(place(&name)),
+                ..Default::default()
+            }),
+            Method::GetPluginCapabilities => {
+                let services = [Service::ControllerService].map(csi::PluginCapability::service);
+                ok(services.into_iter().collect::<csi::GetPluginCapabilitiesResponse>())
+            }
+            Method::ControllerGetCapabilities => {
+                let rpcs = [Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetCapacity];
+                ok(rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>())
+            }
+            Method::ListVolumes => {
+                let entry = |id: &String| csi::list_volumes_response::Entry {
+                    volume: Some(csi::Volume { volume_id: id.clone(), ..Default::default() }),
+                    ..Default::default()
+                };
+                ok(csi::ListVolumesResponse {
+                    entries: volumes.iter().map(entry).collect(),
+                    ..Default::default()
+                })
+            }
+            Method::GetCapacity => {
+                ok(csi::GetCapacityResponse { available_capacity: 7, ..Default::default() })
+            }
+            Method::CreateVolume => {
+                let request = csi::CreateVolumeRequest::decode(call.body).unwrap();
+                let volume_id = format!("{name}/{}", request.name);
+                volumes.insert(volume_id.clone());
+                let volume = csi::Volume { volume_id, ..Default::default() };
+                ok(csi::CreateVolumeResponse { volume: Some(volume) })
+            }
+            Method::DeleteVolume => {
+                volumes.remove(&csi::DeleteVolumeRequest::decode(call.body).unwrap().volume_id);
+                ok(csi::DeleteVolumeResponse {})
+            }
+            Method::GetMetadataAllocated => {
+                let request = csi::GetMetadataAllocatedRequest::decode(call.body).unwrap();
+                if !volumes.contains(&request.snapshot_id) {
+                    return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "no such snapshot")));
+                }
+                let message = || Reply::Message(name.clone().into());
+                let parts = [message(), message(), Reply::End(Outcome::ok())];
+                Ok(Replies::stream(futures_util::stream::iter(parts)))
+            }
+            _ => Ok(Replies::outcome(Outcome::from_driver(Code::UNIMPLEMENTED, "no"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Relay for World {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        {
+            let mut state = self.lock();
+            let method = Method::from_path(call.method.as_str()).unwrap();
+            state.calls.push((call.node.to_string(), method));
+            state.open += 1;
+            state.most_open = state.most_open.max(state.open);
+        }
+        sleep(Duration::from_millis(20)).await;
+        self.lock().open -= 1;
+        self.answer(call)
+    }
+}
+
+fn open(disk: &MemoryDisk) -> TopologyRouter {
+    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
+    let driver = DriverName::new("csi-hostpath").unwrap();
+    TopologyRouter::open(driver, [], disk.open(), settings).unwrap()
+}
+
+/// Tells a route that all nodes of a world are there, and nobody else.
+fn tell_all(route: &TopologyRouter, world: &World) {
+    let names: Vec<_> = world.lock().nodes.keys().cloned().collect();
+    for name in names {
+        route.arrived(&node(&name));
+    }
+    route.current();
+}
+
+/// Time does not go on while the table is being written, which a thread does that knows no paused clock.
+async fn hold_the_clock(route: &TopologyRouter) {
+    loop {
+        match route.keeper.is_writing() {
+            true => tokio::task::yield_now().await,
+            false => sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Plays a script while the route asks the nodes in the background.
+async fn while_running<T>(route: &TopologyRouter, world: &World, script: impl Future<Output = T>) -> T {
+    tokio::select! {
+        () = route.run(world) => unreachable!(),
+        () = hold_the_clock(route) => unreachable!(),
+        played = script => played,
+    }
+}
+
+async fn call(route: &TopologyRouter, world: &World, method: Method, body: Vec<u8>) -> (Option<Bytes>, Code) {
+    let (messages, code) = stream(route, world, method, body).await;
+    (messages.into_iter().next(), code)
+}
+
+async fn stream(route: &TopologyRouter, world: &World, method: Method, body: Vec<u8>) -> (Vec<Bytes>, Code) {
+    let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+    let end = Instant::now() + Duration::from_secs(60);
+    let way = Way { relay: world, driver: &route.driver, metadata: &metadata, end, abandoned: &abandoned };
+    let inquiry = Inquiry { method: path(method).unwrap(), body: body.into() };
+    let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
+    (messages, outcome.code)
+}
+
+async fn create(route: &TopologyRouter, world: &World, name: &str, at: &str) -> Code {
+    let requirement = csi::TopologyRequirement { preferred: vec![place(at)], requisite: vec![place(at)] };
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        accessibility_requirements: Some(requirement),
+        ..Default::default()
+    };
+    call(route, world, Method::CreateVolume, request.encode_to_vec()).await.1
+}
+
+async fn delete(route: &TopologyRouter, world: &World, id: &str) -> Code {
+    let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+    call(route, world, Method::DeleteVolume, request.encode_to_vec()).await.1
+}
+
+async fn capacity(route: &TopologyRouter, world: &World, at: &str) -> i64 {
+    let request = csi::GetCapacityRequest { accessible_topology: Some(place(at)), ..Default::default() };
+    let (message, code) = call(route, world, Method::GetCapacity, request.encode_to_vec()).await;
+    assert_eq!(code, Code::OK, "{at}");
+    csi::GetCapacityResponse::decode(message.unwrap()).unwrap().available_capacity
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then_seldom() {
+    let (world, disk) = (World::of(1000), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        let calls = world.take_calls();
+        assert_eq!((calls["NodeGetInfo"], calls["ListVolumes"]), (1000, 1000), "{calls:?}");
+        assert!(calls.values().all(|count| *count == 1000) && calls.len() == 5, "{calls:?}");
+        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        assert_eq!(route.node_counts(), (1000, 1000));
+        sleep(3 * MINUTE).await;
+        assert!(world.take_calls().is_empty(), "nobody asked for anything");
+
+        assert_eq!(create(&route, &world, "pvc-1", "edge-777").await, Code::OK);
+        assert_eq!(world.lock().nodes["edge-777"].len(), 1);
+        assert_eq!(delete(&route, &world, "edge-777/pvc-1").await, Code::OK);
+        assert_eq!(world.take_calls().values().sum::<usize>(), 2, "each went to the one node");
+    })
+    .await;
+}
+
+/// relay-anchors and csi-spec 3.1: a provisioner asks for every node and class each minute, one after the other.
+#[tokio::test(start_paused = true)]
+async fn capacity_is_waited_for_once_and_a_node_that_is_away_has_none_at_once() {
+    let (world, disk) = (World::of(1000), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        for number in 0..1000 {
+            assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 7);
+        }
+        for _ in 0..3 {
+            sleep(MINUTE).await;
+            let began = Instant::now();
+            for number in 0..1000 {
+                assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 7);
+            }
+            assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits a second time");
+        }
+        world.take_calls();
+        for number in 0..1000 {
+            route.left(&node(&format!("edge-{number}")));
+            assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 0);
+        }
+        assert!(!world.take_calls().contains_key("GetCapacity"));
+        let everybody = world.lock().nodes.keys().cloned().collect();
+        world.lock().offline = everybody;
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nodes_had_before_the_table_is_found_and_an_unknown_id_needs_no_node_that_is_away_and_listed() {
+    let (world, disk) = (World::of(3), MemoryDisk::default());
+    world.has("edge-1", "old");
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        world.lock().offline.insert("edge-2".to_owned());
+        sleep(MINUTE).await;
+        world.take_calls();
+        assert_eq!(delete(&route, &world, "old").await, Code::OK);
+        assert_eq!(world.take_calls(), [("DeleteVolume", 1)].into(), "it was known where");
+        assert_eq!(delete(&route, &world, "unknown").await, Code::OK, "edge-2 never had the driver");
+        world.lock().offline.remove("edge-2");
+        route.arrived(&node("edge-2"));
+        sleep(MINUTE).await;
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        assert_eq!(delete(&route, &world, "unknown").await, Code::OK, "edge-1 has said all that it has");
+    })
+    .await;
+    drop(route);
+    // The same after a restart, with nobody there.
+    let route = open(&disk);
+    route.current();
+    assert_eq!(delete(&route, &world, "unknown").await, Code::OK);
+    // A node that has not said what it has could have it.
+    let named = [node("edge-9")];
+    let driver = DriverName::new("csi-hostpath").unwrap();
+    let blind =
+        TopologyRouter::open(driver, named, MemoryDisk::default().open(), TopologySettings::default());
+    world.lock().offline.insert("edge-9".to_owned());
+    assert_eq!(delete(&blind.unwrap(), &world, "unknown").await, Code::UNAVAILABLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_two_nodes_have_is_told_and_its_calls_go_to_the_first() {
+    let (world, disk) = (World::of(2), MemoryDisk::default());
+    world.has("edge-0", "same");
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(route.conflicts_count(), 0);
+        world.has("edge-1", "same");
+        sleep(11 * MINUTE).await;
+        assert_eq!(route.conflicts_count(), 1);
+        assert_eq!(delete(&route, &world, "same").await, Code::OK);
+        assert_eq!(route.conflicts_count(), 0);
+        assert!(world.lock().nodes["edge-0"].is_empty() && !world.lock().nodes["edge-1"].is_empty());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_the_driver_holds_up_nobody_and_one_that_is_gone_for_good_frees_its_names() {
+    let (world, disk) = (World::of(3), MemoryDisk::default());
+    world.lock().without_driver.insert("edge-2".to_owned());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+        assert_eq!(create(&route, &world, "pvc-2", "edge-2").await, Code::RESOURCE_EXHAUSTED);
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::UNAVAILABLE, "it is on edge-1");
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::UNAVAILABLE);
+        assert_eq!(route.forget(&node("edge-1")).await, Ok(2));
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
+        assert_eq!(delete(&route, &world, "edge-1/pvc-1").await, Code::OK);
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known_from_then_on() {
+    let (world, disk) = (World::of(3), MemoryDisk::default());
+    let route = open(&disk);
+    let allocated = async |id: &str| {
+        let request = csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
+        stream(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
+    };
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.has("edge-1", "snapshot");
+        let whole = (vec![Bytes::from_static(b"edge-1"); 2], Code::OK);
+        assert_eq!(allocated("snapshot").await, whole);
+        world.take_calls();
+        assert_eq!(allocated("snapshot").await, whole);
+        assert_eq!(world.take_calls(), [("GetMetadataAllocated", 1)].into());
+        assert_eq!(allocated("none").await, (vec![], Code::NOT_FOUND));
+        world.lock().offline.insert("edge-2".to_owned());
+        assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
+        assert_eq!(allocated("snapshot").await, whole);
+    })
+    .await;
+}

@@ -1,0 +1,135 @@
+//! What the sidecars find: one socket, or one for each node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proxy::startup::{DirectoryFacts, View};
+use csi_proxy::{
+    DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSockets, Relay, Serving, SocketAddress,
+};
+
+use super::follow::Follower;
+use super::options::CsiDriverOptions;
+use super::roster::Roster;
+use super::route::Destination;
+use crate::process::Fatal;
+use crate::state::StateDirectory;
+
+/// What drivers have said of themselves, a folder of the state directory, so that a restart with the edge off can answer.
+const FACTS: &str = "driver-facts";
+
+/// The sockets, before they are there.
+#[derive(Debug)]
+pub(super) enum Front {
+    One { endpoint: Box<Endpoint>, address: SocketAddress, startup: View },
+    Each { sockets: NodeSockets, destination: Destination },
+}
+
+impl Front {
+    /// What the options mean.
+    pub(super) fn new(
+        options: &CsiDriverOptions,
+        state: Option<&StateDirectory>,
+        destination: &Destination,
+        relay: impl Relay + 'static,
+    ) -> Result<Self, Fatal> {
+        let mut settings = EndpointSettings::default();
+        if let Some(state) = state {
+            let facts = DirectoryFacts::new(state.path().join(FACTS)).with_max_drivers(DEFAULT_MAX_SOCKETS);
+            settings.facts = Some(Arc::new(facts));
+        }
+        let driver = options.drivername.clone();
+        let Some(router) = destination.router() else {
+            let directory = options.endpoint_dir.clone().unwrap_or_default();
+            let mut sockets = NodeSockets::new(directory, driver, relay, settings);
+            if let Some(key) = &options.topology.topology_key {
+                sockets = sockets.with_topology_key(key);
+            }
+            return Ok(Self::Each { sockets, destination: destination.clone() });
+        };
+        let endpoint = Box::new(Endpoint::with_settings(driver, router, relay, settings));
+        let (address, startup) = (options.endpoint.clone(), endpoint.startup());
+        Ok(Self::One { endpoint, address, startup })
+    }
+
+    /// What the status page shows of it.
+    pub(super) fn shown(&self) -> Shown {
+        match self {
+            Self::One { address, startup, .. } => Shown::One(address.clone(), startup.clone()),
+            Self::Each { sockets, .. } => Shown::Each(sockets.clone()),
+        }
+    }
+
+    /// Who is to know which nodes there are, if anybody is.
+    pub(super) fn follower(
+        &self,
+        options: &CsiDriverOptions,
+        state: Option<&StateDirectory>,
+        destination: &Destination,
+    ) -> Result<Option<Follower>, Fatal> {
+        Ok(match (self, destination) {
+            (Self::Each { sockets, .. }, _) => {
+                let mut roster = Roster::open(&options.drivername, state)?;
+                roster.add(options.topology.node.iter().cloned());
+                let (sockets, only) = (sockets.clone(), options.topology.node.clone());
+                Some(Follower::Sockets { sockets, roster, only })
+            }
+            (Self::One { .. }, Destination::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
+            (Self::One { .. }, _) => None,
+        })
+    }
+
+    /// Opens the sockets.
+    pub(super) async fn open(self) -> Result<Open, Fatal> {
+        match self {
+            Self::One { endpoint, address, .. } => {
+                Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
+            }
+            Self::Each { sockets, destination } => {
+                let Destination::Sockets { nodes } = destination else { return Ok(Open::Each(sockets)) };
+                // All that can be wrong with a name is told before the first socket is there.
+                for node in &nodes {
+                    sockets
+                        .address(node)
+                        .map_err(|error| Fatal::Input(format!("--endpoint-dir: {error}")))?;
+                }
+                for node in &nodes {
+                    sockets.serve(node).await.map_err(Fatal::runtime)?;
+                }
+                Ok(Open::Each(sockets))
+            }
+        }
+    }
+}
+
+/// The sockets, for the status page.
+#[derive(Debug)]
+pub(super) enum Shown {
+    One(SocketAddress, View),
+    Each(NodeSockets),
+}
+
+/// The sockets, being served.
+#[derive(Debug)]
+pub(super) enum Open {
+    One(Serving),
+    Each(NodeSockets),
+}
+
+impl Open {
+    /// Asks the drivers again now for what is answered locally.
+    pub(super) fn refresh(&self) {
+        match self {
+            Self::One(serving) => serving.refresh(),
+            Self::Each(sockets) => sockets.refresh(),
+        }
+    }
+
+    /// Takes no more calls, and waits up to `bound` for open ones.
+    pub(super) async fn shutdown(self, bound: Duration) -> Drained {
+        match self {
+            Self::One(serving) => serving.shutdown(bound).await,
+            Self::Each(sockets) => sockets.shutdown(bound).await,
+        }
+    }
+}
