@@ -1,5 +1,7 @@
 //! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
 
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod listeners;
 mod node_gone;
 mod operator;
@@ -12,10 +14,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use edge_transport::ServiceName;
-use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
+use edge_transport::hub::{
+    Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Policy, Presence, Rules,
+};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::KubernetesAccess;
 pub use self::node_gone::{OperatorOptions, Tell};
 pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
@@ -63,6 +69,15 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     for listener in listeners {
         builder = builder.listener(trace::watched(listener));
     }
+    #[cfg(feature = "kubernetes")]
+    let kubernetes = match &options.kubeconfig {
+        Some(access) => {
+            let (listener, link) = kubernetes::own_link(options.max_frame()?);
+            builder = builder.listener(listener).local_peer(kubernetes::peer_name()?);
+            Some(kubernetes::Kubernetes::start(access, link, wall_clock_epoch(SystemTime::now())).await?)
+        }
+        None => None,
+    };
     let operator = operator::Operator::default();
     let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
     let hub = builder.presence().service(service, operator.clone()).start().map_err(Fatal::input)?;
@@ -73,7 +88,10 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     let _status = match options.http {
         Some(address) => {
-            let status = Arc::new(HubStatus::new(hub.clone(), watch));
+            let status = HubStatus::new(hub.clone(), watch);
+            #[cfg(feature = "kubernetes")]
+            let status = status.with_kubernetes(kubernetes.clone());
+            let status = Arc::new(status);
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
         None => None,
@@ -81,6 +99,10 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let presence = tokio::spawn(tell_presence(hub.clone()));
     let signal = signals.next().await;
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
+    #[cfg(feature = "kubernetes")]
+    if let Some(kubernetes) = &kubernetes {
+        signals.drain(kubernetes.stop()).await;
+    }
     signals.drain(hub.drain("the hub is shutting down")).await;
     presence.abort();
     tracing::info!("ended");
@@ -92,17 +114,31 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     if !options.callers.is_empty() {
         let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(callers, "only these peers may make calls");
-        return builder.policy(OnlyCallers::new(options.callers.iter().cloned()));
+        return decided_by(builder, options, OnlyCallers::new(options.callers.iter().cloned()));
     }
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(rules, "only these calls may pass");
-        return builder.policy(Rules::new(options.allow.iter().cloned()));
+        return decided_by(builder, options, Rules::new(options.allow.iter().cloned()));
     }
     tracing::info!(
         "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
     );
-    builder.policy(NodesCallNobody)
+    decided_by(builder, options, NodesCallNobody)
+}
+
+/// With `--kubeconfig` every node may ask the hub about itself, whatever the policy.
+#[cfg(feature = "kubernetes")]
+fn decided_by(builder: HubBuilder, options: &HubOptions, policy: impl Policy + 'static) -> HubBuilder {
+    match options.kubeconfig {
+        Some(_) => builder.policy(kubernetes::AskingKubernetes(policy)),
+        None => builder.policy(policy),
+    }
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn decided_by(builder: HubBuilder, _: &HubOptions, policy: impl Policy + 'static) -> HubBuilder {
+    builder.policy(policy)
 }
 
 async fn tell_presence(hub: Hub) {

@@ -66,6 +66,17 @@ pub struct HubOptions {
     #[arg(long, value_name = "N", default_value_t = HubSettings::default().max_waiting_handshakes)]
     pub max_waiting_handshakes: usize,
 
+    /// Watch the API server of Kubernetes, and tell each node that asks which pods, claims, volumes and attachments are its own: a
+    /// kubeconfig file, or `in-cluster` for the service account of the hub's pod
+    #[cfg(feature = "kubernetes")]
+    #[arg(long, value_name = "FILE|in-cluster")]
+    pub kubeconfig: Option<super::KubernetesAccess>,
+
+    /// Watch the API server of Kubernetes; needs a build with the feature `kubernetes`
+    #[cfg(not(feature = "kubernetes"))]
+    #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
+    pub kubeconfig: Option<String>,
+
     /// Message bus between hubs, as nats://HOST:PORT; needs a build with the feature `nats`
     #[arg(long, value_name = "URL", value_parser = no_backplane)]
     pub backplane: Option<String>,
@@ -85,6 +96,11 @@ pub struct HubOptions {
 
 fn no_backplane(_: &str) -> Result<String, &'static str> {
     Err("this build has no backplane; run one hub, without --backplane")
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn no_kubernetes(_: &str) -> Result<String, &'static str> {
+    Err("this build knows no Kubernetes; build with --features kubernetes")
 }
 
 impl HubOptions {

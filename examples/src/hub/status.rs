@@ -6,6 +6,8 @@ use std::time::SystemTime;
 use edge_transport::hub::Hub;
 use edge_transport::reload::FileWatch;
 
+#[cfg(feature = "kubernetes")]
+use super::kubernetes::Kubernetes;
 use crate::status::{Fact, Status};
 
 /// Peers that the page names; the count has them all.
@@ -16,11 +18,25 @@ const PEERS_SHOWN: usize = 200;
 pub(super) struct HubStatus {
     hub: Hub,
     files: Arc<FileWatch>,
+    #[cfg(feature = "kubernetes")]
+    kubernetes: Option<Arc<Kubernetes>>,
 }
 
 impl HubStatus {
     pub(super) const fn new(hub: Hub, files: Arc<FileWatch>) -> Self {
-        Self { hub, files }
+        Self {
+            hub,
+            files,
+            #[cfg(feature = "kubernetes")]
+            kubernetes: None,
+        }
+    }
+
+    /// With what the hub knows of Kubernetes, if it does.
+    #[cfg(feature = "kubernetes")]
+    pub(super) fn with_kubernetes(mut self, kubernetes: Option<Arc<Kubernetes>>) -> Self {
+        self.kubernetes = kubernetes;
+        self
     }
 }
 
@@ -30,6 +46,10 @@ impl Status for HubStatus {
     }
 
     fn ready(&self) -> Result<(), String> {
+        #[cfg(feature = "kubernetes")]
+        if let Some(kubernetes) = &self.kubernetes {
+            return kubernetes.ready();
+        }
         // Listening is all that a hub can do without others.
         Ok(())
     }
@@ -55,6 +75,8 @@ impl Status for HubStatus {
             ("links that ended before their hello", stats.failed_handshakes),
         ];
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));
+        #[cfg(feature = "kubernetes")]
+        facts.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.facts()));
         let mut peers = self.hub.peers();
         peers.sort_by(|one, other| one.peer.cmp(&other.peer));
         facts.extend(peers.iter().take(PEERS_SHOWN).map(|info| {
@@ -63,8 +85,13 @@ impl Status for HubStatus {
         }));
         facts
     }
+
     fn publish_metrics(&self) {
         self.hub.stats().publish();
         self.files.publish(SystemTime::now());
+        #[cfg(feature = "kubernetes")]
+        if let Some(kubernetes) = &self.kubernetes {
+            kubernetes.publish_metrics();
+        }
     }
 }

@@ -5,6 +5,8 @@
 //! and the hub live, the other requests by one reply.
 
 pub mod message;
+#[cfg(test)]
+mod schema;
 
 /// The peer that a hub with `--kubeconfig` is, among its own peers.
 pub const PEER: &str = "kubernetes.edge-hub";

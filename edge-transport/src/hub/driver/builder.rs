@@ -111,6 +111,13 @@ impl HubBuilder {
         self
     }
 
+    /// A peer of this process, on a memory link, which needs no credentials. Nobody on another link may take the name, or one
+    /// below it, whatever they prove.
+    pub fn local_peer(mut self, name: PeerId) -> Self {
+        self.authentication.local.push(name);
+        self
+    }
+
     /// Also takes processes of these users on unix sockets. Root and the hub's own user are always taken.
     pub fn allow_users(mut self, uids: impl IntoIterator<Item = u32>) -> Self {
         self.authentication.users.extend(uids);

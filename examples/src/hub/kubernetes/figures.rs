@@ -1,0 +1,119 @@
+//! What is told over HTTP about the hub's side of Kubernetes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use metrics::{counter, gauge};
+
+use super::board::Board;
+use super::core::{Core, Kind, Phase};
+use super::node_name::NodeName;
+use super::watches::Troubles;
+use crate::kubernetes::message::{Fetched, NodeStatus};
+use crate::status::Fact;
+
+/// Pod volumes that one node has told of.
+#[derive(Debug, Clone, Copy, Default)]
+struct PodVolumes {
+    published: usize,
+    waiting: usize,
+}
+
+/// What nodes have told, for as long as the hub lives; one entry for each Node that ever told something.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Figures(Arc<Mutex<HashMap<NodeName, PodVolumes>>>);
+
+impl Figures {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, PodVolumes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node has told its status.
+    pub(super) fn reported(&self, node: &NodeName, status: &NodeStatus, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        counter!("edge_csi_kubernetes_statuses_total", "result" => result).increment(1);
+        // Only a Node that is one is remembered.
+        if written {
+            let published = status.pod_volumes.iter().filter(|volume| volume.published).count();
+            let waiting = status.pod_volumes.len() - published;
+            self.nodes().insert(node.clone(), PodVolumes { published, waiting });
+        }
+    }
+
+    /// A node has asked for something secret.
+    pub(super) fn fetched(&self, what: &'static str, fetched: Fetched) {
+        let result = match fetched {
+            Fetched::Found => "found",
+            Fetched::NotFound => "not_found",
+            Fetched::Forbidden => "forbidden",
+            Fetched::Unavailable | Fetched::Unspecified => "unavailable",
+        };
+        counter!("edge_csi_kubernetes_fetched_total", "what" => what, "result" => result).increment(1);
+    }
+
+    fn pod_volumes(&self) -> PodVolumes {
+        self.nodes().values().fold(PodVolumes::default(), |sum, node| PodVolumes {
+            published: sum.published + node.published,
+            waiting: sum.waiting + node.waiting,
+        })
+    }
+}
+
+/// For `/readyz`.
+///
+/// # Errors
+/// Which list is missing, and why.
+pub(super) fn ready(board: &Board, troubles: &Troubles) -> Result<(), String> {
+    if board.look(Core::is_synced) {
+        return Ok(());
+    }
+    let missing = Kind::ALL.into_iter().find(|kind| board.look(|core| core.phase(*kind)) == Phase::Unlisted);
+    let resource = missing.map_or("objects", Kind::resource);
+    let trouble = missing.and_then(|kind| troubles.of(kind));
+    Err(match trouble {
+        Some(trouble) => format!("kubernetes: {resource} are not listed yet: {trouble}"),
+        None => format!("kubernetes: {resource} are not listed yet"),
+    })
+}
+
+/// For the page.
+pub(super) fn facts(board: &Board, troubles: &Troubles, figures: &Figures) -> Vec<Fact> {
+    let state = ready(board, troubles).err().unwrap_or_else(|| "all objects are listed".to_owned());
+    let mut facts = vec![
+        Fact::new("kubernetes", state),
+        Fact::new("kubernetes: nodes that watch", board.look(Core::present)),
+    ];
+    let volumes = figures.pod_volumes();
+    facts.push(Fact::new("kubernetes: pod volumes published", volumes.published));
+    facts.push(Fact::new("kubernetes: pod volumes that wait", volumes.waiting));
+    facts.extend(Kind::ALL.into_iter().map(|kind| {
+        let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
+        let state = match (troubles.of(kind), phase) {
+            (Some(trouble), _) => format!("{count}; {trouble}"),
+            (None, Phase::Again) => format!("{count}; being listed again"),
+            (None, _) => count.to_string(),
+        };
+        Fact::new(format!("kubernetes: {}", kind.resource()), state)
+    }));
+    facts
+}
+
+/// For `/metrics`.
+pub(super) fn publish(board: &Board, troubles: &Troubles, figures: &Figures) {
+    for kind in Kind::ALL {
+        let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
+        let up = phase == Phase::Current && troubles.of(kind).is_none();
+        gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(number(count));
+        gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource()).set(f64::from(u8::from(up)));
+    }
+    gauge!("edge_csi_kubernetes_nodes").set(number(board.look(Core::present)));
+    counter!("edge_csi_kubernetes_oversized_objects_total").absolute(board.look(Core::oversized));
+    let volumes = figures.pod_volumes();
+    gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(number(volumes.published));
+    gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(number(volumes.waiting));
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+const fn number(count: usize) -> f64 {
+    count as f64
+}

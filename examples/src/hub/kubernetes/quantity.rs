@@ -1,0 +1,81 @@
+//! Sizes as Kubernetes writes them.
+
+/// The bytes of a quantity such as `10Gi`, `1.5G` or `1e9`, rounded up; `None` if it is none, or below zero or above what 64 bits
+/// hold.
+pub(super) fn bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') || number.len() > 40 {
+        return None;
+    }
+    let (factor, divisor) = scale(suffix)?;
+    let (mut value, mut below) = (0u128, 1u128);
+    for digit in whole.chars().chain(fraction.chars().take(18)) {
+        value = value.checked_mul(10)?.checked_add(u128::from(digit.to_digit(10)?))?;
+    }
+    for _ in fraction.chars().take(18) {
+        below = below.checked_mul(10)?;
+    }
+    let scaled = value.checked_mul(factor)?;
+    u64::try_from(scaled.div_ceil(below.checked_mul(divisor)?)).ok()
+}
+
+/// What a suffix multiplies by, and divides by.
+fn scale(suffix: &str) -> Option<(u128, u128)> {
+    let multiplied = |factor: u128| Some((factor, 1));
+    match suffix {
+        "" => multiplied(1),
+        "Ki" => multiplied(1 << 10),
+        "Mi" => multiplied(1 << 20),
+        "Gi" => multiplied(1 << 30),
+        "Ti" => multiplied(1 << 40),
+        "Pi" => multiplied(1 << 50),
+        "Ei" => multiplied(1 << 60),
+        "k" => multiplied(1_000),
+        "M" => multiplied(1_000_000),
+        "G" => multiplied(1_000_000_000),
+        "T" => multiplied(1_000_000_000_000),
+        "P" => multiplied(1_000_000_000_000_000),
+        "E" => multiplied(1_000_000_000_000_000_000),
+        "m" => Some((1, 1_000)),
+        "u" => Some((1, 1_000_000)),
+        "n" => Some((1, 1_000_000_000)),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let power = 10u128.checked_pow(exponent.unsigned_abs())?;
+            Some(if exponent < 0 { (1, power) } else { (power, 1) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_read_in_every_spelling() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1073741824", Some(1 << 30)),
+            ("10Gi", Some(10 << 30)),
+            ("1.5Gi", Some(3 << 29)),
+            ("1.5G", Some(1_500_000_000)),
+            ("5e3", Some(5_000)),
+            ("5E3", Some(5_000)),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("1500m", Some(2)),
+            (".5Ki", Some(512)),
+            ("16Ei", None),
+            ("", None),
+            (".", None),
+            ("-1", None),
+            ("1.2.3", None),
+            ("1Zi", None),
+            ("1e99", None),
+            ("99999999999999999999999999999999999999999", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The service `kubernetes` of a session: what nodes ask the hub.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use edge_transport::{IncomingRequest, Reason, ReplySender, Service};
+use kube::Client;
+use prost::Message;
+
+use super::board::{Board, Heard, Listener};
+use super::figures::Figures;
+use super::node_name::NodeName;
+use super::report::{self, ReportFailure};
+use super::secret;
+use super::statuses::Statuses;
+use super::turns::Turns;
+use crate::kubernetes::message::request::Kind;
+use crate::kubernetes::message::{Fetched, NodeStatus, Request, StatusTaken, Watch};
+
+/// How often it is looked whether a node that hears nothing is still there.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Answers nodes, each about itself.
+#[derive(Clone)]
+pub(super) struct NodeService {
+    pub(super) client: Client,
+    pub(super) board: Board,
+    pub(super) turns: Turns,
+    pub(super) figures: Figures,
+    pub(super) statuses: Statuses,
+}
+
+#[async_trait]
+impl Service for NodeService {
+    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
+        let node = match NodeName::of_peer(&request.source) {
+            Ok(node) => node,
+            Err(cause) => {
+                tracing::warn!(from = %request.source, %cause, "a peer that can be no Node asks for its objects");
+                return fail(replies, Reason::Forbidden, cause.to_string()).await;
+            }
+        };
+        let kind = match Request::decode(request.body) {
+            Ok(Request { request: Some(kind) }) => kind,
+            Ok(Request { request: None }) => {
+                return fail(replies, Reason::Protocol, "this hub has no answer to it").await;
+            }
+            Err(cause) => return fail(replies, Reason::Protocol, format!("not a request: {cause}")).await,
+        };
+        // What waits for ever is no turn.
+        if let Kind::Watch(watch) = kind {
+            return self.feed(node, watch, replies).await;
+        }
+        let Some(turn) = self.turns.enter(&node) else {
+            return fail(replies, Reason::Overloaded, "this node has too many requests under way").await;
+        };
+        let answer: Bytes = match kind {
+            Kind::Watch(_) => return,
+            Kind::Status(status) => {
+                let _alone = turn.alone().await;
+                let _place = turn.place().await;
+                self.report(&node, &status).await.encode_to_vec().into()
+            }
+            Kind::Secret(query) => {
+                let _place = turn.place().await;
+                let answer = secret::secret(&self.client, &self.board, &node, query).await;
+                self.figures.fetched("secret", answer.fetched());
+                tell_refusal(&node, "secret", answer.fetched(), &answer.reason);
+                answer.encode_to_vec().into()
+            }
+            Kind::Token(query) => {
+                let _place = turn.place().await;
+                let answer = secret::tokens(&self.client, &self.board, &node, query).await;
+                self.figures.fetched("token", answer.fetched());
+                tell_refusal(&node, "token", answer.fetched(), &answer.reason);
+                answer.encode_to_vec().into()
+            }
+        };
+        // That the node has left is its own business.
+        let _ = replies.message_and_finish(answer, Bytes::new()).await;
+    }
+}
+
+impl NodeService {
+    /// Writes a status, and keeps it for a Node that is made anew.
+    async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusTaken {
+        let written = report::write(&self.client, &self.board, node, status).await;
+        if let Err(failure) = &written {
+            tracing::warn!(%node, %failure, "a node's status is not written");
+        }
+        self.figures.reported(node, status, written.is_ok());
+        let failure = written.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        // What can never be written is not kept.
+        if !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
+            self.statuses.keep(node, status, written.ok());
+        }
+        StatusTaken { failure }
+    }
+
+    /// A Node has been seen. If it lacks what its node has said, that is written.
+    pub(super) async fn saw_node(&self, name: &str, uid: &str) {
+        if self.statuses.missing(name, uid).is_none() {
+            return;
+        }
+        let Some(turn) = NodeName::new(name).ok().and_then(|node| self.turns.enter(&node)) else { return };
+        let _alone = turn.alone().await;
+        let _place = turn.place().await;
+        // Meanwhile the node itself may have said it.
+        if let Some((node, status)) = self.statuses.missing(name, uid) {
+            tracing::info!(%node, uid, "the Node is new: its node's status is written to it");
+            self.report(&node, &status).await;
+        }
+    }
+
+    /// Tells a node its objects, until it has left.
+    async fn feed(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
+        tracing::info!(%node, revision = has.revision, "a node watches its objects");
+        let mut listener = self.board.listen(node, has);
+        self.statuses.enter(listener.node(), listener.number());
+        let ended = tell(&mut listener, &mut replies).await;
+        self.statuses.leave(listener.node(), listener.number());
+        tracing::info!(node = %listener.node(), ?ended, "a node watches no more");
+        match ended {
+            Ended::Left => {}
+            Ended::Replaced => fail(replies, Reason::Draining, "this node watches anew").await,
+            Ended::Stopped => fail(replies, Reason::Draining, "the hub ends").await,
+        }
+    }
+}
+
+/// Why a node is told nothing more.
+#[derive(Debug)]
+enum Ended {
+    Left,
+    Replaced,
+    Stopped,
+}
+
+/// Tells a node its objects. Changes wait in the core while the node is slow, where they become one.
+async fn tell(listener: &mut Listener, replies: &mut ReplySender) -> Ended {
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        let heard = tokio::select! {
+            heard = listener.next() => heard,
+            _ = look.tick() => {
+                if replies.is_abandoned() {
+                    return Ended::Left;
+                }
+                continue;
+            }
+        };
+        let parts = match heard {
+            Heard::Change(parts) => parts,
+            Heard::Replaced => return Ended::Replaced,
+            Heard::Stopped => return Ended::Stopped,
+        };
+        for part in parts {
+            let (changed, gone, revision) = (part.changed.len(), part.gone.len(), part.revision);
+            tracing::debug!(node = %listener.node(), revision, changed, gone, "a part of a change");
+            if replies.message(part.encode_to_vec().into()).await.is_err() {
+                return Ended::Left;
+            }
+        }
+    }
+}
+
+fn tell_refusal(node: &NodeName, what: &'static str, fetched: Fetched, reason: &str) {
+    if !reason.is_empty() {
+        tracing::warn!(%node, ?fetched, "a node got no {what}: {reason}");
+    }
+}
+
+async fn fail(replies: ReplySender, reason: Reason, detail: impl Into<String> + Send) {
+    // That the node has left is its own business.
+    let _ = replies.fail(reason, detail).await;
+}

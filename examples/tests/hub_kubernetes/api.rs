@@ -1,0 +1,312 @@
+//! An API server that is good enough for a hub: it lists, watches, reads and changes objects of any kind, and knows nothing
+//! of what they mean.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Where an object or a collection is: `resource` with the group before it, then namespace, name and subresource.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+impl Place {
+    /// From a path; with the subresource, if there is one.
+    fn parse(path: &str) -> Option<(Self, String)> {
+        let mut parts = path.trim_start_matches('/').split('/');
+        let group = match parts.next()? {
+            "api" => format!("api/{}", parts.next()?),
+            "apis" => format!("apis/{}/{}", parts.next()?, parts.next()?),
+            _ => return None,
+        };
+        let parts: Vec<&str> = parts.collect();
+        let (namespace, resource, parts) = match parts[..] {
+            ["namespaces", namespace, resource, ref parts @ ..] => (namespace, resource, parts),
+            [resource, ref parts @ ..] => ("", resource, parts),
+            [] => return None,
+        };
+        let part = |at: usize| parts.get(at).map_or_else(String::new, |part| (*part).to_owned());
+        let place =
+            Self { resource: format!("{group}/{resource}"), namespace: namespace.to_owned(), name: part(0) };
+        Some((place, part(1)))
+    }
+
+    fn holds(&self, other: &Self) -> bool {
+        self.resource == other.resource && (self.namespace.is_empty() || self.namespace == other.namespace)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Change {
+    version: u64,
+    kind: &'static str,
+    place: Place,
+    object: Value,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Place, Value>,
+    changes: Vec<Change>,
+    version: u64,
+    /// Watches from before this version are told that they are too old.
+    oldest: u64,
+    /// Watches that began in an earlier round end.
+    round: u64,
+    requests: Vec<String>,
+}
+
+/// A running server; it ends with the runtime.
+#[derive(Clone)]
+pub(super) struct FakeApi {
+    state: Arc<Mutex<State>>,
+    news: Arc<watch::Sender<()>>,
+    pub(super) address: std::net::SocketAddr,
+}
+
+impl FakeApi {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = State { version: 1, ..State::default() };
+        let api = Self { state: Arc::new(Mutex::new(state)), news: Arc::new(watch::channel(()).0), address };
+        let served = api.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let api = served.clone();
+                tokio::spawn(async move {
+                    let service = service_fn(move |request| {
+                        let api = api.clone();
+                        async move { Ok::<_, Infallible>(api.answer(request).await) }
+                    });
+                    let connection = hyper::server::conn::http1::Builder::new();
+                    let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        api
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Ends all watches; whoever watches on from where it was is told that this is too long ago, and has to list.
+    pub(super) fn expire_watches(&self) {
+        let mut state = self.state();
+        state.round += 1;
+        state.version += 1;
+        state.oldest = state.version;
+        drop(state);
+        self.news.send_replace(());
+    }
+
+    /// Methods and paths of what was asked so far, without lists and watches.
+    pub(super) fn requests(&self) -> Vec<String> {
+        self.state().requests.clone()
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let Some((place, part)) = Place::parse(uri.path()) else { return failure(404, "NotFound") };
+        let query: BTreeMap<&str, &str> =
+            uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')).collect();
+        if method == Method::GET && place.name.is_empty() {
+            return match query.get("watch") {
+                Some(_) => self.watch(place, query.get("resourceVersion").unwrap().parse().unwrap()),
+                None => self.list(&place),
+            };
+        }
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        self.state().requests.push(format!("{method} {}", uri.path()));
+        let answer = self.one(&method, place, &part, &body);
+        self.news.send_replace(());
+        answer
+    }
+
+    fn list(&self, place: &Place) -> Response<Body> {
+        let state = self.state();
+        let items = state.objects.iter().filter(|(at, _)| place.holds(at)).map(|(_, object)| object.clone());
+        let items: Vec<Value> = items.collect();
+        let version = state.version.to_string();
+        done(
+            200,
+            &json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": version }, "items": items }),
+        )
+    }
+
+    fn watch(&self, place: Place, since: u64) -> Response<Body> {
+        let round = self.state().round;
+        let start = (self.clone(), self.news.subscribe(), Some(since));
+        let lines = stream::unfold(start, move |(api, mut news, told)| {
+            let place = place.clone();
+            async move {
+                let mut told = told?;
+                loop {
+                    news.borrow_and_update();
+                    match api.news_of(&place, round, &mut told) {
+                        News::Ended => return None,
+                        News::TooOld(line) => return Some((line, (api, news, None))),
+                        News::Lines(lines) if !lines.is_empty() => {
+                            return Some((lines, (api, news, Some(told))));
+                        }
+                        News::Lines(_) => {}
+                    }
+                    news.changed().await.ok()?;
+                }
+            }
+        });
+        let body = StreamBody::new(lines.map(|lines| Ok(Frame::data(Bytes::from(lines)))));
+        Response::new(BodyExt::boxed_unsync(body))
+    }
+
+    /// What a watch is to be told, in lines.
+    fn news_of(&self, place: &Place, round: u64, told: &mut u64) -> News {
+        let state = self.state();
+        if *told < state.oldest && state.round == round {
+            let gone = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "too old resource version", "reason": "Expired", "code": 410,
+            });
+            return News::TooOld(format!("{}\n", json!({ "type": "ERROR", "object": gone })));
+        }
+        if state.round != round {
+            return News::Ended;
+        }
+        let new = state.changes.iter().filter(|change| change.version > *told && place.holds(&change.place));
+        let lines =
+            new.map(|change| format!("{}\n", json!({ "type": change.kind, "object": change.object })));
+        let lines = lines.collect();
+        *told = state.version;
+        News::Lines(lines)
+    }
+
+    /// Anything that is about one object.
+    fn one(&self, method: &Method, mut place: Place, part: &str, body: &[u8]) -> Response<Body> {
+        let mut state = self.state();
+        let given: Value = serde_json::from_slice(body).unwrap_or_default();
+        if part == "token" {
+            let audiences = given["spec"]["audiences"].to_string();
+            let token = format!(
+                "token of {} for {audiences} bound to {}",
+                place.name, given["spec"]["boundObjectRef"]["uid"]
+            );
+            let status = json!({ "token": token, "expirationTimestamp": "2030-01-01T00:00:00Z" });
+            return done(201, &json!({ "kind": "TokenRequest", "spec": given["spec"], "status": status }));
+        }
+        if *method == Method::POST {
+            place.name = given["metadata"]["name"].as_str().unwrap().to_owned();
+            if state.objects.contains_key(&place) {
+                return failure(409, "AlreadyExists");
+            }
+            let mut new = given;
+            let uid = format!("uid-{}", state.version + 1);
+            new["metadata"]["uid"] = uid.into();
+            return done(201, &state.put(place, "ADDED", new));
+        }
+        let Some(found) = state.objects.get(&place).cloned() else { return failure(404, "NotFound") };
+        match *method {
+            Method::GET => done(200, &found),
+            Method::DELETE => {
+                let old = state.put(place.clone(), "DELETED", found);
+                state.objects.remove(&place);
+                done(200, &old)
+            }
+            Method::PATCH => {
+                let differs = |field: &str| {
+                    let wanted = &given["metadata"][field];
+                    !wanted.is_null() && *wanted != found["metadata"][field]
+                };
+                if differs("uid") || differs("resourceVersion") {
+                    return failure(409, "Conflict");
+                }
+                // Only a subresource changes the status, and nothing else.
+                let mut patch = given;
+                match part {
+                    "status" => patch = json!({ "status": patch["status"] }),
+                    _ => drop(patch.as_object_mut().unwrap().remove("status")),
+                }
+                let mut new = found.clone();
+                merge(&mut new, &patch);
+                if new == found { done(200, &found) } else { done(200, &state.put(place, "MODIFIED", new)) }
+            }
+            _ => failure(405, "MethodNotAllowed"),
+        }
+    }
+}
+
+enum News {
+    Lines(String),
+    TooOld(String),
+    Ended,
+}
+
+impl State {
+    fn put(&mut self, place: Place, kind: &'static str, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        if !place.namespace.is_empty() {
+            object["metadata"]["namespace"] = place.namespace.clone().into();
+        }
+        self.changes.push(Change {
+            version: self.version,
+            kind,
+            place: place.clone(),
+            object: object.clone(),
+        });
+        self.objects.insert(place, object.clone());
+        object
+    }
+}
+
+/// RFC 7386.
+fn merge(object: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = json!({});
+    }
+    for (key, value) in patch {
+        let fields = object.as_object_mut().unwrap();
+        if value.is_null() {
+            fields.remove(key);
+        } else {
+            merge(fields.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+fn done(code: u16, object: &Value) -> Response<Body> {
+    let body = http_body_util::Full::new(Bytes::from(object.to_string())).boxed_unsync();
+    Response::builder()
+        .status(StatusCode::from_u16(code).unwrap())
+        .header("content-type", "application/json")
+        .body(body)
+        .unwrap()
+}
+
+fn failure(code: u16, reason: &str) -> Response<Body> {
+    let message = format!("the fake API server says {reason}");
+    done(
+        code,
+        &json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code }),
+    )
+}
