@@ -1,7 +1,13 @@
 //! `edge-agent`: answers for the CSI drivers of one node.
 
 mod ceiling;
+mod checked_file;
 mod inspect;
+#[cfg(feature = "kubernetes-node")]
+mod kubernetes;
+#[cfg(not(feature = "kubernetes-node"))]
+#[path = "agent/without_kubernetes.rs"]
+mod kubernetes;
 mod operations;
 mod options;
 mod registry;
@@ -13,13 +19,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{Drained, Driver, SessionService};
+use csi_proxy::{Drained, Driver, NodeSegment, Relay, SessionService, TopologyRelay};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
 pub use self::ceiling::{InvalidCeiling, MethodCeiling};
 pub use self::inspect::{Inspect, InspectOptions, Place};
+pub use self::kubernetes::KubernetesOptions;
+use self::kubernetes::NodePlugin;
 pub use self::options::AgentOptions;
 use self::shim::Shim;
 pub use self::shim::ShimOptions;
@@ -57,7 +65,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
-    let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str()).await?;
+    let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, state.as_ref())?;
+    let decides = NodePlugin::decides(plugin.as_ref());
+    let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str(), decides).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
@@ -65,10 +75,16 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         .epoch(epoch)
         .dialers(dialers)
         .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
-    builder = match &shim {
-        Some(shim) => builder.service(service, SessionService::new(shim.relay())),
-        None => builder.service(service, SessionService::new(dispatcher.clone())),
+    let (relay, segment): (Arc<dyn Relay>, _) = match &shim {
+        Some(shim) => (shim.relay(), shim.segment()),
+        // Without a kubelet, it is from here that the cluster hears where the node is.
+        None if plugin.is_some() => {
+            let segment = NodeSegment::of_driver(options.nodeid.clone());
+            (Arc::new(TopologyRelay::new(dispatcher.clone(), segment.clone())), Some(segment))
+        }
+        None => (Arc::new(dispatcher.clone()), None),
     };
+    builder = builder.service(service, SessionService::new(relay));
     if let Some(volumes) = &volumes {
         let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
         builder = builder.service(service, volumes.clone());
@@ -77,8 +93,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
     let _status = match options.http {
         Some(address) => {
-            let status =
-                Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes.clone(), shim.clone()));
+            let (volumes, shim) = (volumes.clone(), shim.clone());
+            let pods = plugin.as_ref().map(NodePlugin::view);
+            let status = Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes, shim, pods));
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
         None => None,
@@ -87,6 +104,10 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let started = match opened {
         Some(opened) => Some(opened.start(&options.driver).await?),
         None => None,
+    };
+    let _plugin = match (plugin, &volumes) {
+        (Some(plugin), Some(volumes)) => Some(plugin.start(peer.clone(), volumes.clone(), segment)),
+        _ => None,
     };
     if let Some(shim) = &shim {
         for driver in &options.driver {

@@ -10,7 +10,7 @@ pub mod directory_lock;
 pub mod durable_file;
 pub mod hostpath;
 pub mod hub;
-#[cfg(feature = "kubernetes")]
+#[cfg(feature = "kubernetes-node")]
 pub mod kubernetes;
 pub mod logging;
 pub mod process;

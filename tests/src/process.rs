@@ -67,7 +67,10 @@ impl Process {
             .append(true)
             .open(&log)
             .unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
-        let binary = binaries::path(binary);
+        let binary = match Path::new(binary) {
+            path if path.is_absolute() => path.to_owned(),
+            _ => binaries::path(binary),
+        };
         let mut command = match before {
             [] => Command::new(binary),
             [program, rest @ ..] => {

@@ -65,6 +65,7 @@ pub struct Stand {
     /// Another way to the hub, in the place of its own address.
     detour: Option<String>,
     hub_options: Vec<String>,
+    agent_binary: String,
     // Last, so that the processes are gone before their files.
     directory: TempDir,
 }
@@ -103,6 +104,7 @@ impl Stand {
             hub_url,
             detour: None,
             hub_options: Vec::new(),
+            agent_binary: "edge-agent".to_owned(),
             directory,
         }
     }
@@ -176,6 +178,11 @@ impl Stand {
         self.hub_options = options.iter().map(ToString::to_string).collect();
     }
 
+    /// Makes agents that are started from now on this program, in place of the examples' own.
+    pub fn agent_binary(&mut self, path: &str) {
+        path.clone_into(&mut self.agent_binary);
+    }
+
     fn dialled(&self) -> &str {
         self.detour.as_deref().unwrap_or(&self.hub_url)
     }
@@ -244,7 +251,7 @@ impl Stand {
                 .to_vec();
         arguments.extend(self.client_tls(NODE));
         arguments.extend(more.iter().map(ToString::to_string));
-        self.agent = Some(self.process("agent", "edge-agent", &arguments));
+        self.agent = Some(self.process("agent", &self.agent_binary, &arguments));
     }
 
     /// Starts the proxy.

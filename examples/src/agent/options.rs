@@ -7,6 +7,7 @@ use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
 use super::ceiling::MethodCeiling;
+use super::kubernetes::KubernetesOptions;
 use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
@@ -57,6 +58,10 @@ pub struct AgentOptions {
     /// Volumes of this node.
     #[command(flatten)]
     pub volumes: VolumesOptions,
+
+    /// Volumes of pods.
+    #[command(flatten)]
+    pub kubernetes: KubernetesOptions,
 
     /// Sockets for kubelet.
     #[command(flatten)]

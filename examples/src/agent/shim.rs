@@ -103,6 +103,11 @@ impl Shim {
         Arc::clone(&self.relay)
     }
 
+    /// The segment that is added for drivers that have none, if one is.
+    pub(super) fn segment(&self) -> Option<NodeSegment> {
+        self.segment.clone()
+    }
+
     /// Serves the socket of a driver, if it is not there yet.
     pub(super) async fn serve(&self, driver: &DriverName) -> Result<(), ShimError> {
         let mut serving = self.serving.lock().await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use csi_proxy::Dispatcher;
 use edge_transport::Peer;
 
+use super::kubernetes::PluginView;
 use super::shim::Shim;
 use super::volumes::NodeVolumes;
 use crate::status::{Fact, Status};
@@ -20,6 +21,7 @@ pub(super) struct AgentStatus {
     dispatcher: Dispatcher,
     volumes: Option<NodeVolumes>,
     shim: Option<Arc<Shim>>,
+    pods: Option<PluginView>,
 }
 
 impl AgentStatus {
@@ -28,8 +30,9 @@ impl AgentStatus {
         dispatcher: Dispatcher,
         volumes: Option<NodeVolumes>,
         shim: Option<Arc<Shim>>,
+        pods: Option<PluginView>,
     ) -> Self {
-        Self { peer, dispatcher, volumes, shim }
+        Self { peer, dispatcher, volumes, shim, pods }
     }
 }
 
@@ -47,6 +50,7 @@ impl Status for AgentStatus {
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
         facts.extend(operation_facts(&self.dispatcher));
         facts.extend(self.volumes.iter().flat_map(volume_facts));
+        facts.extend(self.pods.iter().flat_map(PluginView::facts));
         facts.extend(self.shim.iter().flat_map(|shim| shim_facts(shim)));
         facts
     }
@@ -56,6 +60,9 @@ impl Status for AgentStatus {
         self.dispatcher.publish_metrics();
         if let Some(shim) = &self.shim {
             shim.publish_metrics();
+        }
+        if let Some(pods) = &self.pods {
+            pods.publish_metrics();
         }
         if let Some(volumes) = &self.volumes {
             let shown = volumes.shown();

@@ -21,6 +21,8 @@ mod lines;
 mod offline;
 mod open;
 mod options;
+#[cfg(feature = "kubernetes-node")]
+mod planned;
 mod secrets;
 mod service;
 mod settling;
@@ -40,7 +42,7 @@ use volume_manager::registry::DriverEndpoint;
 use self::desired_file::DesiredFile;
 pub(super) use self::lines::read_lines;
 pub(super) use self::offline::{from_store, none_recorded};
-pub(super) use self::open::{OpenedVolumes, open};
+pub(super) use self::open::{Decides, OpenedVolumes, open};
 pub use self::options::VolumesOptions;
 pub(super) use self::socket::SOCKET;
 
@@ -57,6 +59,8 @@ struct Shared {
     file: DesiredFile,
     /// Below which directories targets may be; none: anywhere.
     targets: Vec<PathBuf>,
+    /// Whether sets of peers are taken.
+    peers_decide: bool,
     /// One set at a time.
     state: tokio::sync::Mutex<State>,
     shown: Mutex<Shown>,
@@ -85,11 +89,17 @@ pub(super) struct Shown {
 }
 
 impl NodeVolumes {
-    fn new(volumes: Volumes, file: DesiredFile, targets: Vec<PathBuf>, desired: Option<DesiredSet>) -> Self {
+    fn new(
+        volumes: Volumes,
+        file: DesiredFile,
+        targets: Vec<PathBuf>,
+        desired: Option<DesiredSet>,
+        peers_decide: bool,
+    ) -> Self {
         let shown = Shown { revision: desired.as_ref().map_or(0, |set| set.revision), ..Shown::default() };
         let state = State { desired: desired.map(Arc::new), unsettled: true, ..State::default() };
         let (state, shown) = (tokio::sync::Mutex::new(state), Mutex::new(shown));
-        Self(Arc::new(Shared { volumes, file, targets, state, shown }))
+        Self(Arc::new(Shared { volumes, file, targets, peers_decide, state, shown }))
     }
 
     fn shown_mut(&self) -> MutexGuard<'_, Shown> {

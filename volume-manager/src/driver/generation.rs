@@ -212,7 +212,10 @@ impl Generation {
             _ => None,
         };
         let issued = match pod {
-            Some(pod) => Some(secrets.service_account_tokens(pod, &policy.token_requests).await?),
+            Some(pod) => {
+                let (driver, wanted) = (&self.facts.name, &policy.token_requests);
+                Some(secrets.service_account_tokens(driver, pod, wanted).await?)
+            }
             None => None,
         };
         Ok((values, issued))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use csi_proto::DriverName;
 
 use super::consumer_spec::PodInfo;
 use super::policy::TokenRequest;
@@ -23,16 +24,17 @@ pub trait Secrets: Send + Sync {
     /// If there is no such secret, or it cannot be had now.
     async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError>;
 
-    /// Tokens of a pod's service account, one for each request, for drivers whose policy has `tokenRequests`.
+    /// Tokens of a pod's service account, one for each request, for a driver whose policy has `tokenRequests`.
     ///
     /// # Errors
     /// If they cannot be had now; always, unless it is implemented.
     async fn service_account_tokens(
         &self,
+        driver: &DriverName,
         pod: &PodInfo,
         requests: &[TokenRequest],
     ) -> Result<Vec<ServiceAccountToken>, SecretError> {
-        let _ = (pod, requests);
+        let _ = (driver, pod, requests);
         Err(SecretError::NoTokens)
     }
 }

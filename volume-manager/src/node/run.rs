@@ -260,6 +260,7 @@ impl Run {
             Command::List(reply) => drop(reply.send(self.node.keys().cloned().collect())),
             Command::Quarantined(reply) => drop(reply.send(self.node.quarantined().to_vec())),
             Command::Counts(reply) => drop(reply.send(self.node.counts())),
+            Command::Drivers(reply) => drop(reply.send(self.node.known_drivers())),
         }
     }
 

@@ -7,7 +7,7 @@ use csi_proto::DriverName;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::change::Change;
-use super::core::{Ask, Counts};
+use super::core::{Ask, Counts, KnownDriver};
 use super::desired::{DesiredVolume, Published, Reconciled};
 use super::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, Stopped, UnpublishError,
@@ -48,6 +48,7 @@ pub(super) enum Command {
     List(oneshot::Sender<Vec<VolumeKey>>),
     Quarantined(oneshot::Sender<Vec<(String, String)>>),
     Counts(oneshot::Sender<Counts>),
+    Drivers(oneshot::Sender<Vec<KnownDriver>>),
 }
 
 impl Volumes {
@@ -194,6 +195,14 @@ impl Volumes {
     /// If nobody runs the volumes.
     pub async fn counts(&self) -> Result<Counts, Stopped> {
         self.see(Command::Counts).await
+    }
+
+    /// The drivers that are registered, in order, with what they said of themselves and of this node.
+    ///
+    /// # Errors
+    /// If nobody runs the volumes.
+    pub async fn drivers(&self) -> Result<Vec<KnownDriver>, Stopped> {
+        self.see(Command::Drivers).await
     }
 
     /// The changes of all volumes from now on.

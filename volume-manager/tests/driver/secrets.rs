@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use csi_proto::Method;
 use csi_proto::csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
+use csi_proto::{DriverName, Method};
 use volume_manager::ConsumerId;
 use volume_manager::driver::{
     Access, AccessMode, CallError, CallOutcome, ConsumerSpec, DriverPolicy, MemorySecrets, Operation,
@@ -135,6 +135,7 @@ impl Secrets for Tokens {
 
     async fn service_account_tokens(
         &self,
+        _: &DriverName,
         pod: &PodInfo,
         requests: &[TokenRequest],
     ) -> Result<Vec<ServiceAccountToken>, SecretError> {

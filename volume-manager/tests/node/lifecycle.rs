@@ -41,6 +41,33 @@ async fn the_last_consumer_takes_everything_down() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_volume_that_is_not_attached_from_here_grows_by_its_node_half_alone() {
+    let mut world = World::new();
+    let volumes = world.start().await;
+    for (name, spec, controller_halves) in [("v", unattached("v"), 0), ("w", volume("w"), 1)] {
+        publish(&volumes, &spec, name).await.unwrap();
+        assert_eq!(volumes.expand(&key(name), 1 << 30).await, Ok(1 << 30));
+        assert_eq!(world.driver.count(Method::ControllerExpandVolume), controller_halves);
+    }
+    assert_eq!(world.driver.count(Method::NodeExpandVolume), 2);
+    world.driver.assert_lawful("growth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn drivers_are_told_with_what_they_said_as_long_as_they_are_registered() {
+    let mut world = World::new();
+    let volumes = world.start_without_driver(world.parts()).await;
+    assert_eq!(volumes.drivers().await, Ok(Vec::new()));
+    world.register(&volumes).await;
+    publish(&volumes, &volume("v"), "a").await.unwrap();
+    let [driver] = &volumes.drivers().await.unwrap()[..] else { panic!("one driver") };
+    assert_eq!((&driver.name, driver.connected), (&key("v").driver, true));
+    assert!(driver.facts.as_ref().unwrap().capabilities.node.stage_unstage);
+    volumes.driver_gone(key("v").driver).await.unwrap();
+    assert_eq!(volumes.drivers().await, Ok(Vec::new()), "its volumes are there still");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_consumer_waits_for_a_driver_that_comes_later() {
     let mut world = World::new();
     let volumes = world.start_without_driver(world.parts()).await;

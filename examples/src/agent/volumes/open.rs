@@ -4,16 +4,19 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use csi_proxy::SocketAddress;
+use volume_manager::driver::Secrets;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::BootId;
 use volume_manager::store::redb::{self, RedbStore, StartedOver};
 
-use super::desired_file::{DesiredFile, Found, fnv_1a};
-use super::secrets::DirectorySecrets;
+use super::super::checked_file::fnv_1a;
+use super::desired_file::{DesiredFile, Found};
+use super::secrets::{DirectorySecrets, NodeSecrets};
 use super::socket::{self, Listener};
 use super::{NodeVolumes, STORE, VolumesOptions};
 use crate::process::Fatal;
@@ -39,11 +42,21 @@ impl Drop for StartedVolumes {
     }
 }
 
+/// Who says which volumes the node shall have.
+#[cfg_attr(not(feature = "kubernetes-node"), allow(dead_code, reason = "nobody else says it then"))]
+pub(in super::super) enum Decides {
+    /// Peers, by sets that they send to the service.
+    Peers,
+    /// This agent itself; secrets that the node has no files of are asked for here.
+    Agent(Arc<dyn Secrets>),
+}
+
 /// Opens what is recorded in the state directory, if the options ask for volumes.
 pub(in super::super) async fn open(
     options: &VolumesOptions,
     state: Option<&StateDirectory>,
     nodeid: &str,
+    decides: Decides,
 ) -> Result<Option<OpenedVolumes>, Fatal> {
     let (Some(root), Some(state)) = (&options.volumes, state) else { return Ok(None) };
     let root = made(root)?;
@@ -78,7 +91,12 @@ pub(in super::super) async fn open(
             return Err(Fatal::Runtime(format!("--state-dir: the desired set cannot be read: {error}")));
         }
     };
-    let secrets = DirectorySecrets(options.secrets_dir.clone());
+    let directory = DirectorySecrets(options.secrets_dir.clone());
+    let (peers_decide, beyond) = match decides {
+        Decides::Peers => (true, None),
+        Decides::Agent(secrets) => (false, Some(secrets)),
+    };
+    let secrets = NodeSecrets { directory, beyond };
     // What is out of date is put right by the mount table and the desired set, which are both compared with it.
     let mut parts = Parts::new(store, mounts, secrets).take_back_salvaged();
     if let Some(file) = &options.boot_id_file {
@@ -89,7 +107,7 @@ pub(in super::super) async fn open(
     let revision = desired.as_ref().map_or(0, |set| set.revision);
     let known = volumes.clone();
     tracing::info!(revision, "the volumes of this node are looked after");
-    let volumes = NodeVolumes::new(known, file, targets, desired);
+    let volumes = NodeVolumes::new(known, file, targets, desired, peers_decide);
     Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), listener }))
 }
 

@@ -1,16 +1,54 @@
-//! Secrets from files: `DIR/NAMESPACE/NAME/KEY`, each readable for its owner alone.
+//! Secrets from files: `DIR/NAMESPACE/NAME/KEY`, each readable for its owner alone; and then from elsewhere.
+//!
+//! Files come first: they are there when nobody else can be asked.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use csi_proto::DriverName;
 use rustix::fs::OFlags;
-use volume_manager::driver::{SecretError, SecretReference, SecretValues, Secrets};
+use volume_manager::driver::{
+    PodInfo, SecretError, SecretReference, SecretValues, Secrets, ServiceAccountToken, TokenRequest,
+};
 
 /// The most keys of one secret.
 const MAX_KEYS: usize = 256;
+
+/// The secrets of a node: those that it has as files, then those that somebody else knows.
+pub(super) struct NodeSecrets {
+    pub(super) directory: DirectorySecrets,
+    pub(super) beyond: Option<Arc<dyn Secrets>>,
+}
+
+#[async_trait]
+impl Secrets for NodeSecrets {
+    async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError> {
+        let Some(beyond) = &self.beyond else { return self.directory.secret(reference).await };
+        if self.directory.0.is_some() {
+            match self.directory.secret(reference).await {
+                Err(SecretError::NotFound { .. }) => {}
+                found => return found,
+            }
+        }
+        beyond.secret(reference).await
+    }
+
+    async fn service_account_tokens(
+        &self,
+        driver: &DriverName,
+        pod: &PodInfo,
+        requests: &[TokenRequest],
+    ) -> Result<Vec<ServiceAccountToken>, SecretError> {
+        match &self.beyond {
+            Some(beyond) => beyond.service_account_tokens(driver, pod, requests).await,
+            None => Err(SecretError::NoTokens),
+        }
+    }
+}
 
 /// The secrets below a directory; none, if there is no directory.
 #[derive(Debug, Clone)]
@@ -107,6 +145,30 @@ mod tests {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, value).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_is_no_file_is_asked_for_elsewhere_and_one_that_is_a_bad_file_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let reference = |name: &str| SecretReference::new("default", name).unwrap();
+        write(&directory.path().join("default/file/from"), "file", 0o600);
+        write(&directory.path().join("default/open/from"), "file", 0o644);
+        let from = |from: &str| -> SecretValues { [("from", from)].into_iter().collect() };
+        let mut beyond = volume_manager::driver::MemorySecrets::default();
+        for name in ["file", "open", "other"] {
+            beyond = beyond.with(reference(name), from("beyond"));
+        }
+        let beyond: Arc<dyn Secrets> = Arc::new(beyond);
+        let mut secrets = NodeSecrets {
+            directory: DirectorySecrets(Some(directory.path().to_owned())),
+            beyond: Some(Arc::clone(&beyond)),
+        };
+        assert!(secrets.secret(&reference("file")).await.unwrap() == from("file"));
+        assert!(secrets.secret(&reference("other")).await.unwrap() == from("beyond"));
+        assert!(matches!(secrets.secret(&reference("open")).await, Err(SecretError::Unavailable { .. })));
+        assert!(matches!(secrets.secret(&reference("none")).await, Err(SecretError::NotFound { .. })));
+        secrets.directory = DirectorySecrets(None);
+        assert!(secrets.secret(&reference("open")).await.unwrap() == from("beyond"));
     }
 
     #[test]

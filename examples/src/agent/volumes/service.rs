@@ -32,6 +32,11 @@ impl NodeVolumes {
     async fn answer(&self, request: IncomingRequest) -> Vec<Answer> {
         let from = request.source;
         let refusal = match Request::decode(&request.body) {
+            Ok(Request::Desired(_)) if !self.0.peers_decide => {
+                let text =
+                    "the pods of this node decide (--kubelet-dir of the agent), and sets are not taken";
+                Refusal::new(Reason::Invalid, text, self.shown().revision)
+            }
             Ok(Request::Desired(set)) => {
                 let revision = set.revision;
                 match self.take(set, request.body).await {

@@ -117,8 +117,13 @@ impl Node {
         let entry = self.volumes.get(&slot)?;
         let facts = self.drivers.get(&entry.key.driver)?.facts.as_ref()?;
         // An ephemeral volume is made and deleted by its publish and unpublish, and has nothing around them.
-        let nothing = DriverCapabilities::default();
-        Some(if entry.spec.is_ephemeral() { nothing } else { facts.capabilities.lifecycle() })
+        if entry.spec.is_ephemeral() {
+            return Some(DriverCapabilities::default());
+        }
+        let mut capabilities = facts.capabilities.lifecycle();
+        // A volume that is not attached from here has somebody else for all its controller calls.
+        capabilities.controller_expand &= entry.spec.attach() == Attach::Here;
+        Some(capabilities)
     }
 
     /// Gives a volume its machine, now that its driver is known.

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use csi_proto::DriverName;
+
 use super::entry::{Entry, Life, What};
 use super::{Node, Slot};
-use crate::driver::OwnershipChange;
+use crate::driver::{DriverFacts, OwnershipChange};
 use crate::lifecycle::{Check, Failure, TargetState, VolumeState, Waits};
 use crate::name::VolumeKey;
 use crate::node::explanation::{Explanation, Holder, Waiting};
@@ -26,7 +28,31 @@ pub struct Counts {
     pub calls: usize,
 }
 
+/// A driver that is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KnownDriver {
+    /// Its name.
+    pub name: DriverName,
+    /// Whether it is connected to.
+    pub connected: bool,
+    /// What it said when it was last connected to; `None` if it has not been since the volumes were opened.
+    pub facts: Option<DriverFacts>,
+}
+
 impl Node {
+    /// The drivers that are registered, in order.
+    #[must_use]
+    pub fn known_drivers(&self) -> Vec<KnownDriver> {
+        let registered = self.drivers.iter().filter(|(_, driver)| driver.registered);
+        let known = registered.map(|(name, driver)| KnownDriver {
+            name: name.clone(),
+            connected: driver.connected,
+            facts: driver.facts.as_deref().cloned(),
+        });
+        known.collect()
+    }
+
     /// Every volume, in order.
     pub fn keys(&self) -> impl Iterator<Item = &VolumeKey> {
         self.by_key.keys()

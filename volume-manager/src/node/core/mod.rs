@@ -52,7 +52,7 @@ mod turns;
 use commits::Commits;
 use entry::{Entry, Running};
 pub use event::{Action, Answer, Ask, CallOrder, CommitFailure, Event, Inspect, LookOrder, Sight};
-pub use explain::Counts;
+pub use explain::{Counts, KnownDriver};
 use timers::{Alarm, Timers};
 use turns::Turns;
 

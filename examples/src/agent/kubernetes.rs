@@ -1,0 +1,169 @@
+//! The volume plugin of a node without kubelet.
+//!
+//! The hub tells which pods are bound to the node, with their claims, volumes, attachments and drivers. They are kept on the
+//! disk; a pure function makes a set of volumes of them, and volume-manager mounts that. From then on nobody is asked: after a
+//! reboot the pods that were there have their volumes, and what the hub tells later is compared with the whole.
+//!
+//! # The operations of kubelet's plugin for CSI
+//!
+//! | Operation | Here |
+//! |---|---|
+//! | wait for attach | [`plan`]: a driver that attaches has [`Attach::Awaited`], until the VolumeAttachment says so |
+//! | mount device | volume-manager: NodeStageVolume, once for a volume |
+//! | set up | volume-manager: NodePublishVolume at the pod's place, see [`layout`] |
+//! | tear down | volume-manager: NodeUnpublishVolume, when the pod has ended or is gone |
+//! | unmount device | volume-manager: NodeUnstageVolume, after the last pod |
+//! | map and unmap of block volumes | the same two calls and their opposites, at the place of a device |
+//! | expand | [`expansions`]: NodeExpandVolume, when the claim says that the controller has done its part |
+//! | detach | nobody here: `status.volumesInUse` keeps the controller from it while something is mounted |
+//!
+//! # When a pod gives its volumes up
+//!
+//! When it has ended for good (phase Succeeded or Failed), or is gone. While it is being deleted its containers may run: who
+//! runs them removes the pod when they have ended, and until then its volumes stay. That something cannot be found, such as a
+//! claim or a volume, unmounts nothing.
+//!
+//! [`Attach::Awaited`]: volume_manager::driver::Attach::Awaited
+
+mod expansions;
+mod follow;
+mod hub;
+mod layout;
+mod metadata;
+mod metadata_file;
+mod options;
+mod plan;
+mod plugin;
+mod secrets;
+mod status;
+mod tell;
+mod vacated;
+mod view;
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csi_proxy::NodeSegment;
+use edge_transport::Peer;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use self::hub::Hub;
+use self::layout::KubeletDirectory;
+use self::metadata::Metadata;
+use self::metadata_file::{Found, MetadataFile};
+pub use self::options::KubernetesOptions;
+use self::plugin::Plugin;
+use self::secrets::HubSecrets;
+pub(super) use self::view::PluginView;
+use super::checked_file::fnv_1a;
+use super::volumes::{Decides, NodeVolumes, VolumesOptions};
+use crate::process::Fatal;
+use crate::state::StateDirectory;
+
+/// The plugin before it runs.
+pub(super) struct NodePlugin {
+    hub: Hub,
+    directory: KubeletDirectory,
+    file: MetadataFile,
+    metadata: Metadata,
+    view: PluginView,
+}
+
+/// The plugin, until this is dropped. What is mounted stays.
+#[derive(Debug)]
+pub(super) struct StartedPlugin(Vec<JoinHandle<()>>);
+
+impl Drop for StartedPlugin {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl NodePlugin {
+    /// The plugin, if the options ask for it, with what is known from before.
+    pub(super) fn open(
+        options: &KubernetesOptions,
+        volumes: &VolumesOptions,
+        state: Option<&StateDirectory>,
+    ) -> Result<Option<Self>, Fatal> {
+        let (Some(directory), Some(state)) = (&options.kubelet_dir, state) else { return Ok(None) };
+        let directory = made(directory)?;
+        let targets = &volumes.volume_targets;
+        let is_target = |target: &PathBuf| {
+            let target = fs::canonicalize(target).unwrap_or_else(|_| target.clone());
+            directory.join("pods").starts_with(target)
+        };
+        if !targets.is_empty() && !targets.iter().any(is_target) {
+            let text = "is not below --volume-targets; leave that out, or name this one too";
+            return Err(Fatal::Input(format!("--kubelet-dir: {} {text}", directory.display())));
+        }
+        let file = MetadataFile::in_directory(state.path());
+        let metadata = match file.load() {
+            Ok(Found::Nothing) => Metadata::default(),
+            Ok(Found::Metadata(metadata)) => *metadata,
+            Ok(Found::Damaged { kept, reason }) => {
+                tracing::error!(
+                    "--state-dir: what is known of the pods is damaged ({reason}) and kept as {}; nothing is unmounted until the hub has told anew",
+                    kept.display()
+                );
+                Metadata::default()
+            }
+            Err(error) => {
+                return Err(Fatal::Runtime(format!(
+                    "--state-dir: the node's objects cannot be read: {error}"
+                )));
+            }
+        };
+        let hub = Hub::new().map_err(Fatal::runtime)?;
+        let view = PluginView::new(metadata.len());
+        Ok(Some(Self { hub, directory: KubeletDirectory::new(directory), file, metadata, view }))
+    }
+
+    /// Who decides which volumes there are: the plugin if there is one.
+    pub(super) fn decides(plugin: Option<&Self>) -> Decides {
+        match plugin {
+            Some(plugin) => Decides::Agent(Arc::new(HubSecrets(plugin.hub.clone()))),
+            None => Decides::Peers,
+        }
+    }
+
+    /// What others see of it.
+    pub(super) fn view(&self) -> PluginView {
+        self.view.clone()
+    }
+
+    /// Runs it, with volumes that run.
+    pub(super) fn start(
+        self,
+        peer: Peer,
+        volumes: NodeVolumes,
+        segment: Option<NodeSegment>,
+    ) -> StartedPlugin {
+        let seed = fnv_1a(peer.name().as_str().as_bytes());
+        self.hub.connect(peer);
+        let (news, latest) = watch::channel(None);
+        let (changes, taken) = mpsc::channel(1);
+        let position = self.metadata.watch();
+        tracing::info!(objects = self.metadata.len(), "the pods of this node have their volumes from here");
+        let (view, following) = (self.view.clone(), self.view);
+        let plugin = Plugin::new(volumes, self.file, self.directory, segment, self.metadata, news, view);
+        StartedPlugin(vec![
+            tokio::spawn(plugin.run(taken)),
+            tokio::spawn(follow::follow(self.hub.clone(), position, changes, following, seed)),
+            tokio::spawn(tell::tell(self.hub, latest, seed)),
+        ])
+    }
+}
+
+/// The directory under the name that the mount table has for it, made if it is missing.
+fn made(directory: &Path) -> Result<PathBuf, Fatal> {
+    let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
+    made.and_then(|()| fs::canonicalize(directory)).map_err(|error| {
+        Fatal::Input(format!("--kubelet-dir: {} cannot be used: {error}", directory.display()))
+    })
+}

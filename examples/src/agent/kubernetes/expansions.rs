@@ -1,0 +1,115 @@
+//! Volumes that claims ask to be larger.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use volume_manager::node::{ExpandError, Volumes};
+
+use super::plan::Expansion;
+
+/// How long one that failed is left alone.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// How it is with one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Done(u64),
+    Failed { again: Instant },
+}
+
+/// The expansions that are wanted, each for as long as its claim asks.
+#[derive(Debug, Default)]
+pub(super) struct Expansions {
+    wanted: BTreeMap<Expansion, State>,
+    running: JoinSet<(Expansion, Result<u64, ExpandError>)>,
+}
+
+impl Expansions {
+    /// Makes these wanted and no others, and begins what is to be begun.
+    pub(super) fn want(&mut self, volumes: &Volumes, wanted: &[Expansion], now: Instant) {
+        self.wanted.retain(|expansion, _| wanted.contains(expansion));
+        for expansion in wanted {
+            match self.wanted.get(expansion) {
+                Some(State::Running | State::Done(_)) => continue,
+                Some(State::Failed { again }) if *again > now => continue,
+                Some(State::Failed { .. }) | None => {}
+            }
+            self.wanted.insert(expansion.clone(), State::Running);
+            let (volumes, expansion) = (volumes.clone(), expansion.clone());
+            self.running.spawn(async move {
+                let ended = volumes.expand(&expansion.key, expansion.bytes).await;
+                (expansion, ended)
+            });
+        }
+    }
+
+    /// When one that failed is due again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let failed = self.wanted.values().filter_map(|state| match state {
+            State::Failed { again } => Some(*again),
+            State::Running | State::Done(_) => None,
+        });
+        failed.min()
+    }
+
+    /// Waits for the next one to end. If the future is dropped, nothing is lost.
+    pub(super) async fn ended(&mut self) {
+        let Some(ended) = self.running.join_next().await else { return std::future::pending().await };
+        // One that panicked stays as it is until its claim asks for something else.
+        if let Ok((expansion, result)) = ended
+            && let Some(state) = self.wanted.get_mut(&expansion)
+        {
+            *state = state_after(&expansion, result, Instant::now());
+        }
+    }
+
+    /// Those that are done, with the sizes that were reached, in bytes.
+    pub(super) fn done(&self) -> BTreeMap<Expansion, u64> {
+        let done = self.wanted.iter().filter_map(|(expansion, state)| match state {
+            State::Done(bytes) => Some((expansion.clone(), *bytes)),
+            State::Running | State::Failed { .. } => None,
+        });
+        done.collect()
+    }
+}
+
+fn state_after(expansion: &Expansion, result: Result<u64, ExpandError>, now: Instant) -> State {
+    let Expansion { key, namespace, name, bytes, .. } = expansion;
+    match result {
+        Ok(bytes) | Err(ExpandError::Shrink { found: bytes, .. }) => {
+            tracing::info!(volume = %key, claim = %format_args!("{namespace}/{name}"), bytes, "expanded");
+            State::Done(bytes)
+        }
+        // Then there is nothing for the node to do, and the controller has done its part.
+        Err(ExpandError::Unsupported { .. }) => State::Done(*bytes),
+        Err(error) => {
+            tracing::warn!(claim = %format_args!("{namespace}/{name}"), "not expanded, trying again: {error}");
+            State::Failed { again: now + AGAIN }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::{DriverName, VolumeId};
+    use volume_manager::VolumeKey;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_volume_that_is_large_enough_or_cannot_be_made_so_is_done_and_a_failure_is_tried_again() {
+        let key =
+            VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() };
+        let (namespace, name, uid) = ("ns".to_owned(), "data".to_owned(), "9f0c".to_owned());
+        let expansion = Expansion { key: key.clone(), namespace, name, uid, bytes: 5 };
+        let now = Instant::now();
+        let after = |result| state_after(&expansion, result, now);
+        assert_eq!(after(Ok(6)), State::Done(6));
+        assert_eq!(after(Err(ExpandError::Shrink { key: key.clone(), found: 8, asked: 5 })), State::Done(8));
+        assert_eq!(after(Err(ExpandError::Unsupported { driver: key.driver.clone() })), State::Done(5));
+        assert_eq!(after(Err(ExpandError::Unknown { key })), State::Failed { again: now + AGAIN });
+    }
+}

@@ -1,0 +1,115 @@
+//! Following the node's objects at the hub, for ever.
+
+use std::time::Duration;
+
+use edge_transport::peer::Backoff;
+use edge_transport::{Failure, ReplyEvent};
+use prost::{DecodeError, Message};
+use tokio::sync::{mpsc, oneshot};
+
+use super::hub::{AskError, Hub};
+use super::metadata::{Assembly, ChangeError};
+use super::view::PluginView;
+use crate::kubernetes::message::{Update, Watch};
+
+/// The first and the longest wait before the hub is asked again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// A change that is complete, and where to say what was made of it.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) update: Update,
+    /// What to ask from then on.
+    pub(super) taken: oneshot::Sender<Result<Watch, ChangeError>>,
+}
+
+/// Why nothing more comes for now.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    NotAsked(#[from] AskError),
+    #[error("the hub ended it: {0}")]
+    Failed(Failure),
+    #[error("the hub ended it")]
+    Finished,
+    #[error("an update cannot be read: {0}")]
+    Malformed(#[from] DecodeError),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    #[error("nobody takes the changes any more")]
+    NobodyThere,
+}
+
+/// Asks for what is later than `position`, hands over each change, and waits until it was taken; then goes on. Ends when nobody
+/// takes changes any more.
+pub(super) async fn follow(
+    hub: Hub,
+    mut position: Watch,
+    changes: mpsc::Sender<Change>,
+    view: PluginView,
+    seed: u64,
+) {
+    let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
+    let mut told = String::new();
+    loop {
+        hub.connected().await;
+        let ended = watch(&hub, &mut position, &changes, &view, &mut backoff).await;
+        match &ended {
+            Ended::NobodyThere => return,
+            Ended::Change(error) if error.asks_anew() => position = Watch::default(),
+            _ => {}
+        }
+        let text = ended.to_string();
+        view.follows(Err(&text));
+        if text == told {
+            tracing::debug!("the pods of this node are not followed: {text}");
+        } else {
+            tracing::warn!("the pods of this node are not followed, trying again and again: {text}");
+            told = text;
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}
+
+async fn watch(
+    hub: &Hub,
+    position: &mut Watch,
+    changes: &mpsc::Sender<Change>,
+    view: &PluginView,
+    backoff: &mut Backoff,
+) -> Ended {
+    let mut updates = match hub.watch(position.clone()).await {
+        Ok(updates) => updates,
+        Err(error) => return error.into(),
+    };
+    let mut assembly = Assembly::default();
+    loop {
+        let part = match updates.next().await {
+            Some(Ok(ReplyEvent::Message(bytes))) => Update::decode(bytes),
+            Some(Ok(_)) | None => return Ended::Finished,
+            Some(Err(failure)) => return Ended::Failed(failure),
+        };
+        let change = match part {
+            Ok(part) => assembly.add(part),
+            Err(error) => return error.into(),
+        };
+        match change {
+            Ok(None) => {}
+            Ok(Some(update)) => match hand_over(update, changes).await {
+                Ok(next) => {
+                    *position = next;
+                    view.follows(Ok(()));
+                    backoff.reset();
+                }
+                Err(ended) => return ended,
+            },
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+async fn hand_over(update: Update, changes: &mpsc::Sender<Change>) -> Result<Watch, Ended> {
+    let (taken, answer) = oneshot::channel();
+    changes.send(Change { update, taken }).await.map_err(|_| Ended::NobodyThere)?;
+    Ok(answer.await.map_err(|_| Ended::NobodyThere)??)
+}

@@ -1,0 +1,265 @@
+//! Which volumes the pods of the node are to have, from the node's objects. No I/O, no clock.
+//!
+//! What is not known yet takes nothing away: a pod volume whose claim, volume or driver cannot be found keeps what it has. Only
+//! a pod that has ended, or is gone, gives its volumes up.
+
+mod entry;
+mod policy;
+#[cfg(test)]
+mod tests;
+mod volume;
+#[cfg(test)]
+mod walk;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use csi_proto::DriverName;
+use volume_manager::driver::{Attach, ConsumerSpec, DriverPolicy, VolumeSpec};
+use volume_manager::message::{DesiredSet, MAX_CONSUMERS, MAX_POLICIES};
+use volume_manager::node::DesiredVolume;
+use volume_manager::{ConsumerId, VolumeKey};
+
+pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
+use self::policy::policy;
+use self::volume::{Found, find};
+use super::layout::KubeletDirectory;
+use super::metadata::Metadata;
+
+/// What a plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    /// The node's objects.
+    pub(super) metadata: &'a Metadata,
+    /// The set that is wanted so far.
+    pub(super) before: &'a DesiredSet,
+    /// The volumes of which something is staged or published.
+    pub(super) mounted: &'a BTreeSet<VolumeKey>,
+}
+
+/// Which volumes the node is to have, and what becomes of each volume of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Plan {
+    /// The volumes, under the number of the set before.
+    pub(super) set: DesiredSet,
+    /// Each volume of a pod that has not ended, in order.
+    pub(super) pod_volumes: Vec<PodVolumePlan>,
+    /// The volumes that are to be larger, each once.
+    pub(super) expansions: Vec<Expansion>,
+    /// Consumers that cannot be found now and were not in the set before.
+    pub(super) unknown: Vec<ConsumerId>,
+}
+
+/// One volume, as the pods have it together.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// Descriptions by PersistentVolume; more than one if several have the same handle.
+    specs: BTreeMap<String, Arc<VolumeSpec>>,
+    /// The description of the set before, if a consumer stays whose own cannot be found.
+    kept: Option<Arc<VolumeSpec>>,
+    consumers: BTreeMap<ConsumerId, Arc<ConsumerSpec>>,
+}
+
+/// Makes the plan.
+pub(super) fn plan(known: Known<'_>, directory: &KubeletDirectory) -> Plan {
+    Planner::new(known, directory).plan()
+}
+
+struct Planner<'a> {
+    known: Known<'a>,
+    directory: &'a KubeletDirectory,
+    /// The descriptions of the set before.
+    described: BTreeMap<&'a VolumeKey, &'a Arc<VolumeSpec>>,
+    /// What the attachments say that are attached, by attacher and volume.
+    attached: BTreeMap<(&'a str, &'a str), &'a BTreeMap<String, String>>,
+    /// Each consumer of the set before, with its volume.
+    before: BTreeMap<&'a str, (&'a DesiredVolume, &'a Arc<ConsumerSpec>)>,
+    volumes: BTreeMap<VolumeKey, Gathered>,
+    /// Who has a path.
+    targets: BTreeMap<String, (VolumeKey, ConsumerId)>,
+    pod_volumes: Vec<PodVolumePlan>,
+    expansions: BTreeMap<(String, String), Expansion>,
+    unknown: Vec<ConsumerId>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(known: Known<'a>, directory: &'a KubeletDirectory) -> Self {
+        let consumers = known.before.volumes.iter().flat_map(|volume| {
+            volume.consumers.iter().map(move |consumer| (consumer.id().as_str(), (volume, consumer)))
+        });
+        let attachments = known.metadata.attachments().filter(|attachment| attachment.attached);
+        let attached = attachments.map(|attachment| {
+            ((attachment.attacher.as_str(), attachment.volume.as_str()), &attachment.metadata)
+        });
+        Self {
+            known,
+            directory,
+            described: known.before.volumes.iter().map(|volume| (volume.spec.key(), &volume.spec)).collect(),
+            attached: attached.collect(),
+            before: consumers.collect(),
+            volumes: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            pod_volumes: Vec::new(),
+            expansions: BTreeMap::new(),
+            unknown: Vec::new(),
+        }
+    }
+
+    fn plan(mut self) -> Plan {
+        let (metadata, directory) = (self.known.metadata, self.directory);
+        let mut asked = Vec::new();
+        for pod in metadata.pods().filter(|pod| !pod.ended) {
+            for volume in &pod.volumes {
+                let place = Place::Nowhere("its pod's UID and its name are no id of a consumer".to_owned());
+                self.pod_volumes.push(PodVolumePlan::new(pod, volume, place));
+                if let Ok(id) = ConsumerId::new(&format!("{}/{}", pod.uid, volume.name)) {
+                    let found = find(metadata, directory, pod, volume, &id);
+                    asked.push((self.pod_volumes.len() - 1, id, found.map_err(|reason| reason.to_string())));
+                }
+            }
+        }
+        // Whoever has a volume comes before who is new, so that a bound or a path that is taken turns away the latter.
+        asked.sort_by_key(|(_, id, found)| match found {
+            Err(_) => 0,
+            Ok(_) if self.before.contains_key(id.as_str()) => 1,
+            Ok(_) => 2,
+        });
+        for (at, id, found) in asked {
+            let place = match found {
+                Ok(found) => self.add(found, id),
+                Err(reason) => self.keep(id, reason),
+            };
+            if let Some(planned) = self.pod_volumes.get_mut(at) {
+                planned.place = place;
+            }
+        }
+        let (mut volumes, mut attached) = (Vec::new(), BTreeSet::new());
+        for (key, gathered) in std::mem::take(&mut self.volumes) {
+            let Some((spec, is_attached)) = self.described(&key, &gathered) else { continue };
+            if is_attached {
+                attached.insert(key);
+            }
+            volumes.push(DesiredVolume { spec, consumers: gathered.consumers.into_values().collect() });
+        }
+        let used = volumes.iter().map(|volume| &volume.spec.key().driver);
+        let mut policies: BTreeMap<_, _> = used.map(|driver| (driver.clone(), self.policy(driver))).collect();
+        // With the others that there is room for: a driver need not be connected to anew for its first pod.
+        for object in metadata.drivers() {
+            if policies.len() < MAX_POLICIES
+                && let Ok(name) = DriverName::new(&object.name)
+            {
+                policies.entry(name).or_insert_with(|| policy(object));
+            }
+        }
+        let revision = self.known.before.revision;
+        let set = DesiredSet { revision, volumes, attached, policies };
+        let expansions = self.expansions.into_values().collect();
+        Plan { set, pod_volumes: self.pod_volumes, expansions, unknown: self.unknown }
+    }
+
+    /// Gives a pod a volume that was found.
+    fn add(&mut self, found: Found, id: ConsumerId) -> Place {
+        let key = found.spec.key().clone();
+        let target = found.consumer.target_path().to_string();
+        match self.targets.get(&target) {
+            // The pod has one volume under two names, at one place.
+            Some((of, holder)) if *of == key => {
+                return Place::At { key, consumer: holder.clone(), unsure: None };
+            }
+            Some((of, _)) => {
+                return Place::Nowhere(format!("{of} has the same place in this pod: rename one of them"));
+            }
+            None => {}
+        }
+        let gathered = self.volumes.entry(key.clone()).or_default();
+        if gathered.consumers.len() >= MAX_CONSUMERS {
+            return Place::Nowhere(format!("{key} has {MAX_CONSUMERS} pods on this node, which is the most"));
+        }
+        gathered.specs.entry(found.name).or_insert(found.spec);
+        gathered.consumers.insert(id.clone(), Arc::new(found.consumer));
+        self.targets.insert(target, (key.clone(), id.clone()));
+        if let Some(expansion) = found.expansion {
+            let claim = (expansion.namespace.clone(), expansion.name.clone());
+            self.expansions.entry(claim).or_insert(expansion);
+        }
+        Place::At { key, consumer: id, unsure: None }
+    }
+
+    /// Leaves a pod what it has, if it has something.
+    fn keep(&mut self, id: ConsumerId, reason: String) -> Place {
+        let Some((volume, consumer)) = self.before.get(id.as_str()) else {
+            self.unknown.push(id);
+            return Place::Nowhere(reason);
+        };
+        let key = volume.spec.key().clone();
+        let gathered = self.volumes.entry(key.clone()).or_default();
+        gathered.kept.get_or_insert_with(|| Arc::clone(&volume.spec));
+        gathered.consumers.insert(id.clone(), Arc::clone(consumer));
+        self.targets.insert(consumer.target_path().to_string(), (key.clone(), id.clone()));
+        Place::At { key, consumer: id, unsure: Some(reason) }
+    }
+
+    /// The one description of a volume, and whether it is attached.
+    fn described(&self, key: &VolumeKey, gathered: &Gathered) -> Option<(Arc<VolumeSpec>, bool)> {
+        let before = self.described.get(key).copied();
+        // Where several PersistentVolumes have one handle, the one that was taken first stays.
+        let is_as_before = |spec: &&Arc<VolumeSpec>| {
+            before.is_some_and(|before| {
+                before.volume_context() == spec.volume_context() && before.access() == spec.access()
+            })
+        };
+        let found = gathered.specs.values().find(is_as_before).or_else(|| gathered.specs.values().next());
+        let Some(spec) = found else {
+            let kept = gathered.kept.clone()?;
+            let attached = self.known.before.is_attached(&kept);
+            return Some((kept, attached));
+        };
+        let mut builder = spec.to_builder();
+        let mounted = self.known.mounted.contains(key);
+        let attach = before.filter(|_| mounted).map_or_else(|| spec.attach(), |before| before.attach());
+        builder = builder.attach(attach);
+        // Staged for one group, it is not staged anew for another.
+        let group = match before {
+            Some(before) => before.fs_group(),
+            None => gathered.consumers.values().next().and_then(|consumer| consumer.own_fs_group()),
+        };
+        if let Some(group) = group.filter(|_| !spec.access().is_block()) {
+            builder = builder.fs_group(group);
+        }
+        let mut attached = false;
+        if attach == Attach::Awaited {
+            match self.attachment(key, gathered) {
+                Some(context) => {
+                    builder = builder.publish_context(context.clone());
+                    attached = true;
+                }
+                // What is mounted goes when its pods do, whatever becomes of the attachment meanwhile.
+                None if mounted => {
+                    if let Some(before) = before.filter(|before| self.known.before.is_attached(before)) {
+                        builder = builder.publish_context(before.publish_context().clone());
+                        attached = true;
+                    }
+                }
+                None => {}
+            }
+        }
+        // What breaks a bound only together with its attachment stays as it was described before.
+        let spec =
+            builder.build().map_or_else(|_| before.map_or_else(|| Arc::clone(spec), Arc::clone), Arc::new);
+        Some((spec, attached))
+    }
+
+    /// What the attachment of a volume says, if it is attached.
+    fn attachment(&self, key: &VolumeKey, gathered: &Gathered) -> Option<&'a BTreeMap<String, String>> {
+        let mut names = gathered.specs.keys();
+        names.find_map(|name| self.attached.get(&(key.driver.as_str(), name.as_str())).copied())
+    }
+
+    /// What is known of a driver. One without an object has the policy that it had while its volumes are in use.
+    fn policy(&self, driver: &DriverName) -> DriverPolicy {
+        match self.known.metadata.driver(driver.as_str()) {
+            Some(object) => policy(object),
+            None => self.known.before.policy(driver),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a plan says of single things.
+
+use volume_manager::{ConsumerId, VolumeKey};
+
+use crate::kubernetes::message::{Pod, PodVolume};
+
+/// What becomes of a volume of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct PodVolumePlan {
+    /// The pod's namespace.
+    pub(in super::super) namespace: String,
+    /// The pod's name.
+    pub(in super::super) pod: String,
+    /// The pod's UID.
+    pub(in super::super) uid: String,
+    /// What the pod calls the volume.
+    pub(in super::super) volume: String,
+    /// Where it goes.
+    pub(in super::super) place: Place,
+}
+
+/// Where a volume of a pod goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Place {
+    /// To this consumer of this volume.
+    At {
+        /// The volume.
+        key: VolumeKey,
+        /// Under which name the pod has it.
+        consumer: ConsumerId,
+        /// What cannot be found now, if something cannot: then it stays as it was.
+        unsure: Option<String>,
+    },
+    /// Nowhere, and why, for people.
+    Nowhere(String),
+}
+
+impl PodVolumePlan {
+    pub(super) fn new(pod: &Pod, volume: &PodVolume, place: Place) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            volume: volume.name.clone(),
+            place,
+        }
+    }
+}
+
+/// A volume that is to be larger.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Expansion {
+    /// The volume.
+    pub(in super::super) key: VolumeKey,
+    /// The namespace of the claim that asks.
+    pub(in super::super) namespace: String,
+    /// The claim's name.
+    pub(in super::super) name: String,
+    /// The claim's UID.
+    pub(in super::super) uid: String,
+    /// The size, in bytes.
+    pub(in super::super) bytes: u64,
+}

@@ -1,0 +1,294 @@
+//! The task that keeps the volumes as the pods of the node want them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use csi_proxy::NodeSegment;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use volume_manager::driver::DriverFacts;
+use volume_manager::message::DesiredSet;
+use volume_manager::node::core::KnownDriver;
+use volume_manager::node::{ChangeKind, Stopped, Watched};
+
+use super::super::volumes::NodeVolumes;
+use super::expansions::Expansions;
+use super::follow::Change;
+use super::layout::KubeletDirectory;
+use super::metadata::{ChangeError, Metadata};
+use super::metadata_file::MetadataFile;
+use super::plan::{Known, Plan, plan};
+use super::status::{Seen, node_status};
+use super::tell::News;
+use super::vacated;
+use super::view::PluginView;
+use crate::kubernetes::message::{Update, Watch};
+
+/// How long changes are gathered before they are looked at.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether drivers have come or gone.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How long the first status waits for drivers to answer: without one of them it would take the driver from its CSINode.
+const DRIVERS_COME: Duration = Duration::from_secs(30);
+
+/// What the task has.
+pub(super) struct Plugin {
+    volumes: NodeVolumes,
+    file: MetadataFile,
+    directory: KubeletDirectory,
+    segment: Option<NodeSegment>,
+    news: watch::Sender<Option<News>>,
+    view: PluginView,
+    metadata: Metadata,
+    plan: Option<Plan>,
+    expansions: Expansions,
+    /// Whether something was taken from a pod, or may have been before the start.
+    vacated: bool,
+    /// The drivers as they are, and what each said last, also before it was connected to anew.
+    drivers: Vec<KnownDriver>,
+    said: BTreeMap<DriverName, DriverFacts>,
+    /// Until when the first status waits; `None` when it has gone.
+    hold_status: Option<Instant>,
+    /// What was logged last of why nothing is planned.
+    held: String,
+}
+
+impl Plugin {
+    pub(super) fn new(
+        volumes: NodeVolumes,
+        file: MetadataFile,
+        directory: KubeletDirectory,
+        segment: Option<NodeSegment>,
+        metadata: Metadata,
+        news: watch::Sender<Option<News>>,
+        view: PluginView,
+    ) -> Self {
+        Self {
+            volumes,
+            file,
+            directory,
+            segment,
+            news,
+            view,
+            metadata,
+            plan: None,
+            expansions: Expansions::default(),
+            vacated: true,
+            drivers: Vec::new(),
+            said: BTreeMap::new(),
+            hold_status: Some(Instant::now() + DRIVERS_COME),
+            held: String::new(),
+        }
+    }
+
+    /// Runs until the volumes do not run any more.
+    pub(super) async fn run(mut self, mut changes: mpsc::Receiver<Change>) {
+        let mut happened = self.volumes.volumes().watch();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Some(Instant::now());
+        loop {
+            let soon = || Some(due.unwrap_or_else(|| Instant::now() + GATHER));
+            tokio::select! {
+                Some(change) = changes.recv() => {
+                    due = soon();
+                    let taken = self.take(change.update).await;
+                    // Whoever followed may have gone.
+                    let _ = change.taken.send(taken);
+                }
+                what = happened.next() => match what {
+                    Some(Watched::Change(change)) => {
+                        due = soon();
+                        self.vacated |= matches!(change.kind, ChangeKind::Unpublished(_));
+                    }
+                    Some(_) => due = soon(),
+                    None => return,
+                },
+                () = self.expansions.ended() => due = soon(),
+                _ = look.tick() => match self.has_news().await {
+                    Ok(true) => due = soon(),
+                    Ok(false) => {}
+                    Err(_) => return,
+                },
+                () = at(due) => {
+                    due = None;
+                    if self.settle().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a change: from when this returns it is on the disk, unless that is broken.
+    async fn take(&mut self, update: Update) -> Result<Watch, ChangeError> {
+        let after = self.metadata.after(update).inspect_err(|error| tracing::error!("{error}"))?;
+        if after == self.metadata {
+            return Ok(after.watch());
+        }
+        let (file, saved) = (self.file.clone(), after.clone());
+        let saved = tokio::task::spawn_blocking(move || file.save(&saved)).await;
+        let failure = match saved {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(failure) = failure {
+            tracing::error!(
+                "--state-dir: the node's objects cannot be written, so a restart would not know of the latest: {failure}"
+            );
+        }
+        self.metadata = after;
+        let Watch { source, revision } = self.metadata.watch();
+        tracing::debug!(source, revision, objects = self.metadata.len(), "objects taken");
+        Ok(self.metadata.watch())
+    }
+
+    /// Whether something is new that no change tells of.
+    async fn has_news(&mut self) -> Result<bool, Stopped> {
+        let drivers = self.volumes.volumes().drivers().await?;
+        let expansion_due = self.expansions.due().is_some_and(|due| due <= Instant::now());
+        Ok(drivers != self.drivers || expansion_due || self.hold_status.is_some())
+    }
+
+    /// Makes the volumes as the pods want them, and tells how they are.
+    async fn settle(&mut self) -> Result<(), Stopped> {
+        let mut seen = self.look().await?;
+        if self.metadata.watch() != Watch::default() {
+            let before = self.volumes.desired().await;
+            // Where the set was lost, volumes may be recorded that no pod wants any more.
+            let lost = before.is_none();
+            let before = before.unwrap_or_else(|| Arc::new(DesiredSet::new(0, Vec::new())));
+            let mounted = seen.mounted();
+            let known = Known { metadata: &self.metadata, before: &before, mounted: &mounted };
+            let planned = plan(known, &self.directory);
+            let changed = lost || planned.set != *before;
+            if self.may_plan(&planned, &seen) {
+                if changed {
+                    self.want(planned.set.clone()).await;
+                    seen = self.look().await?;
+                }
+                self.expansions.want(self.volumes.volumes(), &planned.expansions, Instant::now());
+                self.clear(&planned, &seen).await;
+                self.plan = Some(planned);
+            }
+        }
+        self.publish(&seen);
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<Seen, Stopped> {
+        let volumes = self.volumes.volumes();
+        let mut seen = Seen { drivers: volumes.drivers().await?, ..Seen::default() };
+        for key in volumes.list().await? {
+            if let Some(explanation) = volumes.explain(&key).await? {
+                seen.volumes.insert(key, explanation);
+            }
+        }
+        seen.refused = self.volumes.shown().refused.to_vec();
+        seen.expanded = self.expansions.done();
+        self.drivers.clone_from(&seen.drivers);
+        self.said.retain(|name, _| seen.drivers.iter().any(|driver| driver.name == *name));
+        for driver in &mut seen.drivers {
+            match &driver.facts {
+                Some(facts) => drop(self.said.insert(driver.name.clone(), facts.clone())),
+                None => driver.facts = self.said.get(&driver.name).cloned(),
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Whether a plan takes nothing from a pod of which too little is known. It could only if the set before was lost.
+    fn may_plan(&mut self, planned: &Plan, seen: &Seen) -> bool {
+        let unknown: BTreeSet<_> = planned.unknown.iter().collect();
+        let mut holders = seen.volumes.values().flat_map(|explanation| &explanation.holders);
+        match holders.find(|holder| holder.wanted && unknown.contains(&holder.consumer)) {
+            None => {
+                self.held.clear();
+                true
+            }
+            Some(holder) => {
+                let held = holder.consumer.to_string();
+                if held != self.held {
+                    tracing::warn!(
+                        consumer = held,
+                        "a volume is mounted for a pod whose claim is not known yet; nothing is changed until it is"
+                    );
+                    self.held = held;
+                }
+                false
+            }
+        }
+    }
+
+    async fn want(&self, set: DesiredSet) {
+        let volumes = set.volumes.len();
+        match self.volumes.take_own(set).await {
+            Ok(taken) => tracing::info!(
+                revision = taken.revision,
+                volumes,
+                wanted = taken.wanted,
+                released = taken.released,
+                refused = taken.refused.len(),
+                "the volumes of the pods are wanted"
+            ),
+            Err(error) => tracing::error!("the volumes of the pods cannot be wanted: {error}"),
+        }
+    }
+
+    /// Removes the directories of pods that have nothing here any more.
+    async fn clear(&mut self, planned: &Plan, seen: &Seen) {
+        if !std::mem::take(&mut self.vacated) {
+            return;
+        }
+        let wanted = planned.set.volumes.iter().flat_map(|volume| &volume.consumers);
+        let held = seen.volumes.values().flat_map(|explanation| &explanation.holders);
+        let ids = wanted.map(|consumer| consumer.id()).chain(held.map(|holder| &holder.consumer));
+        let in_use: BTreeSet<_> = ids.map(|id| pod_of(id.as_str()).to_owned()).collect();
+        let pods = self.directory.pods();
+        let cleared = tokio::task::spawn_blocking(move || {
+            vacated::pods(&pods).iter().filter(|(uid, _)| !in_use.contains(uid)).for_each(|(_, pod)| {
+                vacated::remove_empty(pod);
+            });
+        });
+        // An empty directory that stays does no harm.
+        let _ = cleared.await;
+    }
+
+    fn publish(&mut self, seen: &Seen) {
+        let pod_volumes = self.plan.as_ref().map_or(0, |plan| plan.pod_volumes.len());
+        self.view.knows(self.metadata.len(), pod_volumes);
+        if let Some(until) = self.hold_status {
+            let all = seen.drivers.iter().all(|driver| driver.facts.is_some());
+            if Instant::now() < until && (seen.drivers.is_empty() || !all) {
+                return;
+            }
+            self.hold_status = None;
+        }
+        let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
+        let news = Some(News { source: self.metadata.watch().source, status });
+        self.news.send_if_modified(|before| {
+            let is_new = *before != news;
+            if is_new {
+                *before = news;
+            }
+            is_new
+        });
+    }
+}
+
+/// The UID of the pod that a consumer is.
+fn pod_of(consumer: &str) -> &str {
+    consumer.split_once('/').map_or(consumer, |(uid, _)| uid)
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,135 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::{DriverName, VolumeId};
+use csi_proxy::NodeId;
+use volume_manager::ConsumerId;
+use volume_manager::driver::{
+    Access, AccessMode, ConsumerSpec, DriverFacts, DriverPolicy, MountPath, VolumeSpec,
+};
+use volume_manager::message::DesiredSet;
+use volume_manager::mounts::MountTable;
+use volume_manager::node::core::{Ask, Event, Node, RequestId};
+use volume_manager::node::{DesiredVolume, Settings};
+use volume_manager::store::{BootId, Loaded};
+
+use super::*;
+
+fn name() -> DriverName {
+    DriverName::new("d.example").unwrap()
+}
+
+fn segment() -> NodeSegment {
+    NodeSegment::of_driver(NodeId::new("edge-1").unwrap())
+}
+
+/// A node whose driver is registered, and has answered if there are facts.
+fn node(facts: Option<DriverFacts>) -> Node {
+    let boot: BootId = "0d7bb5ac-0e3d-4a3c-9d5e-6b7e4f0c1a2b".parse().unwrap();
+    let table = MountTable::default().into();
+    let (mut node, _) = Node::open(Settings::new("/var/lib/volumes"), boot, Loaded::default(), table);
+    let registered = Event::DriverRegistered { driver: name(), policy: DriverPolicy::default() };
+    let _ = node.step(registered, Duration::ZERO);
+    if let Some(facts) = facts {
+        let connected = Event::DriverConnected { facts: Box::new(facts), predecessors_ended: false };
+        let _ = node.step(connected, Duration::ZERO);
+    }
+    node
+}
+
+fn seen(node: &Node, now: Duration) -> Seen {
+    let volumes = node.keys().filter_map(|key| Some((key.clone(), node.explain(key, now)?)));
+    Seen { drivers: node.known_drivers(), volumes: volumes.collect(), ..Seen::default() }
+}
+
+/// A plan with one pod that has one volume, which others attach.
+fn plan() -> Plan {
+    let key = VolumeKey { driver: name(), id: VolumeId::new("v").unwrap() };
+    let spec = VolumeSpec::builder(key.clone(), Access::filesystem(), AccessMode::SingleNodeWriter);
+    let consumer = ConsumerId::new("9f0c/data").unwrap();
+    let target = MountPath::new("/pods/9f0c/mount").unwrap();
+    let volume = DesiredVolume {
+        spec: Arc::new(spec.attach(Attach::Awaited).build().unwrap()),
+        consumers: vec![Arc::new(ConsumerSpec::new(consumer.clone(), target))],
+    };
+    let pod_volume = PodVolumePlan {
+        namespace: "ns".into(),
+        pod: "web-0".into(),
+        uid: "9f0c".into(),
+        volume: "data".into(),
+        place: Place::At { key, consumer, unsure: None },
+    };
+    Plan {
+        set: DesiredSet::new(1, vec![volume]),
+        pod_volumes: vec![pod_volume],
+        expansions: Vec::new(),
+        unknown: Vec::new(),
+    }
+}
+
+#[test]
+fn a_driver_is_told_when_it_has_answered_with_its_own_topology_or_that_of_the_node() {
+    let status = |facts, segment: Option<&NodeSegment>| {
+        node_status(None, &seen(&node(facts), Duration::ZERO), segment).drivers
+    };
+    assert_eq!(status(None, Some(&segment())), []);
+    let mut facts = DriverFacts::new(name());
+    assert_eq!(status(Some(facts.clone()), None), [], "without NodeGetInfo there is nothing to tell");
+    (facts.node_id, facts.max_volumes) = (Some("node-7".into()), Some(5));
+    let [told] = &status(Some(facts.clone()), Some(&segment()))[..] else { panic!() };
+    assert_eq!((told.node_id.as_str(), told.max_volumes, told.ready), ("node-7", 5, true));
+    assert_eq!(told.segments["topology.d.example/node"], "edge-1");
+    assert!(status(Some(facts.clone()), None)[0].segments.is_empty());
+    facts.topology = [("vendor/zone".to_owned(), "z".to_owned())].into();
+    assert_eq!(status(Some(facts.clone()), Some(&segment()))[0].segments, facts.topology);
+}
+
+#[test]
+fn a_volume_that_waits_is_in_use_from_the_beginning_and_its_reason_stays_the_same_while_it_waits() {
+    let plan = plan();
+    let early = node_status(Some(&plan), &Seen::default(), None);
+    assert_eq!(early.volumes_in_use, ["kubernetes.io/csi/d.example^v"]);
+    assert_eq!(early.pod_volumes[0].reason, "it is not begun yet");
+    let mut node = node(None);
+    let ask = Ask::Reconcile(plan.set.volumes.clone());
+    let _ = node.step(Event::Ask { request: RequestId(1), ask }, Duration::ZERO);
+    let _ = node.step(Event::Committed(Ok(())), Duration::ZERO);
+    let [first, later] =
+        [1, 100].map(|now| node_status(Some(&plan), &seen(&node, Duration::from_secs(now)), None));
+    assert_eq!(first, later);
+    let told = &first.pod_volumes[0];
+    assert!(!told.published && told.reason.contains("d.example is not registered"), "{told:?}");
+}
+
+#[test]
+fn an_expansion_is_told_as_long_as_its_claim_asks() {
+    let mut plan = plan();
+    let expansion = Expansion {
+        key: plan.set.volumes[0].spec.key().clone(),
+        namespace: "ns".into(),
+        name: "data".into(),
+        uid: "c1".into(),
+        bytes: 5,
+    };
+    let seen = Seen { expanded: [(expansion.clone(), 8)].into(), ..Seen::default() };
+    assert_eq!(node_status(Some(&plan), &seen, None).expanded, []);
+    plan.expansions.push(Expansion { bytes: 9, ..expansion.clone() });
+    assert_eq!(node_status(Some(&plan), &seen, None).expanded, []);
+    plan.expansions = vec![expansion];
+    assert_eq!(node_status(Some(&plan), &seen, None).expanded[0].bytes, 8);
+}
+
+#[test]
+fn what_is_told_fits_however_much_there_is_to_tell() {
+    let mut plan = plan();
+    plan.pod_volumes[0].place = Place::Nowhere("€".repeat(1000));
+    let one = node_status(Some(&plan), &Seen::default(), None);
+    assert_eq!(one.pod_volumes[0].reason.len(), 1023, "whole characters");
+    plan.pod_volumes = vec![plan.pod_volumes[0].clone(); 4000];
+    let many = node_status(Some(&plan), &Seen::default(), None);
+    assert_eq!((many.pod_volumes.len(), many.pod_volumes[0].reason.len()), (4000, 63));
+    plan.pod_volumes = vec![plan.pod_volumes[0].clone(); 40_000];
+    let most = node_status(Some(&plan), &Seen::default(), None);
+    assert!(most.encoded_len() <= MAX_STATUS_BYTES);
+    assert_eq!(most.pod_volumes.len(), MAX_POD_VOLUMES);
+}

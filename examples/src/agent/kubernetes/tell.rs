@@ -1,0 +1,49 @@
+//! Telling the hub of the node, whenever there is something new to tell.
+
+use std::time::Duration;
+
+use edge_transport::peer::Backoff;
+use tokio::sync::watch;
+
+use super::hub::Hub;
+use crate::kubernetes::message::request::Kind;
+use crate::kubernetes::message::{NodeStatus, StatusTaken};
+
+/// The first and the longest wait before the same is told again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// What is to be told, and in which life of the hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct News {
+    pub(super) source: u64,
+    pub(super) status: NodeStatus,
+}
+
+/// Tells the latest news until the hub has taken them. Ends when there will be no more.
+pub(super) async fn tell(hub: Hub, mut news: watch::Receiver<Option<News>>, seed: u64) {
+    let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
+    let mut told = String::new();
+    while news.changed().await.is_ok() {
+        loop {
+            let Some(latest) = news.borrow_and_update().clone() else { break };
+            hub.connected().await;
+            let taken: Result<StatusTaken, _> = hub.ask(Kind::Status(latest.status)).await;
+            let failure = match taken {
+                Ok(taken) if taken.failure.is_empty() => {
+                    backoff.reset();
+                    told.clear();
+                    break;
+                }
+                Ok(taken) => taken.failure,
+                Err(error) => error.to_string(),
+            };
+            if failure == told {
+                tracing::debug!("the hub has not taken the status of this node: {failure}");
+            } else {
+                tracing::warn!("the hub has not taken the status of this node, trying again: {failure}");
+                told = failure;
+            }
+            tokio::time::sleep(backoff.next_wait()).await;
+        }
+    }
+}

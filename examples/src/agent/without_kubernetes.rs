@@ -1,0 +1,57 @@
+//! In the place of the volume plugin, where the feature `kubernetes-node` is off.
+
+use csi_proxy::NodeSegment;
+use edge_transport::Peer;
+
+use super::volumes::{Decides, NodeVolumes, VolumesOptions};
+use crate::process::Fatal;
+use crate::state::StateDirectory;
+use crate::status::Fact;
+
+/// There are none.
+#[derive(Debug, Clone, clap::Args)]
+#[non_exhaustive]
+pub struct KubernetesOptions {}
+
+/// There is none.
+pub(super) enum NodePlugin {}
+
+/// What there would be to see.
+#[derive(Debug, Clone)]
+pub(super) enum PluginView {}
+
+impl PluginView {
+    pub(super) fn facts(&self) -> Vec<Fact> {
+        match *self {}
+    }
+
+    pub(super) fn publish_metrics(&self) {
+        match *self {}
+    }
+}
+
+/// What there would be of one that runs.
+pub(super) struct StartedPlugin;
+
+impl NodePlugin {
+    #[allow(clippy::unnecessary_wraps, reason = "as the plugin has it")]
+    pub(super) fn open(
+        _: &KubernetesOptions,
+        _: &VolumesOptions,
+        _: Option<&StateDirectory>,
+    ) -> Result<Option<Self>, Fatal> {
+        Ok(None)
+    }
+
+    pub(super) fn decides(_: Option<&Self>) -> Decides {
+        Decides::Peers
+    }
+
+    pub(super) fn view(&self) -> PluginView {
+        match *self {}
+    }
+
+    pub(super) fn start(self, _: Peer, _: NodeVolumes, _: Option<NodeSegment>) -> StartedPlugin {
+        match self {}
+    }
+}

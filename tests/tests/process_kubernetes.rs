@@ -1,0 +1,316 @@
+//! The volume plugin of a node without kubelet, as processes: the pods of a cluster that is played get their volumes from the
+//! driver of the node, and keep them without the hub, over crashes and reboots. They mount, so they need root; without, each
+//! says so.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+#[path = "process_kubernetes/cluster.rs"]
+mod cluster;
+#[allow(dead_code, reason = "the tests of sets need more of it")]
+#[path = "process_volumes/ground.rs"]
+mod ground;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_volume, pod};
+use csi_proto::csi::v1 as csi;
+use edge_csi_examples::kubernetes::message::object::Kind;
+use edge_csi_examples::kubernetes::message::{PersistentVolume, SecretName, Watch};
+use edge_csi_tests::csi::{controller, create_volume, ready};
+use edge_csi_tests::stand::{DRIVER, NODE};
+use edge_csi_tests::{page, wait};
+use ground::Ground;
+use volume_manager::message::refusal::Reason;
+
+/// Whether this process may mount, and a line that tells if not.
+fn may_mount(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let _ = writeln!(std::io::stderr(), "{test}: not run, since mounting needs root");
+    }
+    root
+}
+
+async fn ground() -> Ground {
+    let mut node = Ground::new();
+    node.stand.agent_binary(env!("CARGO_BIN_EXE_edge-agent-kubernetes"));
+    node.stand.hub_options(&["--callers", &format!("{NODE},cloud")]);
+    node.stand.start_driver();
+    node.stand.start_hub().await;
+    node
+}
+
+fn start_agent(node: &mut Ground) {
+    let kubelet = node.stand.path("kubelet").to_string_lossy().into_owned();
+    node.start_agent(&["--kubelet-dir", &kubelet, "--http", "127.0.0.1:0"]);
+}
+
+/// Where a pod has a volume.
+fn place(node: &Ground, pod: &str, volume: &str) -> PathBuf {
+    let volumes = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}")).join("volumes");
+    volumes.join("kubernetes.io~csi").join(volume).join("mount")
+}
+
+async fn mounted(node: &Ground, pod: &str, volume: &str) -> PathBuf {
+    let place = place(node, pod, volume);
+    wait::until(&format!("{pod} has its volume"), async || (node.mounts_at(&place) == 1).then_some(())).await;
+    place
+}
+
+/// Waits until nothing is left of a pod, not even a directory.
+async fn vacated(node: &Ground, pod: &str) {
+    let directory = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}"));
+    wait::until(&format!("nothing is left of {pod}"), async || (!directory.exists()).then_some(())).await;
+}
+
+fn reboots(node: &mut Ground, boot: &str) {
+    node.stand.agent.as_mut().unwrap().kill();
+    node.stand.driver.as_mut().unwrap().kill();
+    node.unmount_all();
+    node.boots(boot);
+}
+
+/// Anchors (f) 13, with pods: a changed boot id and no mounts stand for the reboot, and the hub is away.
+#[tokio::test]
+async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_changed_meanwhile_is_merged()
+{
+    if !may_mount("pods_have_their_volumes_without_the_hub_over_crash_and_reboot") {
+        return;
+    }
+    let mut node = ground().await;
+    let volume = node.volume("pvc-1").await;
+    let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
+    let first = pod("web-0", [of_claim("data")]);
+    let objects = vec![driver(false), claim("data", "pv-1", 0), pv.clone(), first.clone()];
+    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    start_agent(&mut node);
+
+    // A pod appears, and another one that shares its volume; each has it where kubelet would have it.
+    let at_first = mounted(&node, "web-0", "pv-1").await;
+    fs::write(at_first.join("hello"), "from web-0").unwrap();
+    let second = pod("web-1", [of_claim("data")]);
+    cluster.change(vec![second.clone()], &[]);
+    let at_second = mounted(&node, "web-1", "pv-1").await;
+    assert_eq!(fs::read_to_string(at_second.join("hello")).unwrap(), "from web-0");
+    let status = cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+    assert_eq!(status.pod_volumes.len(), 2);
+    let [told] = &status.drivers[..] else { panic!("{status:?}") };
+    assert_eq!((told.name.as_str(), told.node_id.as_str(), told.ready), (DRIVER, NODE, true));
+    assert!(!told.segments.is_empty(), "{told:?}");
+    assert_eq!(in_use(&status), [format!("kubernetes.io/csi/{DRIVER}^{}", volume.id).as_str()].into());
+
+    let address = page::address_in(&node.stand.agent.as_ref().unwrap().log()).unwrap();
+    let metrics = page::get(&address, "/metrics").await.unwrap();
+    for expected in
+        ["edge_csi_kubernetes_followed 1", "edge_csi_kubernetes_objects 5", "edge_csi_pod_volumes 2"]
+    {
+        assert!(metrics.contains(expected), "{expected}: {metrics}");
+    }
+
+    // Its claim asks for more, when the resizer in the cloud has done its part.
+    let size = csi::ControllerExpandVolumeRequest {
+        volume_id: volume.id.to_string(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: 8 << 20, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    controller(&node.stand.driver_socket()).controller_expand_volume(size).await.unwrap();
+    cluster.change(vec![claim("data", "pv-1", 8 << 20)], &[]);
+    let status = cluster.told("the claim is larger", |status| !status.expanded.is_empty()).await;
+    assert_eq!((status.expanded[0].name.as_str(), status.expanded[0].bytes), ("data", 8 << 20));
+    cluster.change(vec![claim("data", "pv-1", 0)], &[]);
+    cluster.told("nothing is to be larger", |status| status.expanded.is_empty()).await;
+
+    // That the driver was connected to anew for its CSIDriver did not take it from CSINode.
+    let log = node.stand.agent.as_ref().unwrap().log();
+    assert_eq!(log.matches("another policy").count(), 1, "once, and not for each first and last pod");
+    assert!(cluster.always_told(|status| status.drivers.len() == 1));
+
+    // Nobody else decides.
+    let set = node.set(9, &[]);
+    let refusal = node.refused(set.encode()).await;
+    assert_eq!(refusal.reason(), Reason::Invalid, "{refusal:?}");
+    assert!(refusal.message.contains("--kubelet-dir"), "{refusal:?}");
+
+    // The first pod goes, and the other one keeps its volume.
+    cluster.change(vec![], &[first]);
+    vacated(&node, "web-0").await;
+    assert_eq!((node.mounts_at(&at_second), node.mounts().len()), (1, 2));
+
+    // A claim that is not known any more takes nothing away.
+    cluster.change(vec![], &[claim("data", "", 0), pv.clone()]);
+    cluster.told_of("web-1", |volume| volume.published && volume.reason.contains("not known")).await;
+    assert_eq!(node.mounts_at(&at_second), 1);
+    cluster.change(vec![claim("data", "pv-1", 0), pv.clone()], &[]);
+    cluster.told_of("web-1", |volume| volume.published && volume.reason.is_empty()).await;
+
+    // The agent crashes, and goes on from what it has.
+    let mounts = node.mounts();
+    node.stand.agent.as_mut().unwrap().kill();
+    start_agent(&mut node);
+    wait::until("it asks from where it was", async || {
+        cluster.asked_last().filter(|asked| *asked == Watch { source: 7, revision: 7 })
+    })
+    .await;
+    node.published(&volume).await;
+    assert_eq!(node.mounts(), mounts);
+
+    // The machine reboots, and there is no hub.
+    node.stand.hub = None;
+    reboots(&mut node, "22222222-2222-4222-8222-222222222222");
+    assert!(!at_second.join("hello").exists());
+    start_agent(&mut node);
+    node.stand.start_driver();
+    mounted(&node, "web-1", "pv-1").await;
+    assert_eq!(fs::read_to_string(at_second.join("hello")).unwrap(), "from web-0");
+
+    // Meanwhile that pod was deleted, and another one has its claim.
+    let third = pod("web-2", [of_claim("data")]);
+    let objects = vec![driver(false), claim("data", "pv-1", 0), pv, third.clone()];
+    node.stand.start_hub().await;
+    cluster = Cluster::start(node.stand.hub_url(), 8, objects);
+    let at_third = mounted(&node, "web-2", "pv-1").await;
+    assert_eq!(fs::read_to_string(at_third.join("hello")).unwrap(), "from web-0");
+    vacated(&node, "web-1").await;
+    let status = cluster.told_of("web-2", |volume| volume.published).await;
+    assert_eq!(status.pod_volumes.len(), 1, "{status:?}");
+
+    // What is known is damaged, and there is nobody to ask: nothing is unmounted.
+    node.stand.agent.as_mut().unwrap().kill();
+    node.stand.hub = None;
+    let state = node.stand.path("agent-state");
+    for file in ["kubernetes-objects", "desired-volumes"] {
+        fs::write(state.join(file), "torn").unwrap();
+    }
+    start_agent(&mut node);
+    node.stand.agent.as_ref().unwrap().logged("what is known of the pods is damaged").await;
+    node.published(&volume).await;
+    assert_eq!(node.mounts_at(&at_third), 1);
+
+    // Its hub is back, with a pod whose claim it does not know: still nothing is.
+    node.stand.start_hub().await;
+    cluster = Cluster::start(node.stand.hub_url(), 9, vec![third.clone()]);
+    node.stand.agent.as_ref().unwrap().logged("nothing is changed until it is").await;
+    assert_eq!(node.mounts_at(&at_third), 1);
+
+    // The last pod goes, and nothing is left but the data.
+    cluster.change(vec![], &[third]);
+    node.nothing_mounted().await;
+    node.forgotten().await;
+    vacated(&node, "web-2").await;
+    cluster.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_claim_says_so() {
+    if !may_mount("a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_claim_says_so") {
+        return;
+    }
+    let mut node = ground().await;
+    let mut request = create_volume("pvc-1");
+    request.capacity_range = None;
+    let block = csi::volume_capability::AccessType::Block(csi::volume_capability::BlockVolume {});
+    request.volume_capabilities[0].access_type = Some(block);
+    ready(&node.stand.driver_socket()).await;
+    let made = controller(&node.stand.driver_socket()).create_volume(request).await.unwrap().into_inner();
+    let pv = Kind::PersistentVolume(PersistentVolume {
+        block: true,
+        access_modes: vec!["ReadWriteOncePod".into()],
+        ..persistent_volume("pv-1", &made.volume.unwrap().volume_id)
+    });
+    let (first, second) = (pod("web-0", [of_claim("data")]), pod("web-1", [of_claim("data")]));
+    let objects = vec![driver(false), claim("data", "pv-1", 0), pv, first.clone()];
+    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    start_agent(&mut node);
+    cluster.told_of("web-0", |volume| volume.published).await;
+    let place = |pod: &str| {
+        let pod = node.stand.path("kubelet/pods").join(format!("uid-of-{pod}"));
+        pod.join("volumeDevices/kubernetes.io~csi/pv-1")
+    };
+    let write = |place: PathBuf| {
+        assert!(fs::metadata(&place).unwrap().file_type().is_block_device());
+        fs::File::options().write(true).open(place).unwrap().write_all(b"from web-0").unwrap();
+    };
+    write(place("web-0"));
+    cluster.change(vec![second], &[]);
+    cluster.told_of("web-1", |volume| volume.reason.contains("uid-of-web-0")).await;
+    assert!(!place("web-1").exists());
+    cluster.change(vec![], &[first]);
+    vacated(&node, "web-0").await;
+    cluster.told_of("web-1", |volume| volume.published).await;
+    let mut read = [0; 10];
+    fs::File::open(place("web-1")).unwrap().read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"from web-0");
+    cluster.change(vec![], &[pod("web-1", [])]);
+    vacated(&node, "web-1").await;
+    node.forgotten().await;
+}
+
+#[tokio::test]
+async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment() {
+    if !may_mount("a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment") {
+        return;
+    }
+    let mut node = ground().await;
+    let volume = node.volume("pvc-1").await;
+    let name = SecretName { namespace: "default".into(), name: "key".into() };
+    let pv = Kind::PersistentVolume(PersistentVolume {
+        node_stage_secret: Some(name),
+        ..persistent_volume("pv-1", volume.id.as_str())
+    });
+    let web = pod("web-0", [of_claim("data")]);
+    let objects = vec![driver(true), claim("data", "pv-1", 0), pv, web.clone()];
+    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    start_agent(&mut node);
+    let named = format!("kubernetes.io/csi/{DRIVER}^{}", volume.id);
+    let status = cluster.told_of("web-0", |volume| volume.reason.contains("VolumeAttachment")).await;
+    assert_eq!(in_use(&status), [named.as_str()].into());
+
+    // It is attached, as the attacher in the cloud would; then there is no secret, and then there is.
+    node.attach_as_others_do(&volume).await;
+    cluster.change(vec![attachment("pv-1", true)], &[]);
+    cluster.told_of("web-0", |volume| volume.reason.contains("there is no secret default/key")).await;
+    cluster.secret("default/key", "hunter2");
+    let place = mounted(&node, "web-0", "pv-1").await;
+    fs::write(place.join("hello"), "from web-0").unwrap();
+    cluster.told_of("web-0", |volume| volume.published).await;
+    assert!(!node.stand.agent.as_ref().unwrap().log().contains("hunter2"));
+    for path in node.below("agent-state") {
+        let bytes = fs::read(&path).unwrap_or_default();
+        assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{path:?}");
+    }
+
+    // After a reboot without the hub it waits for its secret, and says so.
+    node.stand.hub = None;
+    reboots(&mut node, "22222222-2222-4222-8222-222222222222");
+    start_agent(&mut node);
+    node.stand.start_driver();
+    wait::until("it is explained by the hub that is away", async || {
+        let explained = node.command(&["explain", volume.id.as_str()]).stdout;
+        String::from_utf8_lossy(&explained).contains("the hub is away").then_some(())
+    })
+    .await;
+    node.stand.start_hub().await;
+    cluster.come(node.stand.hub_url());
+    mounted(&node, "web-0", "pv-1").await;
+    cluster.told_of("web-0", |volume| volume.published).await;
+
+    // Its attachment goes: what is mounted stays, and is told to be in use.
+    cluster.change(vec![attachment("pv-1", false)], &[]);
+    let asks = pod("web-1", [of_claim("data")]);
+    cluster.change(vec![asks.clone()], &[]);
+    mounted(&node, "web-1", "pv-1").await;
+    assert_eq!(node.mounts_at(&place), 1);
+    cluster.change(vec![], &[attachment("pv-1", false)]);
+    let status = cluster.told_of("web-1", |volume| volume.published).await;
+    assert_eq!(in_use(&status), [named.as_str()].into());
+    assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
+
+    // With the pods it goes, and may be detached.
+    cluster.change(vec![], &[web, asks]);
+    node.nothing_mounted().await;
+    cluster.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+    assert_eq!(node.attached_nodes(&volume).await, 1, "the attach is not ours to undo");
+}

@@ -1,0 +1,247 @@
+//! What a hub with an API server would tell a node, without one: objects that a test sets, and what the node says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use edge_csi_examples::kubernetes::message::object::Kind;
+use edge_csi_examples::kubernetes::message::request::Kind as Asked;
+use edge_csi_examples::kubernetes::message::{
+    Attachment, Claim, Driver, Fetched, NodeStatus, Object, ObjectKey, PersistentVolume, Pod, PodVolume,
+    PodVolumeStatus, Request, SecretAnswer, SecretName, StatusTaken, TokenAnswer, Update, Watch,
+};
+use edge_csi_examples::kubernetes::{PEER, SERVICE};
+use edge_csi_tests::stand::{DRIVER, NODE};
+use edge_csi_tests::wait;
+use edge_transport::link::{Address, DialOptions};
+use edge_transport::{IncomingRequest, Peer, PeerId, ReplySender, Service, ServiceName};
+use prost::Message;
+use tokio::sync::watch;
+
+/// One life of the hub's side for Kubernetes.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    source: u64,
+    shared: Arc<Shared>,
+    peer: Option<Peer>,
+}
+
+struct Shared {
+    objects: Mutex<BTreeMap<ObjectKey, Kind>>,
+    /// Every change so far; the first one is all that there was.
+    log: watch::Sender<Vec<Update>>,
+    watched: Mutex<Vec<Watch>>,
+    statuses: Mutex<Vec<NodeStatus>>,
+    secrets: Mutex<BTreeMap<String, String>>,
+}
+
+impl Cluster {
+    /// Comes to the hub at this address with these objects.
+    pub(crate) fn start(hub: &str, source: u64, objects: Vec<Kind>) -> Self {
+        let objects: BTreeMap<_, _> = objects.into_iter().map(|kind| (key(&kind), kind)).collect();
+        let whole = Update { source, revision: 1, whole: true, complete: true, ..Update::default() };
+        let shared = Arc::new(Shared {
+            objects: Mutex::new(objects),
+            log: watch::Sender::new(vec![whole]),
+            watched: Mutex::default(),
+            statuses: Mutex::default(),
+            secrets: Mutex::default(),
+        });
+        let mut cluster = Self { source, shared, peer: None };
+        cluster.come(hub);
+        cluster
+    }
+
+    /// Comes to another hub, with all that it has.
+    pub(crate) fn come(&mut self, hub: &str) {
+        self.peer = None;
+        let address: Address = hub.parse().unwrap();
+        let dialer = address.dialer(&DialOptions::default()).unwrap();
+        let builder = Peer::builder(PeerId::new(PEER).unwrap()).dialer(dialer);
+        let serving = Self { peer: None, ..self.clone() };
+        self.peer = Some(builder.service(ServiceName::new(SERVICE).unwrap(), serving).start().unwrap());
+    }
+
+    /// Changes some objects and takes others away, as one change.
+    pub(crate) fn change(&self, changed: Vec<Kind>, gone: &[Kind]) {
+        let gone: Vec<_> = gone.iter().map(key).collect();
+        let mut objects = self.shared.objects.lock().unwrap();
+        for key in &gone {
+            objects.remove(key);
+        }
+        for kind in &changed {
+            objects.insert(key(kind), kind.clone());
+        }
+        self.shared.log.send_modify(|log| {
+            let revision = log.len() as u64 + 1;
+            let changed = changed.into_iter().map(|kind| Object { object: Some(kind) }).collect();
+            let (source, whole) = (self.source, false);
+            log.push(Update { source, revision, whole, complete: true, changed, gone });
+        });
+    }
+
+    /// Sets the value of the one key of a secret, by `NAMESPACE/NAME`.
+    pub(crate) fn secret(&self, name: &str, value: &str) {
+        self.shared.secrets.lock().unwrap().insert(name.to_owned(), value.to_owned());
+    }
+
+    /// What the node had when it asked last.
+    pub(crate) fn asked_last(&self) -> Option<Watch> {
+        self.shared.watched.lock().unwrap().last().cloned()
+    }
+
+    /// Whether all that the node has told is like this.
+    pub(crate) fn always_told(&self, is: impl Fn(&NodeStatus) -> bool) -> bool {
+        self.shared.statuses.lock().unwrap().iter().all(is)
+    }
+
+    /// Waits until the last status of the node is like this, and answers it.
+    pub(crate) async fn told(&self, what: &str, is: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+        let last = || self.shared.statuses.lock().unwrap().last().cloned();
+        wait::until(&format!("the node tells that {what}"), async || last().filter(|status| is(status))).await
+    }
+
+    /// Waits until the node tells of this pod's volume that it is published, or why not.
+    pub(crate) async fn told_of(&self, pod: &str, is: impl Fn(&PodVolumeStatus) -> bool) -> NodeStatus {
+        let of_pod = |status: &NodeStatus| {
+            let mut volumes = status.pod_volumes.iter();
+            volumes.any(|volume| volume.pod == pod && is(volume))
+        };
+        self.told(&format!("a volume of {pod} is as it should be"), of_pod).await
+    }
+
+    fn whole(&self) -> Vec<Update> {
+        let revision = self.shared.log.borrow().len() as u64;
+        let objects = self.shared.objects.lock().unwrap();
+        let (source, whole) = (self.source, true);
+        // Each object in a part of its own.
+        let parts = objects.values().map(|kind| {
+            let changed = vec![Object { object: Some(kind.clone()) }];
+            Update { source, revision, whole, changed, ..Update::default() }
+        });
+        let last = Update { source, revision, whole, complete: true, ..Update::default() };
+        parts.chain([last]).collect()
+    }
+
+    async fn updates(&self, watch: Watch, mut replies: ReplySender) {
+        self.shared.watched.lock().unwrap().push(watch.clone());
+        let mut log = self.shared.log.subscribe();
+        let mut sent = usize::try_from(watch.revision).unwrap();
+        if watch.source != self.source {
+            let whole = self.whole();
+            sent = usize::try_from(whole[0].revision).unwrap();
+            for part in whole {
+                if replies.message(part.encode_to_vec().into()).await.is_err() {
+                    return;
+                }
+            }
+        }
+        // The first answer comes even if there is nothing new.
+        let revision = sent as u64;
+        let greeting = Update { source: self.source, revision, complete: true, ..Update::default() };
+        if replies.message(greeting.encode_to_vec().into()).await.is_err() {
+            return;
+        }
+        loop {
+            let later = log.borrow_and_update().get(sent..).unwrap_or_default().to_vec();
+            sent += later.len();
+            for update in later {
+                if replies.message(update.encode_to_vec().into()).await.is_err() {
+                    return;
+                }
+            }
+            if log.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Service for Cluster {
+    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
+        assert_eq!(request.source.as_str(), NODE);
+        let answer = match Request::decode(request.body).unwrap().request.unwrap() {
+            Asked::Watch(watch) => return self.updates(watch, replies).await,
+            Asked::Status(status) => {
+                self.shared.statuses.lock().unwrap().push(status);
+                StatusTaken::default().encode_to_vec()
+            }
+            Asked::Secret(query) => {
+                let SecretName { namespace, name } = query.secret.unwrap();
+                let value = self.shared.secrets.lock().unwrap().get(&format!("{namespace}/{name}")).cloned();
+                let fetched = if value.is_some() { Fetched::Found } else { Fetched::NotFound };
+                let values = value.map(|value| ("password".to_owned(), value)).into_iter().collect();
+                SecretAnswer { fetched: fetched.into(), reason: String::new(), values }.encode_to_vec()
+            }
+            Asked::Token(_) => TokenAnswer::default().encode_to_vec(),
+        };
+        let _ = replies.message_and_finish(answer.into(), Bytes::new()).await;
+    }
+}
+
+fn key(kind: &Kind) -> ObjectKey {
+    let (number, namespace, name) = match kind {
+        Kind::Pod(pod) => (1, pod.namespace.as_str(), &pod.name),
+        Kind::Claim(claim) => (2, claim.namespace.as_str(), &claim.name),
+        Kind::PersistentVolume(volume) => (3, "", &volume.name),
+        Kind::Attachment(attachment) => (4, "", &attachment.name),
+        Kind::Driver(driver) => (5, "", &driver.name),
+    };
+    ObjectKey { kind: number, namespace: namespace.to_owned(), name: name.clone() }
+}
+
+pub(crate) fn pod(name: &str, volumes: impl IntoIterator<Item = PodVolume>) -> Kind {
+    Kind::Pod(Pod {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        volumes: volumes.into_iter().collect(),
+        ..Pod::default()
+    })
+}
+
+pub(crate) fn of_claim(claim: &str) -> PodVolume {
+    PodVolume { name: "data".into(), claim: claim.into(), ..PodVolume::default() }
+}
+
+pub(crate) fn claim(name: &str, volume: &str, expand_to: u64) -> Kind {
+    Kind::Claim(Claim {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        volume: volume.into(),
+        expand_to,
+    })
+}
+
+pub(crate) fn persistent_volume(name: &str, handle: &str) -> PersistentVolume {
+    PersistentVolume {
+        name: name.into(),
+        driver: DRIVER.into(),
+        volume_handle: handle.into(),
+        access_modes: vec!["ReadWriteOnce".into()],
+        ..PersistentVolume::default()
+    }
+}
+
+pub(crate) fn driver(attach_required: bool) -> Kind {
+    let lifecycle_modes = vec!["Persistent".into(), "Ephemeral".into()];
+    Kind::Driver(Driver { name: DRIVER.into(), attach_required, lifecycle_modes, ..Driver::default() })
+}
+
+pub(crate) fn attachment(volume: &str, attached: bool) -> Kind {
+    Kind::Attachment(Attachment {
+        name: format!("csi-{volume}"),
+        attacher: DRIVER.into(),
+        volume: volume.into(),
+        attached,
+        ..Attachment::default()
+    })
+}
+
+/// The names of what is told to be in use.
+pub(crate) fn in_use(status: &NodeStatus) -> BTreeSet<&str> {
+    status.volumes_in_use.iter().map(String::as_str).collect()
+}
