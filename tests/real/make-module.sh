@@ -3,10 +3,16 @@
 # modules, and with the given commands as its tools:
 #   make-module.sh mockdriver v1.36.3
 #   make-module.sh exampleplugin v1.36.3
+#   make-module.sh kubernetes v1.36.3
 #   make-module.sh sidecars v1.36.3 github.com/kubernetes-csi/external-provisioner/v6@v6.3.0 \
 #       github.com/kubernetes-csi/external-attacher/v4@v4.12.0 \
+#       github.com/kubernetes-csi/external-resizer/v2@v2.2.0 \
+#       github.com/kubernetes-csi/external-snapshotter/v8@v8.6.0 \
 #       github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner \
-#       github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher
+#       github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher \
+#       github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer \
+#       github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter \
+#       github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
 # k8s.io/kubernetes names its staging modules at v0.0.0; each is put on the release that belongs to it.
 set -euo pipefail
 usage="usage: make-module.sh MODULE v1.MINOR.PATCH [OTHER@VERSION ...] [COMMAND ...]"

@@ -2,18 +2,23 @@
 //!
 //! csi-sanity runs against a driver directly, and then against the same driver with its controller behind
 //! edge-csi-driver, edge-hub and edge-agent, once for each kind of link. The relay is right if every case ends as
-//! it ended directly. So is the socket that the agent puts before a driver for kubelet. Then again over links that are cut every two seconds, and over slow and lossy ones. Two drivers take
-//! part: hostpath-driver, which mounts for real, and the mock driver of Kubernetes' own end-to-end tests.
+//! it ended directly. So is the socket that the agent puts before a driver for kubelet. Then again over links that are cut
+//! every two seconds, and over slow and lossy ones. Two drivers take part: hostpath-driver, which mounts for real, and the
+//! mock driver of Kubernetes' own end-to-end tests.
 //!
 //! Errands follow: volumes on the mock, which says that it mounts and does not; kubelet's example plugin, which registers
 //! with the agent; one random trace of orders to volumes, put to each driver; and external-provisioner and
-//! external-attacher, whose own code judges every code and every trouble of ours, and which run as processes while the
-//! edge is off. At the end the schema is compared with the official one.
+//! external-attacher, whose own code judges every code and every trouble of ours, and which run as processes, with -resizer
+//! and -snapshotter, while the edge is off. Then Kubernetes itself is brought up, scene by scene (`kubernetes`). At the end
+//! the schema is compared with the official one.
 
+mod arguments;
 mod certificates;
 mod component;
+mod enclosure;
 mod errand;
 mod error;
+mod kubernetes;
 mod leftovers;
 mod leg;
 mod node;
@@ -28,13 +33,14 @@ mod trace;
 mod wait;
 mod weather;
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use certificates::Certificates;
 use component::{Components, Needs};
 use errand::Errand;
 use error::RealError;
+use kubernetes::{Ground, Scene};
 use leg::{Leg, Subject, Way};
 use report::Outcomes;
 use stack::Stack;
@@ -48,9 +54,17 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT")]
     leg: Option<String>,
 
+    /// Run only the legs with Kubernetes itself: a control plane, stock sidecars and a kubelet
+    #[arg(long)]
+    kubernetes: bool,
+
     /// Leave the schema out
     #[arg(long)]
     no_schema: bool,
+
+    /// Where the run is; given by the chore to itself, once it is in namespaces of its own
+    #[arg(long, value_name = "DIR", hide = true)]
+    inside: Option<PathBuf>,
 
     #[command(flatten)]
     trace: trace::TraceOptions,
@@ -66,23 +80,35 @@ const NEEDS_ROOT: &str = "needs root, to mount";
 /// # Errors
 /// If a component cannot be had, if any leg is not as it should be, or, with `CI=true`, if one could not run.
 pub(crate) fn run(options: &Options) -> Result<(), RealError> {
-    let mut place = Place::new()?;
-    let wanted = Leg::matching(options.leg.as_deref());
-    let errands = Errand::matching(options.leg.as_deref());
-    if wanted.is_empty() && errands.is_empty() {
+    let text = options.leg.as_deref();
+    let (mut wanted, mut errands) = (Leg::matching(text), Errand::matching(text));
+    if options.kubernetes {
+        wanted.clear();
+        errands.clear();
+    }
+    let scenes = Scene::matching(text);
+    let root = rustix::process::geteuid().is_root();
+    if options.inside.is_none() && root && !scenes.is_empty() {
+        let scratch = scratch()?;
+        return enclosure::run(scratch.path());
+    }
+    let mut place = Place::new(options.inside.as_deref())?;
+    if wanted.is_empty() && errands.is_empty() && scenes.is_empty() {
         return Err(RealError::NoSuchLeg {
             found: options.leg.clone().unwrap_or_default(),
-            known: format!("{}, {}", Leg::names(), Errand::names()),
+            known: format!("{}, {}, {}", Leg::names(), Errand::names(), Scene::names()),
         });
     }
-    let mock = wanted.iter().any(|leg| leg.subject == Subject::Mock);
+    // Without root they are not played, so nothing is built for them.
+    let played = root && !scenes.is_empty();
+    let mock = played || wanted.iter().any(|leg| leg.subject == Subject::Mock);
     let needs = Needs {
         mock_driver: mock || errands.iter().any(|errand| errand.needs_mock()),
         example_plugin: errands.contains(&Errand::ExamplePlugin),
         sidecars: errands.iter().any(|errand| errand.needs_sidecars()),
+        kubernetes: played,
     };
     let components = Components::build(&place.root, needs)?;
-    let root = rustix::process::geteuid().is_root();
 
     let mut rows = Vec::new();
     let mut direct: Option<(Subject, Outcomes)> = None;
@@ -120,9 +146,12 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
         table::say(&row.line());
         rows.push(row);
     }
+    if !scenes.is_empty() {
+        rows.extend(place.play(&scenes, options.offline.length(), root, &components));
+    }
     table::print(&rows);
 
-    let whole = options.leg.is_none() && !options.no_schema;
+    let whole = options.leg.is_none() && !options.kubernetes && !options.no_schema;
     let schema = if whole { component::compare_schema(&place.root) } else { Ok(()) };
     let failed =
         rows.iter().filter(|row| row.failed(std::env::var_os("CI").is_some_and(|ci| ci == "true"))).count();
@@ -138,21 +167,51 @@ struct Place {
     root: PathBuf,
     /// One folder for each leg, kept.
     logs: PathBuf,
-    /// Short, for the sake of the sockets in it; gone at the end.
-    scratch: tempfile::TempDir,
+    /// Short, for the sake of the sockets in it.
+    scratch: PathBuf,
+    /// Takes it away at the end; nothing if who started us does that.
+    _removal: Option<tempfile::TempDir>,
     certificates: Certificates,
 }
 
+/// What the names of scratch folders begin with.
+const PREFIX: &str = "ecr-";
+
+/// A folder for one run, gone at the end.
+fn scratch() -> Result<tempfile::TempDir, RealError> {
+    tempfile::Builder::new()
+        .prefix(PREFIX)
+        .tempdir()
+        .map_err(|cause| RealError::Folder { path: std::env::temp_dir(), cause })
+}
+
 impl Place {
-    fn new() -> Result<Self, RealError> {
+    /// The place of a run in a folder that is there, or in one of its own.
+    fn new(inside: Option<&Path>) -> Result<Self, RealError> {
         let root = crate::workspace_root().to_owned();
         let logs = root.join("target/real/logs");
-        let scratch = tempfile::Builder::new()
-            .prefix("ecr-")
-            .tempdir()
-            .map_err(|cause| RealError::Folder { path: std::env::temp_dir(), cause })?;
-        let certificates = Certificates::make(scratch.path())?;
-        Ok(Self { root, logs, scratch, certificates })
+        let (scratch, removal) = match inside {
+            Some(folder) => (folder.to_owned(), None),
+            None => scratch().map(|folder| (folder.path().to_owned(), Some(folder)))?,
+        };
+        let certificates = Certificates::make(&scratch)?;
+        Ok(Self { root, logs, scratch, _removal: removal, certificates })
+    }
+
+    /// The scenes with Kubernetes, a row for each.
+    fn play(&mut self, scenes: &[Scene], offline: Duration, root: bool, components: &Components) -> Vec<Row> {
+        if !root {
+            return vec![Row::not_run("kubernetes".to_owned(), NEEDS_ROOT)];
+        }
+        let started = Instant::now();
+        match self.folders("kubernetes") {
+            Ok((scratch, logs)) => {
+                let certificates = &self.certificates;
+                let (scratch, logs) = (scratch.as_path(), logs.as_path());
+                kubernetes::run(scenes, &Ground { components, certificates, scratch, logs, offline })
+            }
+            Err(error) => vec![Row::broken("kubernetes".to_owned(), &error, started.elapsed())],
+        }
     }
 
     /// One leg from start to an empty table: what the cases gave.
@@ -189,7 +248,7 @@ impl Place {
 
     /// The scratch folder and the folder of the logs of one leg, both empty.
     fn folders(&self, leg: &str) -> Result<(PathBuf, PathBuf), RealError> {
-        let folders = (self.scratch.path().join(leg), self.logs.join(leg));
+        let folders = (self.scratch.join(leg), self.logs.join(leg));
         for folder in [&folders.0, &folders.1] {
             match std::fs::remove_dir_all(folder) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {

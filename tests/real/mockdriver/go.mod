@@ -2,7 +2,10 @@ module example.invalid/edge-csi/mockdriver
 
 go 1.26.0
 
-require k8s.io/kubernetes v1.36.3
+require (
+	google.golang.org/grpc v1.79.3
+	k8s.io/kubernetes v1.36.3
+)
 
 require (
 	github.com/container-storage-interface/spec v1.9.0 // indirect
@@ -16,7 +19,6 @@ require (
 	golang.org/x/sys v0.40.0 // indirect
 	golang.org/x/text v0.33.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
-	google.golang.org/grpc v1.79.3 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect

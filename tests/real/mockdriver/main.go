@@ -12,6 +12,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/kubernetes/test/e2e/storage/drivers/csi-test/driver"
 	"k8s.io/kubernetes/test/e2e/storage/drivers/csi-test/mock/service"
 )
@@ -20,9 +23,10 @@ func main() {
 	endpoint := flag.String("endpoint", "", "path of the unix socket to serve on; must not exist yet")
 	name := flag.String("drivername", "mock.csi.edge", "name that GetPluginInfo answers")
 	attachLimit := flag.Int64("attach-limit", 20, "volumes that may be attached to the node at a time")
+	secret := flag.String("secret", "", "value that must be among the secrets of every request that can have some; all are taken if it is empty")
 	flag.Parse()
 
-	if err := serve(*endpoint, service.Config{
+	if err := serve(*endpoint, *secret, service.Config{
 		DriverName:            *name,
 		AttachLimit:           *attachLimit,
 		NodeExpansionRequired: true,
@@ -35,7 +39,7 @@ func main() {
 }
 
 // serve runs the mock until SIGTERM or SIGINT.
-func serve(endpoint string, config service.Config) error {
+func serve(endpoint, secret string, config service.Config) error {
 	if endpoint == "" {
 		return fmt.Errorf("--endpoint is missing")
 	}
@@ -48,10 +52,32 @@ func serve(endpoint string, config service.Config) error {
 	}
 	mock := service.New(config)
 	servers := driver.NewCSIDriver(&driver.CSIDriverServers{Identity: mock, Controller: mock, Node: mock})
-	if err := servers.Start(listener, nil); err != nil {
+	var interceptor grpc.UnaryServerInterceptor // the mock's own one, which prints every request
+	if secret != "" {
+		interceptor = demand(secret)
+	}
+	if err := servers.Start(listener, interceptor); err != nil {
 		return err
 	}
 	<-stopped.Done()
 	servers.Stop()
 	return nil
+}
+
+// demand refuses requests whose secrets lack a value, and prints which calls had it.
+func demand(secret string) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		guarded, ok := request.(interface{ GetSecrets() map[string]string })
+		if !ok {
+			return handler(ctx, request)
+		}
+		for _, value := range guarded.GetSecrets() {
+			if value == secret {
+				fmt.Println("with the secret:", info.FullMethod)
+				return handler(ctx, request)
+			}
+		}
+		fmt.Println("without the secret:", info.FullMethod)
+		return nil, status.Error(codes.Unauthenticated, "the secret is missing")
+	}
 }

@@ -12,6 +12,7 @@ pub(crate) struct Certificates {
     pub(crate) hub: Pair,
     pub(crate) agent: Pair,
     pub(crate) endpoint: Pair,
+    issuer: Authority,
 }
 
 impl Certificates {
@@ -23,6 +24,12 @@ impl Certificates {
             agent: authority.issue("agent", &[NODE], Usage::Client)?,
             endpoint: authority.issue("endpoint", &[PROXY], Usage::Client)?,
             authority: authority.root(),
+            issuer: authority,
         })
+    }
+
+    /// One for the agent of a further node.
+    pub(crate) fn agent_of(&self, node: &str) -> Result<Pair, CertificateError> {
+        self.issuer.issue(&format!("agent-{node}"), &[node], Usage::Client)
     }
 }

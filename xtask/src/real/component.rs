@@ -10,10 +10,19 @@ use super::table;
 const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
 
 /// The sidecars, which are commands in modules that the module `sidecars` has at their versions.
-const SIDECARS: [(&str, &str); 2] = [
+const SIDECARS: [(&str, &str); 5] = [
     ("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"),
     ("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher"),
+    ("csi-resizer", "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer"),
+    ("csi-snapshotter", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"),
+    ("snapshot-controller", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"),
 ];
+
+/// The module that has the definitions of snapshots for the API server.
+const SNAPSHOT_CLIENT: &str = "github.com/kubernetes-csi/external-snapshotter/client/v8";
+
+/// The release that the control plane says it is; the module `kubernetes` has it at that version.
+const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
 
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo xtask`";
@@ -28,6 +37,14 @@ pub(crate) struct Components {
     pub(crate) example_plugin: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) sidecars: PathBuf,
+    /// Control plane, kubelet and kubectl. Built only if a leg needs it, as the following two.
+    pub(crate) kubernetes: PathBuf,
+    /// What pods run.
+    pub(crate) pod: PathBuf,
+    /// What tells kubelet of a driver.
+    pub(crate) registrar: PathBuf,
+    /// Folder with the definitions of snapshots; empty if no leg needs it.
+    pub(crate) snapshot_definitions: PathBuf,
     pub(crate) cable: PathBuf,
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
@@ -43,6 +60,7 @@ pub(crate) struct Needs {
     pub(crate) mock_driver: bool,
     pub(crate) example_plugin: bool,
     pub(crate) sidecars: bool,
+    pub(crate) kubernetes: bool,
 }
 
 impl Components {
@@ -69,12 +87,30 @@ impl Components {
         }
 
         let sidecars = bin.join("sidecars");
+        let (kubernetes, pod, registrar) = (bin.join("kubernetes"), bin.join("pod"), bin.join("registrar"));
+        if needs.kubernetes {
+            let (version, major, minor) = KUBERNETES;
+            let says = |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
+            let says =
+                [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
+            go_link(root, "kubernetes", ".", &kubernetes, &says)?;
+            go_build(root, "kubernetes", "./pod", &pod)?;
+            go_build(root, "kubernetes", "./registrar", &registrar)?;
+        }
         if needs.sidecars {
             go_build(root, "sidecars", ".", &sidecars)?;
+        }
+        if needs.sidecars || needs.kubernetes {
             for (name, package) in SIDECARS {
                 go_build(root, "sidecars", package, &bin.join(name))?;
             }
         }
+        // There since the snapshotter was built.
+        let snapshot_definitions = if needs.kubernetes {
+            go_module(root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd")
+        } else {
+            PathBuf::new()
+        };
 
         table::say("building the workspace's binaries");
         let built = Command::new("cargo")
@@ -98,6 +134,10 @@ impl Components {
             mock_driver,
             example_plugin,
             sidecars,
+            kubernetes,
+            pod,
+            registrar,
+            snapshot_definitions,
             cable: binary("cable")?,
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
@@ -122,16 +162,36 @@ fn go_build(
     package: &'static str,
     program: &Path,
 ) -> Result<(), RealError> {
+    go_link(root, module, package, program, "")
+}
+
+/// The same, with more for the linker.
+fn go_link(
+    root: &Path,
+    module: &'static str,
+    package: &'static str,
+    program: &Path,
+    linker: &str,
+) -> Result<(), RealError> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     table::say(&format!("building {name}"));
     let build = Command::new("go")
-        .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o"])
+        .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", &format!("-s -w{linker}"), "-o"])
         .arg(program)
         .arg(package)
         .env("CGO_ENABLED", "0")
         .current_dir(root.join("tests/real").join(module))
         .output();
     check(&format!("go build {name}"), build, NEEDS_GO).map(drop)
+}
+
+/// The folder of a module that one of ours uses.
+fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealError> {
+    let list = Command::new("go")
+        .args(["list", "-m", "-f", "{{.Dir}}", wanted])
+        .current_dir(root.join("tests/real").join(module))
+        .output();
+    check(&format!("go list {wanted}"), list, NEEDS_GO).map(|folder| PathBuf::from(folder.trim_end()))
 }
 
 /// Compares our schema with the official one, which is a Go module too.

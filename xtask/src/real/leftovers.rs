@@ -1,10 +1,45 @@
 //! What a run must not leave on the host: mounts, loop devices, processes.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::error::RealError;
+use super::wait;
+
+/// Where control groups are, and each of their hierarchies if they are of the first version.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Time for processes to be gone whose namespace has ended.
+const GONE: Duration = Duration::from_secs(10);
+
+/// The control groups of this name, one in each hierarchy.
+pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+    hierarchies
+        .chain([PathBuf::from(CGROUPS)])
+        .map(|place| place.join(name))
+        .filter(|group| group.is_dir())
+        .collect()
+}
+
+/// Takes away control groups with all below them, as far as nobody is in them.
+pub(crate) fn remove_cgroups(groups: &[PathBuf]) {
+    wait::until(GONE, || {
+        groups.iter().for_each(|group| remove_group(group));
+        groups.iter().all(|group| !group.exists()).then_some(())
+    });
+}
+
+fn remove_group(group: &Path) {
+    let inner = fs::read_dir(group).into_iter().flatten().flatten();
+    inner
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .for_each(|entry| remove_group(&entry.path()));
+    // A group that is in use stays, and its processes are found by their command lines.
+    let _ = fs::remove_dir(group);
+}
 
 /// Names everything that still has to do with `scratch`, and takes it away as far as that goes.
 ///
@@ -27,6 +62,8 @@ pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
         attempt(Command::new("losetup").arg("--detach").arg(&device));
         found.push(format!("loop device {device} of {file}"));
     }
+    // One that was killed may take a moment.
+    wait::until(GONE, || processes(&place).is_empty().then_some(()));
     found.extend(processes(&place));
     if found.is_empty() { Ok(()) } else { Err(RealError::Leftovers { found }) }
 }

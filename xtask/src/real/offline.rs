@@ -18,10 +18,17 @@ use super::wait;
 /// Options of this errand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OfflineOptions {
-    /// Minutes that sidecars-offline keeps the edge off under the sidecars; without it, as long as it takes them to ask
-    /// twenty times whether the driver is ready
+    /// Minutes that sidecars-offline keeps the edge off under the sidecars, and kubernetes-hub the hub; without it, as long as
+    /// it takes them to ask twenty times whether the driver is ready
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1440))]
     minutes: u64,
+}
+
+impl OfflineOptions {
+    /// How long that is.
+    pub(crate) const fn length(&self) -> Duration {
+        Duration::from_secs(self.minutes * 60)
+    }
 }
 
 /// How long the edge is off at least.
@@ -62,8 +69,12 @@ const NOT_READY: &str = "CSI driver is not ready";
 const TOLD: &str = "sidecars are told that it is not ready";
 
 /// The sidecars: their names, and what each logs when it has all that it needs of the driver and looks for work.
-const SIDECARS: [(&str, &str); 2] =
-    [("csi-provisioner", "Started provisioner controller"), ("csi-attacher", "Starting CSI attacher")];
+const SIDECARS: [(&str, &str); 4] = [
+    ("csi-provisioner", "Started provisioner controller"),
+    ("csi-attacher", "Starting CSI attacher"),
+    ("csi-resizer", "Starting external resizer"),
+    ("csi-snapshotter", "Starting CSI snapshotter"),
+];
 
 /// Anchors of the relay, (f) 15: with the edge off the sidecars start and stay, and they need no start to go on.
 pub(crate) fn run(
@@ -105,7 +116,7 @@ pub(crate) fn run(
     let noticed = wait::until(BOUND, || (log(logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
     facts.push(Fact { words: "edge-csi-driver notices it".to_owned(), right: noticed.is_some() });
     let mut sidecars = start(components, &stack, &kubeconfig, logs)?;
-    let length = Duration::from_secs(options.minutes * 60).max(SHORT);
+    let length = options.length().max(SHORT);
     let offline = planes("plane-offline", length, components, &stack, logs)?;
     compare(&online, &offline, length, &mut facts);
     waits(&mut sidecars, logs, "started while the edge is off", &mut facts);
@@ -144,9 +155,9 @@ fn start(
 /// They ask whether the driver is ready, and go on asking.
 fn waits(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, facts: &mut Vec<Fact>) {
     for (sidecar, _) in sidecars {
-        let name = sidecar.name();
+        let name = sidecar.name().to_owned();
         let waited = wait::until(BOUND, || {
-            let asked = log(logs, name).matches(NOT_READY).count();
+            let asked = log(logs, &name).matches(NOT_READY).count();
             (asked >= PROBES || !sidecar.runs()).then_some(asked)
         });
         let (asked, runs) = (waited.unwrap_or_default(), sidecar.runs());
@@ -161,9 +172,9 @@ fn waits(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
 /// They have asked for name and capabilities, and look for work.
 fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, facts: &mut Vec<Fact>) {
     for (sidecar, works) in sidecars {
-        let name = sidecar.name();
+        let name = sidecar.name().to_owned();
         let working =
-            wait::until(BOUND, || (log(logs, name).contains(*works) || !sidecar.runs()).then_some(()));
+            wait::until(BOUND, || (log(logs, &name).contains(*works) || !sidecar.runs()).then_some(()));
         let right = working.is_some() && sidecar.runs();
         let words = format!("{name} {} to work {when}", if right { "goes" } else { "does not go" });
         facts.push(Fact { words, right });

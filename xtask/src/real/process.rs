@@ -23,7 +23,7 @@ const TAIL: usize = 15;
 /// A running component.
 #[derive(Debug)]
 pub(crate) struct Process {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
@@ -31,27 +31,36 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `program`; what it prints goes to `<logs>/<name>.log`.
     pub(crate) fn start(
-        name: &'static str,
+        name: &str,
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         logs: &Path,
     ) -> Result<Self, RealError> {
-        let log = logs.join(name).with_extension("log");
+        Self::spawn(name, Command::new(program).args(arguments), logs)
+    }
+
+    /// Starts a command; what it prints goes to `<logs>/<name>.log`.
+    pub(crate) fn spawn(name: &str, command: &mut Command, logs: &Path) -> Result<Self, RealError> {
+        let log = logs.join(format!("{name}.log"));
+        let emptied = File::create(&log);
+        emptied.map_err(|cause| RealError::File { path: log, cause })?;
+        Self::respawn(name, command, logs)
+    }
+
+    /// The same, with the log of the process that it follows going on.
+    pub(crate) fn respawn(name: &str, command: &mut Command, logs: &Path) -> Result<Self, RealError> {
+        let log = logs.join(format!("{name}.log"));
         let file = |cause| RealError::File { path: log.clone(), cause };
-        let out = File::create(&log).map_err(file)?;
+        let out = File::options().create(true).append(true).open(&log).map_err(file)?;
         let err = out.try_clone().map_err(file)?;
-        let child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .spawn()
-            .map_err(|cause| RealError::Missing {
-                program: program.display().to_string(),
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(|cause| {
+            RealError::Missing {
+                program: command.get_program().to_string_lossy().into_owned(),
                 cause,
-                fix: "the build should have made it",
-            })?;
-        Ok(Self { name, child, log })
+                fix: "the build, or `.ci/run tools`, should have made it",
+            }
+        })?;
+        Ok(Self { name: name.to_owned(), child, log })
     }
 
     /// Waits until `reached`, which `waited_for` names.
@@ -60,7 +69,17 @@ impl Process {
         waited_for: &'static str,
         reached: impl Fn() -> bool,
     ) -> Result<(), RealError> {
-        let ended = wait::until(START, || match self.child.try_wait() {
+        self.ready_within(START, waited_for, reached)
+    }
+
+    /// Waits so long until `reached`, which `waited_for` names.
+    pub(crate) fn ready_within(
+        &mut self,
+        bound: Duration,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), RealError> {
+        let ended = wait::until(bound, || match self.child.try_wait() {
             Ok(Some(status)) => Some(Err(status.to_string())),
             Err(cause) => Some(Err(cause.to_string())),
             Ok(None) => reached().then_some(Ok(())),
@@ -69,9 +88,10 @@ impl Process {
             Some(Ok(())) => Ok(()),
             Some(Err(status)) => {
                 let tail = self.tail();
-                Err(RealError::Ended { process: self.name, waited_for, status, log: self.log.clone(), tail })
+                let (process, log) = (self.name.clone(), self.log.clone());
+                Err(RealError::Ended { process, waited_for, status, log, tail })
             }
-            None => Err(self.late(waited_for, START)),
+            None => Err(self.late(waited_for, bound)),
         }
     }
 
@@ -83,8 +103,24 @@ impl Process {
         }
     }
 
-    pub(crate) const fn name(&self) -> &'static str {
-        self.name
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All that it has printed.
+    pub(crate) fn printed(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Stops the process where it is, as long as it is not told to go on.
+    pub(crate) fn freeze(&self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::CONT);
     }
 
     /// Whether it has not ended.
@@ -107,7 +143,7 @@ impl Process {
             None => format!("still there after {} s", STOP.as_secs()),
         };
         let tail = self.tail();
-        Err(RealError::BadStop { process: self.name, status, log: self.log.clone(), tail })
+        Err(RealError::BadStop { process: self.name.clone(), status, log: self.log.clone(), tail })
     }
 
     /// The last lines that the process printed.
@@ -117,8 +153,7 @@ impl Process {
 
     /// What it printed from its panic on, or else the last lines.
     pub(crate) fn reason(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = self.printed();
         match text.lines().position(|line| line.contains("panicked at")) {
             Some(first) => text.lines().skip(first).take(TAIL).collect::<Vec<_>>().join("\n"),
             None => self.tail(),
@@ -127,7 +162,7 @@ impl Process {
 
     fn late(&self, waited_for: &'static str, bound: Duration) -> RealError {
         RealError::NotInTime {
-            process: self.name,
+            process: self.name.clone(),
             waited_for,
             bound,
             log: self.log.clone(),

@@ -173,6 +173,17 @@ pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealErr
     Ok(())
 }
 
+/// The rules that were broken by what the log of an agent says, each with how often.
+pub(crate) fn broken_rules(log: &Path) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let mut broken = BTreeMap::new();
+    for line in text.lines().filter(|line| line.contains("breaks a rule of the spec")) {
+        let rule = line.split("rule=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or("unnamed");
+        *broken.entry(rule.to_owned()).or_default() += 1;
+    }
+    broken
+}
+
 /// Rules for orchestrators that csi-sanity breaks on purpose.
 const BROKEN_ON_PURPOSE: [&str; 2] = ["required_field", "same_arguments"];
 
@@ -278,6 +289,15 @@ mod tests {
             std::fs::write(logs.path().join("sanity.log"), SECRET).unwrap();
             assert_eq!(search_logs(logs.path(), &["hub", "agent"]).is_err(), found, "{line}");
         }
+    }
+
+    #[test]
+    fn broken_rules_are_counted_by_their_names() {
+        let logs = tempfile::tempdir().unwrap();
+        let log = logs.path().join("agent.log");
+        let line = "WARN the orchestrator breaks a rule of the spec rule=downward_first section=x";
+        std::fs::write(&log, format!("{line}\nsomething else rule=none\n{line}\n")).unwrap();
+        assert_eq!(broken_rules(&log), BTreeMap::from([("downward_first".to_owned(), 2)]));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::arguments::Arguments;
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
@@ -9,7 +10,6 @@ use super::leg::{Leg, LinkKind, Subject, Way};
 use super::process::Process;
 use super::wait;
 use super::weather::{Weather, Wiring};
-use crate::authority::Pair;
 
 /// The node that the driver is on.
 pub(crate) const NODE: &str = "edge-1";
@@ -371,42 +371,4 @@ fn socket(scratch: &Path, name: &str) -> Result<PathBuf, RealError> {
 
 fn port() -> Result<u16, RealError> {
     wait::free_port().map_err(|cause| RealError::File { path: "127.0.0.1:0".into(), cause })
-}
-
-/// A command line.
-struct Arguments(Vec<std::ffi::OsString>);
-
-impl Arguments {
-    const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    fn flag(mut self, flag: &str) -> Self {
-        self.0.push(flag.into());
-        self
-    }
-
-    fn pair(mut self, option: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
-        self.0.extend([option.into(), value.as_ref().to_owned()]);
-        self
-    }
-
-    /// What the hub needs to be sure of those who connect.
-    fn listener(self, certificates: &Certificates) -> Self {
-        self.pair("--tls-cert", &certificates.hub.certificate)
-            .pair("--tls-key", &certificates.hub.key)
-            .pair("--client-ca", &certificates.authority)
-    }
-
-    /// What those who connect need.
-    fn dialer(self, kind: LinkKind, certificates: &Certificates, own: &Pair) -> Self {
-        match kind {
-            LinkKind::Uds => self,
-            LinkKind::Ws => self.flag("--insecure"),
-            LinkKind::Wss | LinkKind::Quic => self
-                .pair("--tls-cert", &own.certificate)
-                .pair("--tls-key", &own.key)
-                .pair("--tls-ca", &certificates.authority),
-        }
-    }
 }

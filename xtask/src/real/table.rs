@@ -107,14 +107,14 @@ impl Row {
             Ok(counts) => [counts.passed, counts.failed, counts.skipped].map(|count| count.to_string()),
             Err(_) => ["-", "-", "-"].map(ToOwned::to_owned),
         };
-        format!("{leg:<18} {passed:>6} {failed:>6} {skipped:>7} {seconds:>7.1} s  {verdict}")
+        format!("{leg:<20} {passed:>6} {failed:>6} {skipped:>7} {seconds:>7.1} s  {verdict}")
     }
 }
 
 /// The table, and under it what is wrong.
 pub(crate) fn print(rows: &[Row]) {
     say("");
-    say("leg                passed failed skipped   seconds  result");
+    say("leg                  passed failed skipped   seconds  result");
     rows.iter().for_each(|row| say(&row.line()));
     for row in rows.iter().filter(|row| !row.wrong.is_empty() || !row.told.is_empty()) {
         say(&format!("\n{}:", row.name));

@@ -13,7 +13,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Asks until there is an answer; `None` once `bound` is over.
-pub(crate) fn until<T>(bound: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn until<T>(bound: Duration, ask: impl FnMut() -> Option<T>) -> Option<T> {
+    until_with(PAUSE, bound, ask)
+}
+
+/// The same with so much time between two questions.
+pub(crate) fn until_with<T>(
+    pause: Duration,
+    bound: Duration,
+    mut ask: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let end = Instant::now() + bound;
     loop {
         if let Some(answer) = ask() {
@@ -26,7 +35,7 @@ pub(crate) fn until<T>(bound: Duration, mut ask: impl FnMut() -> Option<T>) -> O
             clippy::disallowed_methods,
             reason = "a process of its own has no event to wait for, and no runtime waits here"
         )]
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
     }
 }
 

@@ -1,0 +1,47 @@
+// Command kubernetes is the control plane, kubelet and kubectl in one program,
+// so that they are linked once. The name that it is called by, or else its first
+// argument, says which of them it is.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+var parts = map[string]func() *cobra.Command{
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllers.NewControllerManagerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kubectl":                 kubectl.NewDefaultKubectlCommand,
+}
+
+func main() {
+	part := filepath.Base(os.Args[0])
+	if parts[part] == nil && len(os.Args) > 1 {
+		os.Args = os.Args[1:]
+		part = os.Args[0]
+	}
+	command := parts[part]
+	if command == nil {
+		fmt.Fprintf(os.Stderr, "kubernetes: %q is no part of it; there are:\n", part)
+		for name := range parts {
+			fmt.Fprintln(os.Stderr, "  "+name)
+		}
+		os.Exit(2)
+	}
+	os.Exit(cli.Run(command()))
+}

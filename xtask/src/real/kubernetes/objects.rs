@@ -1,0 +1,197 @@
+//! The objects of the API server that the legs make.
+
+use serde_json::{Value, json};
+
+use super::edge::{DRIVERS, FOREIGN};
+use super::image::IMAGE;
+
+pub(crate) const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+pub(crate) const VOLUMES: &str = "/api/v1/persistentvolumes";
+pub(crate) const NODES: &str = "/api/v1/nodes";
+pub(crate) const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
+pub(crate) const CSI_DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
+pub(crate) const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+pub(crate) const ATTRIBUTE_CLASSES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
+pub(crate) const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+pub(crate) const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
+pub(crate) const SNAPSHOT_CLASSES: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
+pub(crate) const SNAPSHOT_CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots";
+
+/// Where a pod's claim is, inside of it.
+pub(crate) const MOUNTED: &str = "/data";
+
+/// The label that a driver's topology makes on a node.
+pub(crate) fn topology_key(driver: &str) -> String {
+    format!("topology.{driver}/node")
+}
+
+pub(crate) fn csi_driver(name: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {
+            "attachRequired": true,
+            "podInfoOnMount": true,
+            "storageCapacity": false,
+            "fsGroupPolicy": "File",
+            "volumeLifecycleModes": ["Persistent"],
+        },
+    })
+}
+
+/// A class whose volumes are made where their first pod goes.
+pub(crate) fn class(name: &str, driver: &str, parameters: &Value, reclaim: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": driver,
+        "parameters": parameters,
+        "reclaimPolicy": reclaim,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": true,
+    })
+}
+
+pub(crate) fn attribute_class(name: &str, driver: &str, parameters: &Value) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttributesClass",
+        "metadata": {"name": name},
+        "driverName": driver,
+        "parameters": parameters,
+    })
+}
+
+pub(crate) fn snapshot_class(name: &str, driver: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotClass",
+        "metadata": {"name": name},
+        "driver": driver,
+        "deletionPolicy": "Delete",
+    })
+}
+
+pub(crate) fn snapshot(name: &str, class: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": name},
+        "spec": {"volumeSnapshotClassName": class, "source": {"persistentVolumeClaimName": claim}},
+    })
+}
+
+/// A Node and its CSINode for a node of ours that has no kubelet: what kubelet would have written of it.
+pub(crate) fn node(name: &str, drivers: &[&str]) -> [Value; 2] {
+    let mut labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+    let mut ids = json!({});
+    for driver in drivers {
+        labels[topology_key(driver)] = name.into();
+        ids[*driver] = name.into();
+    }
+    let registered =
+        |driver: &&str| json!({"name": *driver, "nodeID": name, "topologyKeys": [topology_key(driver)]});
+    let registered: Vec<Value> = drivers.iter().map(registered).collect();
+    [
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels, "annotations": {
+                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+                "csi.volume.kubernetes.io/nodeid": ids.to_string(),
+            }},
+        }),
+        json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSINode",
+            "metadata": {"name": name},
+            "spec": {"drivers": registered},
+        }),
+    ]
+}
+
+/// What such a node reports.
+pub(crate) fn node_status() -> Value {
+    let room = json!({"cpu": "64", "memory": "64Gi", "pods": "1000"});
+    json!({"status": {
+        "capacity": room,
+        "allocatable": room,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": "no kubelet"}],
+    }})
+}
+
+/// A claim; what it asks for beyond the class can be changed afterwards.
+pub(crate) fn claim(name: &str, class: &str, size: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    })
+}
+
+/// A pod with one claim, on a node of this name, that does what `orders` say.
+pub(crate) fn pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
+    let mut pod = bare_pod(name, node, claim, orders);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": MOUNTED}]);
+    pod
+}
+
+/// The same, with the claim as a device.
+pub(crate) fn pod_with_device(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
+    let mut pod = bare_pod(name, node, claim, orders);
+    pod["spec"]["containers"][0]["volumeDevices"] = json!([{"name": "v", "devicePath": DEVICE}]);
+    pod
+}
+
+/// Where such a pod has it.
+pub(crate) const DEVICE: &str = "/dev/claim";
+
+fn bare_pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "hostNetwork": true,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{
+                "name": "c",
+                "image": IMAGE,
+                "imagePullPolicy": "Never",
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "args": orders,
+            }],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}
+
+/// The class of a driver that most legs use.
+pub(crate) fn class_of(driver: &str) -> String {
+    format!("edge-{driver}")
+}
+
+/// The objects that every leg may rely on: where each goes, and itself.
+pub(crate) fn foundation() -> Vec<(&'static str, Value)> {
+    let mut objects = Vec::new();
+    for driver in DRIVERS.into_iter().chain([FOREIGN]) {
+        objects.push((CSI_DRIVERS, csi_driver(driver)));
+        objects.push((CLASSES, class(&class_of(driver), driver, &json!({}), "Delete")));
+    }
+    objects
+}

@@ -1,0 +1,123 @@
+//! Secrets that a class names come with each call to the driver, and go nowhere else.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings};
+use super::edge::{FOREIGN, NODES};
+use super::objects::{self, CLAIMS, CLASSES, SECRETS};
+use crate::real::error::RealError;
+use crate::real::sanity::SECRET;
+use crate::real::wait;
+
+/// How long a claim that must not be bound is watched.
+const WATCHED: Duration = Duration::from_secs(5);
+
+/// The secrets that a class can name.
+const KINDS: [&str; 6] =
+    ["provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand"];
+
+/// The calls that a claim's life has.
+const CALLS: [&str; 6] = [
+    "/csi.v1.Controller/CreateVolume",
+    "/csi.v1.Controller/ControllerPublishVolume",
+    "/csi.v1.Node/NodeStageVolume",
+    "/csi.v1.Node/NodePublishVolume",
+    "/csi.v1.Controller/ControllerUnpublishVolume",
+    "/csi.v1.Controller/DeleteVolume",
+];
+
+/// Anchors of the relay, (f) 13: a claim with a driver that refuses whoever comes without the secret.
+pub(super) fn run(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    let (name, node) = ("credentials", NODES[0]);
+    let parameters: Map<String, Value> = KINDS
+        .into_iter()
+        .flat_map(|kind| {
+            let key = |part: &str| format!("csi.storage.k8s.io/{kind}-secret-{part}");
+            [(key("name"), json!(name)), (key("namespace"), json!("default"))]
+        })
+        .collect();
+    cluster.api.create(CLASSES, &objects::class("secret", FOREIGN, &json!(parameters), "Delete"))?;
+    cluster.make(
+        &objects::claim("guarded", "secret", "16Mi"),
+        &objects::pod("user", node, "guarded", &["write", "/data/file", "hidden", "wait"]),
+    )?;
+    let path = format!("{CLAIMS}/guarded");
+    let early = cluster
+        .api
+        .until(&path, "bound", WATCHED, |claim| (claim["status"]["phase"] == "Bound").then_some(()));
+    findings.note(early.is_err(), "a claim waits for the secret of its class");
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "stringData": {"password": SECRET},
+    });
+    cluster.api.create(SECRETS, &secret)?;
+    let volume = cluster.bound("guarded")?;
+    cluster.running("user")?;
+    findings.note(true, "with the secret it is bound, attached and mounted");
+    let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
+    let expected = json!([{"key": objects::topology_key(FOREIGN), "operator": "In", "values": [node]}]);
+    findings.same("nodeAffinity, of a driver that names no topology", expressions, &expected);
+    cluster.clear(findings)?;
+    let log = ground.logs.join(format!("{FOREIGN}.log"));
+    let printed = || std::fs::read_to_string(&log).unwrap_or_default();
+    for call in CALLS {
+        let line = format!("with the secret: {call}");
+        let found = wait::until(BOUND, || printed().contains(&line).then_some(()));
+        findings.note(found.is_some(), line);
+    }
+    let refused: Vec<String> =
+        printed().lines().filter(|line| line.starts_with("without")).map(ToOwned::to_owned).collect();
+    findings.note(refused.is_empty(), format!("calls without it: {refused:?}"));
+    let places = NODES.map(|node| ground.scratch.join(node));
+    let holders: Vec<PathBuf> =
+        places.iter().chain([&ground.scratch.join("edge")]).flat_map(|place| holders(place)).collect();
+    findings
+        .note(holders.is_empty(), format!("files of hub, agents, proxies and drivers with it: {holders:?}"));
+    cluster.api.delete(&format!("{CLASSES}/secret"))?;
+    cluster.api.delete(&format!("{SECRETS}/{name}"))
+}
+
+/// Files below `folder` that have the secret in them.
+fn holders(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        match kind {
+            Ok(kind) if kind.is_dir() => found.extend(holders(&path)),
+            Ok(kind) if kind.is_file() => {
+                let bytes = std::fs::read(&path).unwrap_or_default();
+                if bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()) {
+                    found.push(path);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_the_secret_is_found_however_deep_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(folder.path().join("clean"), "nothing").unwrap();
+        assert!(holders(folder.path()).is_empty());
+        std::fs::write(inner.join("journal"), format!("x{SECRET}y")).unwrap();
+        assert_eq!(holders(folder.path()), [inner.join("journal")]);
+    }
+}
