@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use csi::node_server::Node;
 use csi::volume_capability::AccessType;
@@ -37,13 +38,22 @@ fn is_mounted(path: &str) -> bool {
     MountTable::read().unwrap().on(Path::new(path)).is_some()
 }
 
+/// How many devices have a file of this folder behind them. Who lists devices holds each open for a moment, tests beside this one
+/// too, and the kernel takes down what was detached meanwhile only then: that is waited for.
 fn loop_devices_below(folder: &Path) -> usize {
-    let listed =
-        Command::new("losetup").args(["--list", "--noheadings", "--output", "BACK-FILE"]).output().unwrap();
-    String::from_utf8_lossy(&listed.stdout)
-        .lines()
-        .filter(|line| Path::new(line.trim()).starts_with(folder))
-        .count()
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let listed = Command::new("losetup")
+            .args(["--list", "--noheadings", "--raw", "--output", "AUTOCLEAR,BACK-FILE"])
+            .output()
+            .unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let below = |line: &&str| Path::new(line.get(2..).unwrap_or_default().trim()).starts_with(folder);
+        let found: Vec<&str> = listed.lines().filter(below).collect();
+        if !found.iter().any(|line| line.starts_with('1')) || Instant::now() > end {
+            return found.len();
+        }
+    }
 }
 
 #[tokio::test]

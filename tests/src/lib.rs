@@ -11,8 +11,11 @@
 pub mod binaries;
 pub mod cable;
 pub mod certificates;
+pub mod command_line;
 pub mod counting;
 pub mod csi;
+pub mod guide;
+pub mod manifest;
 pub mod memory;
 pub mod metrics;
 pub mod page;

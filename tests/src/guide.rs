@@ -1,0 +1,175 @@
+//! The guide's commands, as its pages have them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What becomes of a block of commands in the tests. It is the second word behind its fence: ` ```sh run `.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mark {
+    /// `run`: run as it stands, after those before it on its page.
+    Run,
+    /// `cluster`: run the same way where there is an API server.
+    Cluster,
+    /// `nodes`: wants nodes that run pods.
+    Nodes,
+    /// Nothing: the shell has to understand it, and our programs its options.
+    Read,
+}
+
+/// A block of commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// Where it stands, as `PAGE:LINE`.
+    pub place: String,
+    /// What becomes of it.
+    pub mark: Mark,
+    /// The commands.
+    pub text: String,
+}
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The pages of the guide.
+///
+/// # Panics
+/// If they cannot be listed.
+#[must_use]
+pub fn pages() -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join("docs/src")).expect("the guide");
+    let mut pages: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    pages
+}
+
+/// The blocks of a page.
+///
+/// # Panics
+/// If the page cannot be read or has a mark that does not exist.
+#[must_use]
+pub fn blocks_of(page: &Path) -> Vec<Block> {
+    let text = fs::read_to_string(page).unwrap_or_else(|cause| panic!("{}: {cause}", page.display()));
+    let name = page.file_name().unwrap_or_default().to_string_lossy();
+    blocks(&name, &text).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// The blocks of a text.
+///
+/// # Errors
+/// If one has a mark that does not exist, or no end.
+pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(fence) = line.strip_prefix("```") else { continue };
+        let place = format!("{name}:{}", number + 1);
+        let mut body = String::new();
+        loop {
+            match lines.next() {
+                Some((_, "```")) => break,
+                Some((_, line)) => body.extend([line, "\n"]),
+                None => return Err(format!("{place}: the block has no end")),
+            }
+        }
+        let mut words = fence.split_whitespace();
+        if words.next() != Some("sh") {
+            continue;
+        }
+        let mark = match words.next() {
+            None => Mark::Read,
+            Some("run") => Mark::Run,
+            Some("cluster") => Mark::Cluster,
+            Some("nodes") => Mark::Nodes,
+            Some(other) => return Err(format!("{place}: there is no mark {other}")),
+        };
+        blocks.push(Block { place, mark, text: body });
+    }
+    Ok(blocks)
+}
+
+/// The command lines in a block that start one of these programs: the program and its arguments, with `/x` for every
+/// variable.
+#[must_use]
+pub fn commands_of(text: &str, programs: &[&str]) -> Vec<(String, Vec<String>)> {
+    let joined = text.replace("\\\n", " ");
+    let mut commands = Vec::new();
+    for line in joined.lines() {
+        let mut words = words(line).into_iter();
+        let Some(first) = words.next() else { continue };
+        let program = first.trim_start_matches("./");
+        if programs.contains(&program) {
+            let arguments = words.take_while(|word| !matches!(word.as_str(), "&" | "|" | ">" | "&&" | ";"));
+            commands.push((program.to_owned(), arguments.collect()));
+        }
+    }
+    commands
+}
+
+/// The words of a line, as far as the guide's commands go.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut quote, mut begun) = (String::new(), None, false);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        match (character, quote) {
+            ('#', None) if !begun => break,
+            ('\'' | '"', None) => (quote, begun) = (Some(character), true),
+            (character, Some(open)) if character == open => quote = None,
+            (' ', None) => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            ('$', _) if quote != Some('\'') => {
+                while characters
+                    .next_if(|next| next.is_ascii_alphanumeric() || "_{}".contains(*next))
+                    .is_some()
+                {}
+                word.push_str("/x");
+                begun = true;
+            }
+            (character, _) => {
+                word.push(character);
+                begun = true;
+            }
+        }
+    }
+    if begun {
+        words.push(word);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_with_their_marks_and_others_are_left_out() {
+        let text = "a\n```sh run\nls\n```\n```yaml\na: b\n```\n```sh\nedge-hub\n```\n";
+        let found = blocks("page", text).expect("good marks");
+        let marks: Vec<_> = found.iter().map(|block| (block.place.as_str(), block.mark)).collect();
+        assert_eq!(marks, [("page:2", Mark::Run), ("page:8", Mark::Read)]);
+        assert_eq!(found[0].text, "ls\n");
+    }
+
+    #[test]
+    fn a_mark_that_does_not_exist_and_a_block_without_end_are_errors() {
+        assert!(blocks("page", "```sh ran\nls\n```\n").is_err_and(|wrong| wrong.contains("page:1")));
+        assert!(blocks("page", "```sh\nls\n").is_err());
+    }
+
+    #[test]
+    fn commands_go_over_lines_and_end_before_what_the_shell_does_with_them() {
+        let text = "mkdir a\n./edge-hub --uds unix://$dir/hub.sock \\\n  --allow 'a=edge-*' & # on\n";
+        let arguments = ["--uds", "unix:///x/hub.sock", "--allow", "a=edge-*"].map(str::to_owned).to_vec();
+        assert_eq!(commands_of(text, &["edge-hub"]), [("edge-hub".to_owned(), arguments)]);
+    }
+}

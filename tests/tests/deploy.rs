@@ -1,0 +1,114 @@
+//! What the manifests in `deploy/` say is what the programs take.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use edge_csi_tests::command_line::{PROGRAMS, accepts};
+use edge_csi_tests::guide::root;
+use edge_csi_tests::manifest::{Container, containers};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(self::files(&format!("{folder}/{}", entry.file_name().display())));
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Our containers in all manifests, with the file of each.
+fn ours() -> Vec<(String, Container)> {
+    let mut found = Vec::new();
+    for file in files("deploy") {
+        let text = fs::read_to_string(&file).unwrap();
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        found.extend(containers(&text, &PROGRAMS).into_iter().map(|container| (name.clone(), container)));
+    }
+    found
+}
+
+#[test]
+fn every_argument_of_our_containers_is_one_that_the_program_takes() {
+    let ours = ours();
+    let base: BTreeMap<&str, &Container> = ours
+        .iter()
+        .filter(|(file, _)| file.starts_with("deploy/base/"))
+        .map(|(_, container)| (container.name.as_str(), container))
+        .collect();
+    let programs: Vec<&str> = base.keys().copied().collect();
+    assert_eq!(programs, ["edge-agent", "edge-csi-driver", "edge-hub", "hostpath-driver"]);
+    assert!(base.values().all(|container| container.arguments.len() > 2), "{base:?}");
+    let mut wrong = Vec::new();
+    for (file, container) in &ours {
+        // What an overlay patches keeps the variables of the base.
+        let mut whole = container.clone();
+        for (name, value) in &base[container.name.as_str()].environment {
+            whole.environment.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        let said = whole.command_line().and_then(|arguments| accepts(&container.name, &arguments));
+        wrong.extend(said.err().map(|said| format!("{file}: {said}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_argument_of_the_unit_is_one_that_the_agent_takes() {
+    let unit =
+        fs::read_to_string(root().join("deploy/systemd/edge-agent.service")).unwrap().replace("\\\n", " ");
+    let line =
+        unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/edge-agent ")).unwrap();
+    let arguments: Vec<String> = line.replace("%H", "edge-1").split_whitespace().map(str::to_owned).collect();
+    assert!(arguments.len() > 10, "{arguments:?}");
+    assert_eq!(accepts("edge-agent", &arguments), Ok(()));
+}
+
+#[test]
+fn a_variable_of_the_proposal_is_one_that_the_proxy_reads() {
+    let ours = ours();
+    let (_, proxy) = ours.iter().find(|(_, container)| container.name == "edge-csi-driver").unwrap();
+    for name in ["CSI_DRIVERNAME", "CSI_ENDPOINT", "KUBEEDGE_ENDPOINT"] {
+        assert!(proxy.environment.contains_key(name), "{name}");
+    }
+}
+
+#[test]
+fn every_image_of_ours_is_made_by_the_dockerfile_and_named_in_the_images() {
+    let dockerfile = fs::read_to_string(root().join("deploy/images/Dockerfile")).unwrap();
+    let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
+    for name in ["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver"] {
+        assert!(dockerfile.contains(&format!(" AS {name}\n")), "no target {name}");
+        assert!(dockerfile.contains(&format!("--bin {name}")), "{name} is not built");
+        assert!(dockerfile.contains(&format!("ENTRYPOINT [\"/{name}\"]")), "{name} is not started");
+        assert!(images.contains(&format!("- name: {name}\n")), "no image {name}");
+    }
+}
+
+/// The versions that are deployed are those that are tested.
+#[test]
+fn the_sidecars_of_the_manifests_are_those_that_the_real_components_are_built_from() {
+    let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
+    let modules = fs::read_to_string(root().join("tests/real/sidecars/go.mod")).unwrap();
+    let mut compared = BTreeSet::new();
+    for (image, module) in [
+        ("csi-provisioner", "external-provisioner/v6"),
+        ("csi-attacher", "external-attacher/v4"),
+        ("csi-resizer", "external-resizer/v2"),
+        ("csi-snapshotter", "external-snapshotter/v8"),
+    ] {
+        let (_, rest) = images.split_once(&format!("/{image}\n")).unwrap();
+        let deployed = rest.lines().next().unwrap().trim().strip_prefix("newTag: ").unwrap();
+        let line = format!("github.com/kubernetes-csi/{module} ");
+        let Some((_, tested)) = modules.split_once(&line) else { continue };
+        assert_eq!(tested.split_whitespace().next(), Some(deployed), "{image}");
+        compared.insert(image);
+    }
+    assert!(compared.len() >= 2, "{compared:?}");
+}
