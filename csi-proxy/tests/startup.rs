@@ -48,13 +48,14 @@ async fn an_early_question_waits_for_the_driver_and_gets_its_masked_answer() {
     assert_eq!(info.into_inner().vendor_version, "1.2.3");
 }
 
-/// The four questions and the answers, as bytes or as codes.
-async fn four_answers(stage: &Stage) -> Vec<(Vec<u8>, Option<u32>)> {
+/// The questions and their answers, as bytes or as codes.
+async fn all_answers(stage: &Stage) -> Vec<(Vec<u8>, Option<u32>)> {
     let mut answers = Vec::new();
     for path in [
         CAPABILITIES,
         "/csi.v1.Controller/ControllerGetCapabilities",
         "/csi.v1.GroupController/GroupControllerGetCapabilities",
+        "/csi.v1.Node/NodeGetCapabilities",
         // Last, since it never waits.
         "/csi.v1.Identity/GetPluginInfo",
     ] {
@@ -77,7 +78,7 @@ fn ours() -> Subject {
 /// A life of an endpoint with its driver on, in which everything is learnt.
 async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
     let first = Stage::with_settings(Script::default(), settings.clone()).await;
-    let answers = four_answers(&first).await;
+    let answers = all_answers(&first).await;
     first.serving.unwrap().shutdown(Duration::from_secs(5)).await;
     answers
 }
@@ -99,7 +100,7 @@ async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_a
     store.keep(&ours(), &kept).unwrap();
     settings.first_answer = Duration::ZERO;
     let second = Stage::without_driver(settings).await;
-    assert_eq!(four_answers(&second).await, before);
+    assert_eq!(all_answers(&second).await, before);
     let probe = second.identity().await.probe(csi::ProbeRequest::default()).await.unwrap().into_inner();
     assert_eq!(probe.ready, Some(false));
     let status = second.startup.status();
@@ -161,7 +162,7 @@ async fn a_disk_that_is_full_or_cannot_be_written_or_read_harms_no_answer_and_is
         store.fail_keeps(kind);
         store.fail_loads(ErrorKind::PermissionDenied);
         let stage = Stage::with_settings(Script::default(), settings.clone()).await;
-        let before = four_answers(&stage).await;
+        let before = all_answers(&stage).await;
         store.fail_loads(None);
         assert!(store.failed() > 0 && store.load(&ours()).unwrap().is_none());
         store.fail_keeps(None);
@@ -175,6 +176,6 @@ async fn a_disk_that_is_full_or_cannot_be_written_or_read_harms_no_answer_and_is
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         stage.serving.unwrap().shutdown(Duration::from_secs(5)).await;
-        assert_eq!(four_answers(&Stage::without_driver(settings).await).await, before);
+        assert_eq!(all_answers(&Stage::without_driver(settings).await).await, before);
     }
 }

@@ -117,6 +117,7 @@ impl Relay for World {
                 }
                 ok(rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>())
             }
+            Method::NodeGetCapabilities => ok(csi::NodeGetCapabilitiesResponse::default()),
             Method::Probe => ok(csi::ProbeResponse { ready: Some(true) }),
             Method::CreateVolume => create(node, &name, body),
             Method::DeleteVolume => {

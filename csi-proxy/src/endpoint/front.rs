@@ -112,9 +112,13 @@ impl Front {
 
     pub(super) async fn answer(&self, question: Question) -> Replies {
         let known = startup::Question::from_path(question.method.as_str());
-        if let Some(known) =
-            known.filter(|known| *known != startup::Question::NodeInfo || self.stands_for_node)
-        {
+        let is_local = |known: &startup::Question| match known {
+            startup::Question::NodeInfo => self.stands_for_node,
+            // Who makes node calls here hears the node itself.
+            startup::Question::NodeCapabilities => !self.relay_node_calls,
+            _ => true,
+        };
+        if let Some(known) = known.filter(is_local) {
             return self.learner.answer(known, self.first_answer.min(left(question.end))).await;
         }
         if question.method.service() == NODE_SERVICE && !self.relay_node_calls {

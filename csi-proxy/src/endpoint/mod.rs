@@ -69,8 +69,8 @@ impl Default for EndpointSettings {
 
 /// A CSI socket whose driver is elsewhere.
 ///
-/// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities` and `Probe`
-/// from what it has learnt in the background, refuses the Node service, and relays everything else untouched. Callers may say
+/// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities`,
+/// `NodeGetCapabilities` and `Probe` from what it has learnt in the background, refuses the rest of the Node service, and relays everything else untouched. Callers may say
 /// what they like as `:authority`: the path of the socket, as grpc-go once did, or nothing.
 #[must_use = "an endpoint does nothing until it serves"]
 pub struct Endpoint {

@@ -7,7 +7,7 @@ use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
 use prost::Message;
 
-use super::facts::{Fact, Facts, mask_controller, mask_group, mask_plugin};
+use super::facts::{Fact, Facts, mask_controller, mask_group, mask_node, mask_plugin};
 use super::question::Question;
 use crate::code::Code;
 use crate::outcome::{Origin, Outcome};
@@ -171,6 +171,7 @@ impl Startup {
             Question::PluginCapabilities => self.facts.plugin.clone().map_or(Answer::Wait, Answer::Message),
             Question::ControllerCapabilities => fact(&self.facts.controller),
             Question::GroupControllerCapabilities => fact(&self.facts.group),
+            Question::NodeCapabilities => fact(&self.facts.node_service),
             Question::NodeInfo => fact(&self.facts.node),
             Question::Probe => {
                 Answer::Message(csi::ProbeResponse { ready: Some(self.ready) }.encode_to_vec().into())
@@ -230,6 +231,9 @@ impl Startup {
             (Question::GroupControllerCapabilities, Ok(answer)) => {
                 take(&mut self.facts.group, mask_group(answer).map(Fact::Answer), question)
             }
+            (Question::NodeCapabilities, Ok(answer)) => {
+                take(&mut self.facts.node_service, mask_node(answer).map(Fact::Answer), question)
+            }
             // Its segments are labels of a Node, of which none is unknown here.
             (Question::NodeInfo, Ok(answer)) => {
                 let read = csi::NodeGetInfoResponse::decode(answer.clone());
@@ -243,6 +247,9 @@ impl Startup {
             }
             (Question::GroupControllerCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
                 take(&mut self.facts.group, Some(Fact::NotOffered(outcome.message)), question)
+            }
+            (Question::NodeCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
+                take(&mut self.facts.node_service, Some(Fact::NotOffered(outcome.message)), question)
             }
             (Question::NodeInfo, Err(outcome)) if is_not_offered(&outcome) => {
                 take(&mut self.facts.node, Some(Fact::NotOffered(outcome.message)), question)
@@ -308,6 +315,9 @@ impl Startup {
             }
             self.facts.group = not_offered("group controller");
         }
+        if !matches!(done, Question::NodeCapabilities | Question::NodeInfo) {
+            return Question::NodeCapabilities;
+        }
         if self.asks_node_info && done != Question::NodeInfo { Question::NodeInfo } else { Question::Probe }
     }
 
@@ -350,9 +360,9 @@ impl Startup {
     /// Whether each capability question has its answer.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let Facts { info, plugin, controller, group, node } = &self.facts;
-        let all = info.is_some() && plugin.is_some() && controller.is_some() && group.is_some();
-        all && (node.is_some() || !self.asks_node_info)
+        let Facts { info, plugin, controller, group, node_service, node } = &self.facts;
+        let services = controller.is_some() && group.is_some() && node_service.is_some();
+        info.is_some() && plugin.is_some() && services && (node.is_some() || !self.asks_node_info)
     }
 
     fn unknown_info(&self) -> Bytes {

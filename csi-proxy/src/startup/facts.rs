@@ -33,6 +33,8 @@ pub struct Facts {
     pub controller: Option<Fact>,
     /// The group controller's capabilities, without values that are unknown here.
     pub group: Option<Fact>,
+    /// The node service's capabilities, without values that are unknown here.
+    pub node_service: Option<Fact>,
     /// The `NodeGetInfoResponse`, if it was asked for.
     pub node: Option<Fact>,
 }
@@ -124,6 +126,16 @@ pub(super) fn mask_controller(answer: Bytes) -> Option<Bytes> {
 pub(super) fn mask_group(answer: Bytes) -> Option<Bytes> {
     use csi::group_controller_service_capability::{Type, rpc};
     let mut response = csi::GroupControllerGetCapabilitiesResponse::decode(answer).ok()?;
+    response.capabilities.retain(
+        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
+    );
+    Some(response.encode_to_vec().into())
+}
+
+/// Keeps the node service's capabilities that are known here.
+pub(super) fn mask_node(answer: Bytes) -> Option<Bytes> {
+    use csi::node_service_capability::{Type, rpc};
+    let mut response = csi::NodeGetCapabilitiesResponse::decode(answer).ok()?;
     response.capabilities.retain(
         |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
     );

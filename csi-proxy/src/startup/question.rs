@@ -14,6 +14,8 @@ pub enum Question {
     ControllerCapabilities,
     /// `GroupController/GroupControllerGetCapabilities`.
     GroupControllerCapabilities,
+    /// `Node/NodeGetCapabilities`. An external-resizer asks it when it starts, if volumes cannot be grown by the controller.
+    NodeCapabilities,
     /// `Node/NodeGetInfo`. Only where an endpoint stands for one node: a provisioner with `--node-deployment` asks it when it
     /// starts.
     NodeInfo,
@@ -30,6 +32,7 @@ impl Question {
             Method::GetPluginCapabilities => Some(Self::PluginCapabilities),
             Method::ControllerGetCapabilities => Some(Self::ControllerCapabilities),
             Method::GroupControllerGetCapabilities => Some(Self::GroupControllerCapabilities),
+            Method::NodeGetCapabilities => Some(Self::NodeCapabilities),
             Method::NodeGetInfo => Some(Self::NodeInfo),
             Method::Probe => Some(Self::Probe),
             _ => None,
@@ -44,6 +47,7 @@ impl Question {
             Self::PluginCapabilities => Method::GetPluginCapabilities,
             Self::ControllerCapabilities => Method::ControllerGetCapabilities,
             Self::GroupControllerCapabilities => Method::GroupControllerGetCapabilities,
+            Self::NodeCapabilities => Method::NodeGetCapabilities,
             Self::NodeInfo => Method::NodeGetInfo,
             Self::Probe => Method::Probe,
         }

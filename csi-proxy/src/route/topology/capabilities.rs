@@ -50,9 +50,18 @@ pub(super) fn group(nodes: &[Arc<Facts>]) -> Option<csi::GroupControllerGetCapab
     Some(common)
 }
 
+/// The node service's capabilities; `None` if a node has no such service.
+pub(super) fn node_service(nodes: &[Arc<Facts>]) -> Option<csi::NodeGetCapabilitiesResponse> {
+    let all: Vec<_> = nodes.iter().map(|facts| facts.node_service.as_ref()).collect::<Option<_>>()?;
+    let mut common = (*all.first()?).clone();
+    common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
+    Some(common)
+}
+
 #[cfg(test)]
 mod tests {
     use csi::controller_service_capability::rpc::Type as Rpc;
+    use csi::node_service_capability::rpc::Type as NodeRpc;
 
     use super::*;
 
@@ -92,6 +101,21 @@ mod tests {
         assert!(services.has_service(VolumeAccessibilityConstraints), "every node has a place");
         assert_eq!(info(&nodes).unwrap().vendor_version, "1, 2");
         assert_eq!(group(&nodes), None);
+    }
+
+    /// An external-resizer asks for that of nodes where the controller cannot grow volumes.
+    #[test]
+    fn what_nodes_can_do_is_what_all_of_them_can() {
+        let with = |rpcs: Option<&[NodeRpc]>| {
+            let node_service = rpcs.map(|rpcs| rpcs.iter().copied().collect());
+            Arc::new(Facts { node_service, ..Facts::default() })
+        };
+        let both = with(Some(&[NodeRpc::StageUnstageVolume, NodeRpc::ExpandVolume]));
+        let one = with(Some(&[NodeRpc::ExpandVolume]));
+        let common = node_service(&[both, one.clone()]).unwrap();
+        assert!(common.has(NodeRpc::ExpandVolume) && common.capabilities.len() == 1);
+        assert_eq!(node_service(&[one, with(None)]), None);
+        assert_eq!(node_service(&[]), None);
     }
 
     #[test]

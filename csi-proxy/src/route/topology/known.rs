@@ -53,6 +53,9 @@ pub(super) struct Facts {
     /// The `GroupControllerGetCapabilitiesResponse`; `None` if the service is not offered.
     #[prost(message, optional, tag = "6")]
     pub(super) group: Option<csi::GroupControllerGetCapabilitiesResponse>,
+    /// The `NodeGetCapabilitiesResponse`; `None` if the service is not offered.
+    #[prost(message, optional, tag = "9")]
+    pub(super) node_service: Option<csi::NodeGetCapabilitiesResponse>,
     /// Whether all volumes that were there at some time are in the table.
     #[prost(bool, tag = "7")]
     pub(super) volumes_listed: bool,

@@ -38,6 +38,9 @@ impl TopologyRouter {
             Question::GroupControllerCapabilities => {
                 capabilities::group(&facts).map(encoded).ok_or_else(not_offered)
             }
+            Question::NodeCapabilities => {
+                capabilities::node_service(&facts).map(encoded).ok_or_else(not_offered)
+            }
             // A driver on many nodes is none of them.
             Question::NodeInfo => Err(not_offered()),
             Question::Probe => Err(self.nobody()),

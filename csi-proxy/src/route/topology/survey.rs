@@ -172,10 +172,21 @@ impl TopologyRouter {
             true => offered(ask(way, node, Method::GroupControllerGetCapabilities).await)?,
             false => None,
         };
+        let node_service = offered(ask(way, node, Method::NodeGetCapabilities).await)?;
         // What was in the table stays in it.
         let (volumes_listed, snapshots_listed) =
             known.map_or((false, false), |known| (known.volumes_listed, known.snapshots_listed));
-        Ok(Facts { node_id, topology, info, plugin, controller, group, volumes_listed, snapshots_listed })
+        Ok(Facts {
+            node_id,
+            topology,
+            info,
+            plugin,
+            controller,
+            group,
+            node_service,
+            volumes_listed,
+            snapshots_listed,
+        })
     }
 
     /// Where a node is: as its driver says, or else by the key that stands for nodes.

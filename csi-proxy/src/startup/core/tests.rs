@@ -75,11 +75,19 @@ impl Driver {
             Question::GroupControllerCapabilities => {
                 return Err(Outcome::from_driver(Code::UNIMPLEMENTED, "no"));
             }
+            Question::NodeCapabilities => node_service(&[3, 77, 0]),
             Question::NodeInfo => node_info(),
             Question::Probe => csi::ProbeResponse { ready: self.ready }.encode_to_vec(),
         }
         .into())
     }
+}
+
+fn node_service(types: &[i32]) -> Vec<u8> {
+    use csi::node_service_capability::{Rpc, Type};
+    let capability =
+        |number: &i32| csi::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: *number })) };
+    csi::NodeGetCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }.encode_to_vec()
 }
 
 fn node_info() -> Vec<u8> {
@@ -114,6 +122,7 @@ fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait
         Question::PluginCapabilities,
         Question::ControllerCapabilities,
         Question::GroupControllerCapabilities,
+        Question::NodeCapabilities,
     ] {
         assert_eq!(bench.startup.answer(question), Answer::Wait, "{question:?}");
     }
@@ -124,11 +133,14 @@ fn one_round_learns_everything_masked_and_under_the_configured_name() {
     let mut bench = Bench::new(Facts::default());
     let asked = bench.round(&Driver::new());
     use Question as Q;
-    assert_eq!(asked, [Q::PluginInfo, Q::PluginCapabilities, Q::ControllerCapabilities, Q::Probe]);
+    let expected =
+        [Q::PluginInfo, Q::PluginCapabilities, Q::ControllerCapabilities, Q::NodeCapabilities, Q::Probe];
+    assert_eq!(asked, expected);
     let Answer::Message(info) = bench.startup.answer(Q::PluginInfo) else { panic!("must answer") };
     assert_eq!(csi::GetPluginInfoResponse::decode(info).unwrap().name, "vendor");
     assert_eq!(bench.startup.answer(Q::PluginCapabilities), Answer::Message(plugin(&[1, 2]).into()));
     assert_eq!(bench.startup.answer(Q::ControllerCapabilities), Answer::Message(controller(&[1, 2]).into()));
+    assert_eq!(bench.startup.answer(Q::NodeCapabilities), Answer::Message(node_service(&[3]).into()));
     let group = bench.startup.answer(Q::GroupControllerCapabilities);
     assert!(matches!(group, Answer::Status(Code::UNIMPLEMENTED, _)), "{group:?}");
     assert!(bench.is_ready(), "an absent `ready` counts as ready");
@@ -179,13 +191,13 @@ fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
     bench.round(&driver);
     assert_eq!(bench.round(&driver), [Q::PluginInfo, Q::Probe]);
     driver.version = "2";
-    assert_eq!(bench.round(&driver).len(), 4);
+    assert_eq!(bench.round(&driver).len(), 5);
     driver.on = false;
     assert_eq!(bench.round(&driver), [Q::PluginInfo]);
     assert!(!bench.is_ready());
     assert!(matches!(bench.startup.answer(Q::PluginCapabilities), Answer::Message(_)), "what is known stays");
     driver.on = true;
-    assert_eq!(bench.round(&driver).len(), 4);
+    assert_eq!(bench.round(&driver).len(), 5);
     assert!(bench.is_ready());
 }
 

@@ -61,6 +61,7 @@ fn kept(number: u64) -> Kept {
     let answer = |name: &str| Bytes::from(format!("{name} {number}"));
     let facts = Facts {
         node: Some(Fact::Answer(Bytes::from(vec![b'n'; 300]))),
+        node_service: Some(Fact::NotOffered(format!("no node {number}"))),
         info: Some(answer("info")),
         plugin: number.is_multiple_of(2).then(|| answer("plugin")),
         controller: Some(Fact::Answer(answer("controller"))),

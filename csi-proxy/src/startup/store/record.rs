@@ -99,6 +99,8 @@ struct Record {
     as_of_seconds: u64,
     #[prost(message, optional, tag = "8")]
     node_info: Option<FactRecord>,
+    #[prost(message, optional, tag = "9")]
+    node_service: Option<FactRecord>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -119,7 +121,7 @@ impl Kept {
                 Fact::NotOffered(text) => FactRecord { answer: None, not_offered: text.clone() },
             })
         };
-        let Facts { info, plugin, controller, group, node } = &self.facts;
+        let Facts { info, plugin, controller, group, node_service, node } = &self.facts;
         let record = Record {
             info: info.clone(),
             plugin: plugin.clone(),
@@ -129,6 +131,7 @@ impl Kept {
             node: subject.node_name(),
             as_of_seconds: self.as_of.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             node_info: fact(node),
+            node_service: fact(node_service),
         };
         seal(VERSION, &record.encode_to_vec())
     }
@@ -138,7 +141,7 @@ impl Kept {
     /// # Errors
     /// If they are none, or that of another driver or node.
     pub fn decode(bytes: &[u8], subject: &Subject) -> Result<Self, RecordError> {
-        let Record { info, plugin, controller, group, driver, node, as_of_seconds, node_info } =
+        let Record { info, plugin, controller, group, driver, node, as_of_seconds, node_info, node_service } =
             Record::decode(open(bytes)?).map_err(|_| RecordError::Malformed)?;
         if driver != subject.driver.as_str() || node != subject.node_name() {
             let found = described(&driver, &node);
@@ -148,8 +151,9 @@ impl Kept {
             Some(answer) => Fact::Answer(answer),
             None => Fact::NotOffered(record.not_offered),
         };
-        let (controller, group, node) = (controller.map(fact), group.map(fact), node_info.map(fact));
-        let facts = Facts { info, plugin, controller, group, node };
+        let (controller, group) = (controller.map(fact), group.map(fact));
+        let (node_service, node) = (node_service.map(fact), node_info.map(fact));
+        let facts = Facts { info, plugin, controller, group, node_service, node };
         let as_of = UNIX_EPOCH.checked_add(Duration::from_secs(as_of_seconds));
         Ok(Self { facts, as_of: as_of.unwrap_or(SystemTime::UNIX_EPOCH) })
     }
@@ -221,6 +225,7 @@ mod tests {
             plugin: Some(Bytes::from_static(b"plugin")),
             controller: Some(Fact::Answer(Bytes::new())),
             group: Some(Fact::NotOffered("no such service".to_owned())),
+            node_service: Some(Fact::Answer(Bytes::from_static(b"service"))),
             node: Some(Fact::Answer(Bytes::from_static(b"node"))),
         };
         Kept { facts, as_of: UNIX_EPOCH + Duration::from_secs(1_800_000_000) }
