@@ -32,7 +32,7 @@ pub(super) fn run(
     for victim in VICTIMS {
         dies(ground, cluster, findings, victim)?;
     }
-    cluster.edge.revive_sidecars(ground)?;
+    cluster.edge.renew_sidecars(ground)?;
     cluster.clear(findings)
 }
 

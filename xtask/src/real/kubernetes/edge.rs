@@ -139,6 +139,13 @@ impl Edge {
         Ok(())
     }
 
+    /// Starts the sidecars of the first driver anew: each ends at its first call after its proxy has died, whenever that is.
+    pub(crate) fn renew_sidecars(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        let names = SIDECARS.map(|(name, _)| sidecar_name(name, DRIVERS[0]));
+        let mut of_the_first = self.sidecars.iter_mut().filter(|sidecar| names.contains(&sidecar.name));
+        of_the_first.try_for_each(|sidecar| sidecar.restart(ground))
+    }
+
     /// The sidecars that have ended.
     pub(crate) fn ended_sidecars(&mut self) -> Vec<String> {
         let ended = |sidecar: &mut Part| Some(format!("{}: {}", sidecar.name.clone(), sidecar.ended()?));
