@@ -112,6 +112,7 @@ fn with_own_ports(text: &str) -> String {
 }
 
 /// Runs the blocks of a page that are marked `run`, one after the other in one shell.
+#[allow(clippy::print_stderr, reason = "a test that does not run says so")]
 fn runs(page: &str) {
     let blocks = blocks_of(&root().join("docs/src").join(page));
     let marked: Vec<&str> = blocks.iter().filter(|b| b.mark == Mark::Run).map(|b| b.text.as_str()).collect();

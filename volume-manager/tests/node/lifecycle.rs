@@ -185,10 +185,11 @@ async fn a_desired_set_takes_down_what_is_not_in_it() {
     let again = volumes.reconcile(desired(&["a", "b"])).await.unwrap();
     assert_eq!((again.wanted, again.released), (0, 0));
     assert_eq!(world.driver.calls().len(), calls, "what is as it should be costs no call");
+    let mut changes = volumes.watch();
     let second = volumes.reconcile(desired(&["b"])).await.unwrap();
     assert_eq!((second.wanted, second.released), (0, 1));
     while volumes.list().await.unwrap().len() > 1 {
-        next(&mut volumes.watch()).await;
+        next(&mut changes).await;
     }
     assert_eq!(world.mounted("/pods"), ["/pods/b/mount"]);
     world.driver.assert_lawful("desired");
