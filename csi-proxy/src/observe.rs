@@ -184,7 +184,7 @@ impl Stream for Observed {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, OnceLock};
 
     use bytes::Bytes;
 
@@ -204,7 +204,14 @@ mod tests {
         }
     }
 
+    /// While there is but one subscriber, whoever comes to a log line first decides for all threads whether anybody wants it.
+    static ANOTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
+
     fn logged(level: tracing::Level, act: impl FnOnce()) -> String {
+        ANOTHER.get_or_init(|| {
+            let all = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(io::sink);
+            tracing::Dispatch::new(all.finish())
+        });
         let log = Log::default();
         let to = log.clone();
         let subscriber =

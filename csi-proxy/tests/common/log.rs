@@ -1,10 +1,14 @@
 //! What is logged on one thread.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tracing::Level;
 use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Level};
+
+/// While there is but one subscriber, whoever comes to a log line first decides for all threads whether anybody wants it, and a test
+/// beside this one has none. So there is always another.
+static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
@@ -12,6 +16,10 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Logs this thread from now on, on which everything of a test runs, until the guard is dropped.
     pub fn start(level: Level) -> (Self, DefaultGuard) {
+        ANOTHER.get_or_init(|| {
+            let wants_all = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(io::sink);
+            Dispatch::new(wants_all.finish())
+        });
         let log = Self::default();
         let to = log.clone();
         let subscriber =
