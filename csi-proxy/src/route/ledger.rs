@@ -330,7 +330,13 @@ impl Ledger {
         if over {
             return self.placements.remove(&request.name).map(|placement| Change::Remove(placement.row));
         }
-        if placement.stage == Stage::Unsent && end != End::NeverLeft {
+        // Of attempts for the same, each tells what became of it: after a refusal nothing is under way for this one.
+        let nothing = match end {
+            End::NeverLeft => true,
+            End::Refused => placement.fingerprint == request.fingerprint,
+            End::Made(_) | End::Uncertain => false,
+        };
+        if placement.stage == Stage::Unsent && !nothing {
             placement.stage = Stage::Uncertain;
         }
         None

@@ -227,6 +227,17 @@ fn a_node_that_is_forgotten_takes_all_that_it_had_with_it() {
 }
 
 #[test]
+fn one_attempt_refused_and_one_that_never_left_leave_nothing() {
+    let mut desk = Desk::new();
+    let wanted = request("pvc-1", 1, &["a"]);
+    let (first, second) = (desk.create(&wanted).unwrap(), desk.create(&wanted).unwrap());
+    desk.ended(&wanted, &first, End::Refused).unwrap();
+    assert_eq!(desk.ledger.rows(), 1, "the other may still be made");
+    desk.ended(&wanted, &second, End::NeverLeft).unwrap();
+    assert_eq!(desk.ledger.rows(), 0);
+}
+
+#[test]
 fn a_full_table_takes_no_new_volume_and_always_the_id_of_one_that_it_took() {
     let mut desk = Desk::new();
     desk.ledger = Ledger::new(driver()).with_max_rows(3);
