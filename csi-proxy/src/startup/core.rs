@@ -242,19 +242,13 @@ impl Startup {
             (Question::Probe, Ok(answer)) => csi::ProbeResponse::decode(answer)
                 .map(|probe| self.ready = probe.ready.unwrap_or(true))
                 .map_err(|_| unreadable(question)),
-            (Question::ControllerCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
-                take(&mut self.facts.controller, Some(Fact::NotOffered(outcome.message)), question)
-            }
-            (Question::GroupControllerCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
-                take(&mut self.facts.group, Some(Fact::NotOffered(outcome.message)), question)
-            }
-            (Question::NodeCapabilities, Err(outcome)) if is_not_offered(&outcome) => {
-                take(&mut self.facts.node_service, Some(Fact::NotOffered(outcome.message)), question)
-            }
-            (Question::NodeInfo, Err(outcome)) if is_not_offered(&outcome) => {
-                take(&mut self.facts.node, Some(Fact::NotOffered(outcome.message)), question)
-            }
-            (_, Err(outcome)) => Err(outcome),
+            (_, Err(outcome)) => match self.facts.fact_of(question).filter(|_| is_not_offered(&outcome)) {
+                Some(place) => {
+                    *place = Some(Fact::NotOffered(outcome.message));
+                    Ok(())
+                }
+                None => Err(outcome),
+            },
         };
         match taken {
             Ok(()) => effects.extend(self.proceed(question, capabilities, now)),

@@ -8,6 +8,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
+use super::question::Question;
 use crate::call::NodeId;
 use crate::code::Code;
 
@@ -50,6 +51,17 @@ pub struct Subject {
 }
 
 impl Facts {
+    /// Where the answer to a question goes that a driver may say it does not offer.
+    pub(super) fn fact_of(&mut self, question: Question) -> Option<&mut Option<Fact>> {
+        match question {
+            Question::ControllerCapabilities => Some(&mut self.controller),
+            Question::GroupControllerCapabilities => Some(&mut self.group),
+            Question::NodeCapabilities => Some(&mut self.node_service),
+            Question::NodeInfo => Some(&mut self.node),
+            Question::PluginInfo | Question::PluginCapabilities | Question::Probe => None,
+        }
+    }
+
     /// Where the node is, if it has said that.
     #[cfg(feature = "runtime")]
     pub(super) fn place(&self) -> Option<csi::Topology> {
@@ -112,34 +124,27 @@ pub(super) fn mask_plugin(answer: Bytes) -> Option<Bytes> {
     Some(response.encode_to_vec().into())
 }
 
-/// Keeps the controller capabilities that are known here.
-pub(super) fn mask_controller(answer: Bytes) -> Option<Bytes> {
-    use csi::controller_service_capability::{Type, rpc};
-    let mut response = csi::ControllerGetCapabilitiesResponse::decode(answer).ok()?;
-    response.capabilities.retain(
-        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
-    );
-    Some(response.encode_to_vec().into())
+macro_rules! masks {
+    ($($(#[$doc:meta])* $mask:ident: $module:ident of $response:ident),*) => {$(
+        $(#[$doc])*
+        pub(super) fn $mask(answer: Bytes) -> Option<Bytes> {
+            use csi::$module::{Type, rpc};
+            let mut response = csi::$response::decode(answer).ok()?;
+            response.capabilities.retain(
+                |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
+            );
+            Some(response.encode_to_vec().into())
+        }
+    )*};
 }
 
-/// Keeps the group controller capabilities that are known here.
-pub(super) fn mask_group(answer: Bytes) -> Option<Bytes> {
-    use csi::group_controller_service_capability::{Type, rpc};
-    let mut response = csi::GroupControllerGetCapabilitiesResponse::decode(answer).ok()?;
-    response.capabilities.retain(
-        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
-    );
-    Some(response.encode_to_vec().into())
-}
-
-/// Keeps the node service's capabilities that are known here.
-pub(super) fn mask_node(answer: Bytes) -> Option<Bytes> {
-    use csi::node_service_capability::{Type, rpc};
-    let mut response = csi::NodeGetCapabilitiesResponse::decode(answer).ok()?;
-    response.capabilities.retain(
-        |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if known::<rpc::Type>(rpc.r#type)),
-    );
-    Some(response.encode_to_vec().into())
+masks! {
+    /// Keeps the controller capabilities that are known here.
+    mask_controller: controller_service_capability of ControllerGetCapabilitiesResponse,
+    /// Keeps the group controller capabilities that are known here.
+    mask_group: group_controller_service_capability of GroupControllerGetCapabilitiesResponse,
+    /// Keeps the node service's capabilities that are known here.
+    mask_node: node_service_capability of NodeGetCapabilitiesResponse
 }
 
 /// Whether an enum has the number, and it is not the "unknown" of all these enums, 0.

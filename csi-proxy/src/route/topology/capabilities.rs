@@ -36,25 +36,30 @@ pub(super) fn plugin(nodes: &[Arc<Facts>]) -> Option<csi::GetPluginCapabilitiesR
 
 /// The controller's capabilities; `None` if a node has no controller.
 pub(super) fn controller(nodes: &[Arc<Facts>]) -> Option<csi::ControllerGetCapabilitiesResponse> {
-    let all: Vec<_> = nodes.iter().map(|facts| facts.controller.as_ref()).collect::<Option<_>>()?;
-    let mut common = (*all.first()?).clone();
-    common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
-    Some(common)
+    let capabilities = common(nodes, |facts| Some(&facts.controller.as_ref()?.capabilities))?;
+    Some(csi::ControllerGetCapabilitiesResponse { capabilities })
 }
 
 /// The group controller's capabilities; `None` if a node has no group controller.
 pub(super) fn group(nodes: &[Arc<Facts>]) -> Option<csi::GroupControllerGetCapabilitiesResponse> {
-    let all: Vec<_> = nodes.iter().map(|facts| facts.group.as_ref()).collect::<Option<_>>()?;
-    let mut common = (*all.first()?).clone();
-    common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
-    Some(common)
+    let capabilities = common(nodes, |facts| Some(&facts.group.as_ref()?.capabilities))?;
+    Some(csi::GroupControllerGetCapabilitiesResponse { capabilities })
 }
 
 /// The node service's capabilities; `None` if a node has no such service.
 pub(super) fn node_service(nodes: &[Arc<Facts>]) -> Option<csi::NodeGetCapabilitiesResponse> {
-    let all: Vec<_> = nodes.iter().map(|facts| facts.node_service.as_ref()).collect::<Option<_>>()?;
+    let capabilities = common(nodes, |facts| Some(&facts.node_service.as_ref()?.capabilities))?;
+    Some(csi::NodeGetCapabilitiesResponse { capabilities })
+}
+
+/// What every node has of a service; `None` if a node does not have the service, or there is no node.
+fn common<C: Clone + PartialEq>(
+    nodes: &[Arc<Facts>],
+    of: impl Fn(&Facts) -> Option<&Vec<C>>,
+) -> Option<Vec<C>> {
+    let all: Vec<_> = nodes.iter().map(|facts| of(facts)).collect::<Option<_>>()?;
     let mut common = (*all.first()?).clone();
-    common.capabilities.retain(|one| all.iter().all(|other| other.capabilities.contains(one)));
+    common.retain(|one| all.iter().all(|other| other.contains(one)));
     Some(common)
 }
 
