@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Ground;
 use super::image::{self, IMAGE};
+use super::objects::has_condition;
 use super::plane::{Plane, free_port, write};
 use crate::real::error::RealError;
 use crate::real::process::Process;
@@ -54,13 +55,7 @@ impl Kubelet {
         let kubelet = start_kubelet(ground, plane, &folder, &socket, node)?;
         let started = Self { processes: vec![containerd, kubelet] };
         let path = format!("/api/v1/nodes/{node}");
-        plane.api.until(&path, "ready", START, |node| {
-            let conditions = node["status"]["conditions"].as_array()?;
-            let ready = |condition: &&serde_json::Value| {
-                condition["type"] == "Ready" && condition["status"] == "True"
-            };
-            conditions.iter().find(ready).map(|_| ())
-        })?;
+        plane.api.until(&path, "ready", START, |node| has_condition(node, "Ready").then_some(()))?;
         // The controller that would take it away is off.
         plane.api.merge(&path, &json!({"spec": {"taints": null}}))?;
         Ok(started)

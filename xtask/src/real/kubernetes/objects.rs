@@ -28,6 +28,12 @@ pub(crate) fn topology_key(driver: &str) -> String {
     format!("topology.{driver}/node")
 }
 
+/// Whether an object's status says that it is so, such as `Ready`.
+pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == kind && one["status"] == "True"))
+}
+
 pub(crate) fn csi_driver(name: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",

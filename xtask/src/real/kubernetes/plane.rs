@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Ground;
 use super::api::Api;
+use super::objects::has_condition;
 use crate::authority::{Authority, Usage};
 use crate::real::error::RealError;
 use crate::real::process::Process;
@@ -93,13 +96,8 @@ impl Plane {
             let text = std::fs::read_to_string(&path).map_err(|cause| RealError::File { path, cause })?;
             self.api.create_yaml(DEFINITIONS, &text)?;
             let path = format!("{DEFINITIONS}/{resource}.snapshot.storage.k8s.io");
-            self.api.until(&path, "established", START, |definition| {
-                let conditions = definition["status"]["conditions"].as_array()?;
-                let established = |condition: &&serde_json::Value| {
-                    condition["type"] == "Established" && condition["status"] == "True"
-                };
-                conditions.iter().find(established).map(|_| ())
-            })?;
+            let established = |definition: &Value| has_condition(definition, "Established").then_some(());
+            self.api.until(&path, "established", START, established)?;
         }
         Ok(())
     }
