@@ -233,6 +233,8 @@ if [[ $OVERLAY != sockets ]]; then
         sed "s|=/csi/|=$work/csi/|; s|http-endpoint=:.*|http-endpoint=127.0.0.1:0|")
     NAMESPACE=edge-csi POD_NAME=edge-csi-controller-0 begin next-provisioner "$SIDECARS/csi-provisioner" "${given[@]}" \
         "--kubeconfig=$work/kubeconfig" -v=5
+    # It asks whether the driver is ready before it waits, and a stopped driver is not.
+    until_true "the next provisioner waits for the lease" grep -q "Attempting to acquire leader lease" "$work/next-provisioner.log"
     before=$(made)
     kill -STOP "${process_of[hostpath-driver]}"
     claim lease-lost
