@@ -23,6 +23,7 @@ use crate::operation::never_began;
 use crate::operation::{Answer, Asked, Counts, Desk, Identity, Limits, Restored, Run, Stage, Uncertain, Way};
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply};
+use crate::to_the_end::ToTheEnd;
 
 /// Most calls that one driver is given at once, unless set otherwise.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
@@ -32,9 +33,9 @@ const WAITING_PARTS: usize = 4;
 
 /// The drivers of a node. Cheap to clone; all clones see the same drivers, which may come and go while calls run.
 ///
-/// A call that has been given to a driver runs to its end in a task of its own, whether or not anybody still waits for it. Calls
-/// that ask for the same [operation](crate::operation) while it runs share it, and an answer that nobody waited for is there for the
-/// next who asks.
+/// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made while
+/// somebody does, and in a task of its own from then on. Calls that ask for the same [operation](crate::operation) while it runs
+/// share it, and an answer that nobody waited for is there for the next who asks.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
@@ -249,8 +250,7 @@ impl Relay for Dispatcher {
         }
         let (driver, place) = self.admit(&call.driver)?;
         let (answered, answer) = oneshot::channel();
-        tokio::spawn(see_through(driver, call, answered, place));
-        match answer.await {
+        match ToTheEnd::of(see_through(driver, call, answered, place)).until(answer).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::ServiceLost { what: "the dispatcher's task".to_owned() }.into()),
         }
@@ -266,12 +266,18 @@ impl Dispatcher {
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let observed = Observed::of(&call);
         let Asked { asker, run } = self.desk.ask(identity, until);
-        match run.map(|run| (self.admit(&call.driver), run)) {
-            Some((Ok((driver, place)), run)) => drop(tokio::spawn(run_operation(driver, call, run, place))),
-            Some((Err(fault), run)) => run.refused(fault),
-            None => observed.waits(),
-        }
-        match asker.answer().await {
+        let run = match run.map(|run| (self.admit(&call.driver), run)) {
+            Some((Ok((driver, place)), run)) => ToTheEnd::of(run_operation(driver, call, run, place)),
+            Some((Err(fault), run)) => {
+                run.refused(fault);
+                ToTheEnd::nothing()
+            }
+            None => {
+                observed.waits();
+                ToTheEnd::nothing()
+            }
+        };
+        match run.until(asker.answer()).await {
             Ok((answer, way, receipt)) => {
                 observed.answered(way);
                 let (message, outcome) = answer.into_parts();

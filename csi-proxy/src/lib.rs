@@ -158,6 +158,8 @@ mod service;
 #[cfg(feature = "edge-transport")]
 pub mod session_relay;
 pub mod startup;
+#[cfg(feature = "runtime")]
+mod to_the_end;
 pub mod wire;
 
 pub use csi_proto::DriverName;

@@ -4,6 +4,7 @@
 
 mod session_common;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -320,6 +321,30 @@ fn a_request_says_what_its_peer_has_and_the_acknowledgement_says_it_again() {
         bench.gets_answer(*number);
     }
     assert_eq!(bench.call(60), [format!("request 60 after {:?}", &many[many.len() - MAX_ENDED..])]);
+}
+
+#[test]
+fn many_ends_are_told_behind_a_request_and_very_many_without_one() {
+    let mut bench = Bench::resuming();
+    for number in 1..=512 {
+        bench.call(number);
+    }
+    let mut told = Vec::new();
+    for number in 1..=64 {
+        told.extend(bench.gets_answer(number));
+    }
+    assert_eq!(told, [""; 0], "a frame for itself would cost a write");
+    let both = bench.call(600);
+    assert_eq!(both, [format!("request 600 after {:?}", (49..=64).collect::<Vec<_>>()), said(1..=64)]);
+    for number in 65..=512 {
+        told.extend(bench.gets_answer(number));
+    }
+    assert_eq!(told, [said(65..=320)]);
+    assert_eq!(bench.pass(Duration::from_millis(500)), [said(321..=512)]);
+}
+
+fn said(ends: RangeInclusive<u64>) -> String {
+    format!("ack {:?}", ends.collect::<Vec<_>>())
 }
 
 #[test]

@@ -26,8 +26,8 @@ use crate::replies::Replies;
 /// - What the driver answered, success or failure, is an `Ok` that ends with [`Origin::Driver`](crate::Origin::Driver); a
 ///   failure on the way is an `Err`, or, after messages have been passed on, an end with [`Origin::Relay`](crate::Origin::Relay).
 /// - Dropping the future or the [`Replies`] ends the wait. It never ends the work: a volume may be half made.
+/// - A future that is neither polled nor dropped may hold the work up.
 /// - The caller watches its own time; [`Call::remaining`] is for what lies further on.
-///
 ///
 /// [`conformance`](crate::conformance) tests an implementation against this.
 #[async_trait]

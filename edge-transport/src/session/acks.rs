@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use crate::frame::MAX_ENDED;
 use crate::name::{PeerId, ServiceName};
 
-/// Ends that are told in one frame. A frame for each would cost as much as a call's own.
+/// Ends that are told in one frame, which goes right behind a request: a frame for each would cost as much as a call's own, and so
+/// would a write for the frame alone.
 const BATCH: usize = 64;
+/// Ends that are told whether or not there is a request.
+const MOST: usize = 4 * BATCH;
 /// How long an end waits for others.
 const DELAY: Duration = Duration::from_millis(500);
 /// Services of peers with ends that nobody has been told. What goes beyond it waits for no others.
@@ -32,6 +35,15 @@ struct Ends {
     passed: usize,
 }
 
+/// Ends that are told with a request.
+#[derive(Debug, Default)]
+pub(super) struct Along {
+    /// The latest, each once. They are told again in a frame of their own, since a hub or a target may not know of this way.
+    pub(super) in_it: Vec<u64>,
+    /// Those for which a frame of their own is due.
+    pub(super) behind_it: Option<Vec<u64>>,
+}
+
 impl Acks {
     /// The end of a call has come. Returns what is to be told now.
     pub(super) fn note(
@@ -47,23 +59,26 @@ impl Acks {
         }
         let ends = self.waiting.entry(key).or_default();
         ends.numbers.push(number);
-        if ends.numbers.len() >= BATCH {
+        if ends.numbers.len() >= MOST {
             return Some(std::mem::take(ends).numbers);
         }
         self.due.get_or_insert(now + DELAY);
         None
     }
 
-    /// What goes along with a request to this service: the latest ends, each once. They are told again in a frame of their own, since
-    /// a hub or a target may not know of this way.
-    pub(super) fn with_request(&mut self, target: &PeerId, service: &ServiceName) -> Vec<u64> {
+    /// What goes along with a request to this service.
+    pub(super) fn with_request(&mut self, target: &PeerId, service: &ServiceName) -> Along {
         if self.due.is_none() {
-            return Vec::new();
+            return Along::default();
         }
-        let Some(ends) = self.waiting.get_mut(&(target.clone(), service.clone())) else { return Vec::new() };
+        let Some(ends) = self.waiting.get_mut(&(target.clone(), service.clone())) else {
+            return Along::default();
+        };
         let first = ends.passed.max(ends.numbers.len().saturating_sub(MAX_ENDED));
         ends.passed = ends.numbers.len();
-        ends.numbers.get(first..).unwrap_or_default().to_vec()
+        let in_it = ends.numbers.get(first..).unwrap_or_default().to_vec();
+        let behind_it = (ends.numbers.len() >= BATCH).then(|| std::mem::take(ends).numbers);
+        Along { in_it, behind_it }
     }
 
     /// These ends are told now.

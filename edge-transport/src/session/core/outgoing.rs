@@ -27,14 +27,20 @@ impl Session {
         if let Some((reason, detail)) = self.refusal(&request) {
             return self.fail(number, reason, detail);
         }
+        let mut behind = None;
         if self.resumes {
-            request.ended = self.acks.with_request(&target, &request.service);
+            let along = self.acks.with_request(&target, &request.service);
+            request.ended = along.in_it;
+            behind = along.behind_it.map(|ends| (target.clone(), request.service.clone(), ends));
         }
         let max_kept = self.settings.max_kept;
         self.requests.open(number, target.clone(), &request, repeatable, max_kept, deadline);
         let lane = self.fresh_lane();
         let id = CallId::new(self.hello.epoch, number);
         self.send_part(target, id, Part::Request(request), Lane::Call(lane));
+        if let Some((target, service, ends)) = behind {
+            self.acknowledge(target, service, ends, now);
+        }
     }
 
     fn refusal(&self, request: &Request) -> Option<(Reason, String)> {

@@ -29,6 +29,10 @@ impl KeptReplies {
     pub(super) fn push(&mut self, reply: Reply, spent: u64) -> usize {
         let bytes = bytes(&reply);
         self.bytes += bytes;
+        if self.replies.capacity() == 0 {
+            // Most calls have one reply.
+            self.replies.reserve_exact(1);
+        }
         self.replies.push_back(Kept { reply, spent });
         bytes
     }

@@ -1,6 +1,7 @@
 //! Which calls of whom have been seen, so that none is executed twice, and the answers of those that have ended.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::ServingId;
@@ -37,7 +38,6 @@ pub(super) enum Known {
 enum Seen {
     Running(ServingId),
     Kept { answer: KeptAnswer, age: u64 },
-    Ended,
 }
 
 /// What a requester may still ask for.
@@ -55,9 +55,18 @@ pub(super) struct KeptAnswer {
 struct Source {
     epoch: Epoch,
     heard: Instant,
-    calls: HashMap<u64, Seen>,
-    /// Calls up to this number that are not in the table are forgotten.
+    /// Calls that run, or have an answer. Requesters choose their numbers: no hash, which some of them could make collide.
+    calls: BTreeMap<u64, Seen>,
+    /// Calls that have ended without an answer, which are many more.
+    ended: BTreeSet<u64>,
+    /// Calls up to this number that are in neither are forgotten.
     forgotten: u64,
+}
+
+impl Source {
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.ended.is_empty()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +98,7 @@ impl SeenCalls {
         match source.calls.get(&id.number) {
             Some(Seen::Running(serving)) => Known::Running(*serving),
             Some(Seen::Kept { .. }) => Known::Kept,
-            Some(Seen::Ended) => Known::Ended,
+            None if source.ended.contains(&id.number) => Known::Ended,
             None if id.number <= source.forgotten => Known::Forgotten,
             None => Known::Never,
         }
@@ -99,7 +108,8 @@ impl SeenCalls {
     pub(super) fn fence(&mut self, source: &PeerId, epoch: Epoch, now: Instant) -> Vec<ServingId> {
         let Some(found) = self.sources.get_mut(source) else {
             self.make_room();
-            let life = Source { epoch, heard: now, calls: HashMap::new(), forgotten: 0 };
+            let life =
+                Source { epoch, heard: now, calls: BTreeMap::new(), ended: BTreeSet::new(), forgotten: 0 };
             self.sources.insert(source.clone(), life);
             return Vec::new();
         };
@@ -113,8 +123,9 @@ impl SeenCalls {
         }
         found.epoch = epoch;
         found.forgotten = 0;
+        found.ended.clear();
         let mut running = Vec::new();
-        for (_, seen) in found.calls.drain() {
+        for seen in std::mem::take(&mut found.calls).into_values() {
             match seen {
                 Seen::Running(serving) => running.push(serving),
                 Seen::Kept { answer, age } => {
@@ -123,7 +134,6 @@ impl SeenCalls {
                     let receipt = answer.receipt.map(|serving| (serving, Delivery::Undelivered));
                     self.deliveries.extend(receipt);
                 }
-                Seen::Ended => {}
             }
         }
         running
@@ -132,7 +142,7 @@ impl SeenCalls {
     /// Requesters without a call are forgotten at last: whoever is gone for so long does not send a request twice.
     fn make_room(&mut self) {
         if self.sources.len() >= IDLE_SOURCES {
-            let idle = self.sources.iter().find(|(_, source)| source.calls.is_empty());
+            let idle = self.sources.iter().find(|(_, source)| source.is_idle());
             if let Some(name) = idle.map(|(name, _)| name.clone()) {
                 self.sources.remove(&name);
             }
@@ -160,25 +170,23 @@ impl SeenCalls {
                 true
             }
             None => {
-                source.calls.insert(id.number, Seen::Ended);
+                source.calls.remove(&id.number);
+                source.ended.insert(id.number);
                 self.remember_ended(name.clone(), id);
                 false
             }
         }
     }
 
-    /// A call that is in the table as ended without an answer. The oldest of them is forgotten in its place.
+    /// A call that has ended without an answer. The oldest of them is forgotten in its place.
     fn remember_ended(&mut self, name: PeerId, id: CallId) {
         self.ended.push_back((name, id));
         if self.ended.len() > ENDED_BOUND
             && let Some((name, id)) = self.ended.pop_front()
             && let Some(source) = self.sources.get_mut(&name).filter(|source| source.epoch == id.epoch)
         {
-            source.calls.remove(&id.number);
+            source.ended.remove(&id.number);
             source.forgotten = source.forgotten.max(id.number);
-            if source.calls.is_empty() && source.calls.capacity() > 64 {
-                source.calls = HashMap::new();
-            }
         }
     }
 
@@ -218,11 +226,12 @@ impl SeenCalls {
         let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
             return;
         };
-        let Some(seen) = source.calls.get_mut(&id.number) else { return };
-        if !matches!(seen, Seen::Kept { .. }) {
+        let Entry::Occupied(seen) = source.calls.entry(id.number) else { return };
+        if !matches!(seen.get(), Seen::Kept { .. }) {
             return;
         }
-        if let Seen::Kept { answer, age } = std::mem::replace(seen, Seen::Ended) {
+        if let Seen::Kept { answer, age } = seen.remove() {
+            source.ended.insert(id.number);
             self.kept_bytes -= answer.replies.bytes();
             self.ages.remove(&age);
             self.deliveries.extend(answer.receipt.map(|serving| (serving, delivery)));
