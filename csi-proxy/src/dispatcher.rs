@@ -20,7 +20,9 @@ use crate::operation::journal::{
 };
 #[cfg(feature = "metrics")]
 use crate::operation::never_began;
-use crate::operation::{Answer, Asked, Counts, Desk, Identity, Limits, Restored, Run, Stage, Uncertain, Way};
+use crate::operation::{
+    Answer, Asked, Counts, Desk, Identity, Limits, Part, Restored, Run, Stage, Uncertain, Way,
+};
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply};
 use crate::to_the_end::ToTheEnd;
@@ -199,6 +201,7 @@ impl Dispatcher {
     /// known of operations is in the journal, if that works.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
+        self.desk.turn_away(Self::draining());
         let mut open = self.open.subscribe();
         let drained = match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
@@ -258,6 +261,17 @@ impl Relay for Dispatcher {
 }
 
 impl Dispatcher {
+    /// An operation, done with the request of a call. Nothing if there is no place for it, which is told.
+    fn admitted(&self, call: Call, run: Run) -> Option<impl Future<Output = ()> + Send + use<>> {
+        match self.admit(&call.driver) {
+            Ok((driver, place)) => Some(run_operation(driver, call, run, place)),
+            Err(fault) => {
+                run.refused(fault);
+                None
+            }
+        }
+    }
+
     /// A call that asks for an operation.
     async fn ask(&self, identity: Identity, call: Call) -> Result<Replies, RelayError> {
         if self.open.borrow().draining {
@@ -265,19 +279,26 @@ impl Dispatcher {
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let observed = Observed::of(&call);
-        let Asked { asker, run } = self.desk.ask(identity, until);
-        let run = match run.map(|run| (self.admit(&call.driver), run)) {
-            Some((Ok((driver, place)), run)) => ToTheEnd::of(run_operation(driver, call, run, place)),
-            Some((Err(fault), run)) => {
-                run.refused(fault);
-                ToTheEnd::nothing()
+        let Asked { asker, part } = self.desk.ask(identity, until);
+        let work = match part {
+            Part::Run(run) => self.admitted(call, run).map_or_else(ToTheEnd::nothing, ToTheEnd::of),
+            Part::Turn(turn) => {
+                observed.waits_for_turn();
+                let dispatcher = self.clone();
+                ToTheEnd::of(async move {
+                    if let Some(run) = turn.comes().await
+                        && let Some(work) = dispatcher.admitted(call, run)
+                    {
+                        work.await;
+                    }
+                })
             }
-            None => {
+            Part::None => {
                 observed.waits();
                 ToTheEnd::nothing()
             }
         };
-        match run.until(asker.answer()).await {
+        match work.until(asker.answer()).await {
             Ok((answer, way, receipt)) => {
                 observed.answered(way);
                 let (message, outcome) = answer.into_parts();
@@ -306,6 +327,11 @@ impl Observed {
     fn waits(&self) {
         let Self { id, driver, method } = self;
         tracing::debug!(call = %id, %driver, %method, "asks for what is under way or over; the driver is not called for it");
+    }
+
+    fn waits_for_turn(&self) {
+        let Self { id, driver, method } = self;
+        tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
     }
 
     fn answered(&self, way: Way) {

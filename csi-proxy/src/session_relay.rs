@@ -170,7 +170,12 @@ impl<R: Relay + 'static> Service for SessionService<R> {
         let mut answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
                 call.remaining = remaining;
-                self.relay.relay(call).await.unwrap_or_else(Replies::outcome)
+                // What waits for its turn is not to be begun for nobody. What has begun goes on.
+                tokio::select! {
+                    biased;
+                    answer = self.relay.relay(call) => answer.unwrap_or_else(Replies::outcome),
+                    () = replies.abandoned() => Replies::outcome(Fault::CallerGone),
+                }
             }
             Err(error) => Replies::outcome(Fault::Protocol { reason: format!("header of a call: {error}") }),
         };

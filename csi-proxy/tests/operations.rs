@@ -159,8 +159,8 @@ async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
     assert_eq!(edge.driver.executions("CreateVolume pvc-1"), 1);
 }
 
-#[tokio::test]
-async fn another_request_on_the_same_volume_is_aborted_and_runs_afterwards() {
+#[tokio::test(start_paused = true)]
+async fn another_request_on_the_same_volume_that_has_waited_is_aborted_and_runs_afterwards() {
     let edge = Edge::holding();
     let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
     let expand = || call("ControllerExpandVolume", &expand);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::counting::{CountingDriver, create, delete};
 use common::{driver_name, in_time};
-use csi_proxy::operation::Counts;
+use csi_proxy::operation::{Counts, Limits};
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{Call, Dispatcher, Fault, MethodPath, Relay as _, RelayError, SessionRelay, SessionService};
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
@@ -79,7 +79,10 @@ async fn net() -> Net {
 async fn net_with(settings: PeerSettings) -> Net {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::holding(directory.path());
-    let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
+    let mut limits = Limits::default();
+    // Longer than anything here is waited for.
+    limits.wait = Duration::from_secs(60);
+    let dispatcher = Dispatcher::new().with_operation_limits(limits).with_driver(driver_name(), address);
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let roads = [(); 2].map(|()| Road::new(dialer.clone()));
@@ -134,6 +137,27 @@ async fn an_answer_that_the_session_can_give_nobody_is_there_for_the_retry() {
     assert_eq!(net.asked(create("pvc-1")).await, Ok(true));
     assert_eq!(net.driver.executions("CreateVolume pvc-1"), 1);
     net.until(|counts| counts == Counts::default()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_while_its_call_waits_for_its_turn_has_nothing_begun() {
+    let net = net().await;
+    let ask = |call: Call| {
+        let relay = net.relay.clone();
+        tokio::spawn(async move { relay.relay(call).await.map(drop) })
+    };
+    let running = ask(delete("v"));
+    net.driver.was_told("DeleteVolume v", 1).await;
+    let mut grow = delete("v");
+    grow.method = MethodPath::new("/csi.v1.Controller/ControllerExpandVolume").unwrap();
+    let waits = ask(grow);
+    net.until(|counts| counts.waiting == 1).await;
+    waits.abort();
+    net.until(|counts| counts.waiting == 0).await;
+    net.driver.let_go(2);
+    running.await.unwrap().unwrap();
+    net.until(|counts| counts == Counts::default()).await;
+    assert_eq!(net.driver.executions("ControllerExpandVolume v"), 0);
 }
 
 #[tokio::test(start_paused = true)]

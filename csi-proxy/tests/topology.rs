@@ -593,3 +593,45 @@ async fn sidecars_are_told_what_every_node_offers_and_that_volumes_are_bound_to_
         ControllerClient::new(channel).controller_get_capabilities(request).await.unwrap().into_inner();
     assert!(rpcs.has(Rpc::ListVolumes) && !rpcs.has(Rpc::ExpandVolume), "{rpcs:?}");
 }
+
+/// After a long absence the pauses between two tries are long. A node that is back is not waited for that long.
+#[tokio::test(start_paused = true)]
+async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_route_is_online() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let directory = tempfile::tempdir().unwrap();
+    let nodes = ["edge-1", "edge-2"].map(|name| NodeId::new(name).unwrap());
+    let (journal, _) = faulty::wrap(MemoryDisk::default().open());
+    let route =
+        Arc::new(TopologyRouter::open(driver_name(), nodes.clone(), journal, Default::default()).unwrap());
+    let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
+    let endpoint = Endpoint::new(driver_name(), Router::topology(Arc::clone(&route)), world.clone());
+    let view = endpoint.startup();
+    let _serving = endpoint.serve(address).await.unwrap();
+    let ready = async |expected| {
+        in_time(async {
+            while view.status().ready != expected {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    };
+    ready(true).await;
+    for node in &nodes {
+        world.with(node.as_str(), |node| node.offline = true);
+        route.left(node);
+    }
+    route.current();
+    ready(false).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    for round in 0..3 {
+        world.with("edge-2", |node| node.offline = false);
+        route.arrived(&nodes[1]);
+        let back = tokio::time::Instant::now();
+        ready(true).await;
+        assert!(back.elapsed() < Duration::from_millis(100), "round {round}: after {:?}", back.elapsed());
+        world.with("edge-2", |node| node.offline = true);
+        route.left(&nodes[1]);
+        ready(false).await;
+        tokio::time::sleep(Duration::from_secs(300)).await;
+    }
+}

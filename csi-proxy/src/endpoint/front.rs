@@ -86,7 +86,16 @@ impl Front {
                     topology.run(&*front.relay).await;
                 }
             };
-            tokio::join!(survey, front.learner.run(|question| front.ask(question)));
+            // What was asked before a node came online was asked in vain.
+            let hastened = async {
+                if let Some(topology) = front.router.by_topology() {
+                    loop {
+                        topology.comes_online().await;
+                        front.learner.online();
+                    }
+                }
+            };
+            tokio::join!(survey, hastened, front.learner.run(|question| front.ask(question)));
         })
     }
 

@@ -154,10 +154,14 @@ impl Monitor {
         if others.iter().any(|(other, _)| request.repeats(other)) {
             return violations;
         }
-        if let Some((other, since)) = others.first() {
+        if let Some((other, since)) = others.iter().find(|(other, _)| request.is_made_with(other)) {
             let age = now.saturating_duration_since(*since);
             let found = format!("{} that began {age:?} before", other.method.name());
-            report(Rule::OneCallPerVolume, "no other call in flight for the volume".to_owned(), found);
+            report(
+                Rule::OneCallPerVolume,
+                "no other call of this part of the orchestrator in flight for the volume".to_owned(),
+                found,
+            );
         }
         if let Some((path, owner)) = self.owner_of_path(request) {
             let found = format!("{path:?} of volume {owner:?}");

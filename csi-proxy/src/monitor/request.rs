@@ -2,6 +2,7 @@
 
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
+use csi_proto::method::Service;
 use prost::Message;
 
 use crate::operation::Digest;
@@ -46,6 +47,21 @@ pub(super) enum Deed {
     Delete,
     /// Something that changes the volume and has no place in the order.
     Other,
+}
+
+/// The parts of an orchestrator that make calls about a volume, each without knowing what the others are at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    /// On the node: kubelet, in Kubernetes.
+    Node,
+    /// external-attacher.
+    Attachments,
+    /// external-resizer.
+    Sizes,
+    /// external-snapshotter.
+    Snapshots,
+    /// external-provisioner, and all else.
+    Volumes,
 }
 
 /// What a request is.
@@ -154,6 +170,21 @@ impl Request {
     /// Whether it asks for exactly the same as another one.
     pub(super) fn repeats(&self, other: &Self) -> bool {
         self == other
+    }
+
+    /// Whether one part of the orchestrator makes both, so that it can make them one after the other.
+    pub(super) fn is_made_with(&self, other: &Self) -> bool {
+        self.maker() == other.maker()
+    }
+
+    fn maker(&self) -> Maker {
+        match self.method {
+            method if method.service() == Service::Node => Maker::Node,
+            Method::ControllerPublishVolume | Method::ControllerUnpublishVolume => Maker::Attachments,
+            Method::ControllerExpandVolume | Method::ControllerModifyVolume => Maker::Sizes,
+            Method::CreateSnapshot => Maker::Snapshots,
+            _ => Maker::Volumes,
+        }
     }
 
     /// Whether both are about one attachment, the staging, or one target, so that their order decides what comes of it.

@@ -33,7 +33,10 @@ rules! {
     RequiredField = "required_field",
     /// A call that depends on a capability is made only if the driver has said that it has it.
     OfferedCall = "offered_call",
-    /// A volume has one call in flight at a time. The same call once more is not held against anybody.
+    /// A volume has one call in flight at a time, of each part of the orchestrator that makes calls on its own: on the node, and for
+    /// attachments, sizes, snapshots and volumes. The spec asks the orchestrator as a whole to aim at one, allows it to fail in that where
+    /// it does not know its own state, and has drivers answer `ABORTED`; parts that are processes of their own, as the sidecars of
+    /// Kubernetes, do not know each other's. The same call once more is not held against anybody.
     OneCallPerVolume = "one_call_per_volume",
     /// A volume that was attached by a call, and detached, is attached again before it is staged or published.
     AttachBeforeUse = "attach_before_use",

@@ -247,6 +247,36 @@ fn a_call_is_one_too_many_while_another_one_for_its_volume_is_in_flight() {
 }
 
 #[test]
+fn parts_of_an_orchestrator_that_do_not_know_each_other_may_call_at_the_same_time() {
+    let named = |volume_id: &str| volume_id.to_owned();
+    let snapshot =
+        csi::CreateSnapshotRequest { source_volume_id: named("v"), name: named("s"), ..Default::default() };
+    let capacity_range = Some(csi::CapacityRange::default());
+    let grow =
+        csi::ControllerExpandVolumeRequest { volume_id: named("v"), capacity_range, ..Default::default() };
+    let modify = csi::ControllerModifyVolumeRequest { volume_id: named("v"), ..Default::default() };
+    let at_once = [
+        detach("v", NODE),
+        (Method::CreateSnapshot, snapshot.encode_to_vec()),
+        (Method::ControllerExpandVolume, grow.encode_to_vec()),
+        publish("w", "/other"),
+        delete("v"),
+    ];
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("w"), attach("v")]);
+    for made in &at_once {
+        assert_eq!(bench.begin(made).1, [], "{}", made.0);
+    }
+    let second =
+        [attach("v"), (Method::ControllerModifyVolume, modify.encode_to_vec()), publish("w", "/another")];
+    for made in &second {
+        let violations = bench.begin(made).1;
+        let rules: Vec<_> = violations.iter().map(|violation| violation.rule).collect();
+        assert_eq!(rules, [Rule::OneCallPerVolume], "{}: one part knows what it does", made.0);
+    }
+}
+
+#[test]
 fn what_two_calls_about_one_target_leave_behind_is_held_against_nobody() {
     let mut bench = Bench::new();
     bench.all_well(&[stage("v")]);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::core::{Action, AskerId, Core, Counts, Event, OperationId, Restored, Uncertain, Way};
 use super::counted::ByCount;
@@ -24,13 +24,16 @@ pub(crate) struct Desk {
 struct State {
     core: Core,
     waiting: ByCount<AskerId, oneshot::Sender<Delivery>>,
+    /// Where the requests are of operations that wait for their turn.
+    turns: ByCount<AskerId, oneshot::Sender<Run>>,
     next_asker: u64,
 }
 
 impl Desk {
     pub(crate) fn new(limits: Limits) -> Self {
         let core = Core::new(limits);
-        Self { state: Mutex::new(State { core, waiting: ByCount::default(), next_asker: 0 }), writer: None }
+        let (waiting, turns) = (ByCount::default(), ByCount::default());
+        Self { state: Mutex::new(State { core, waiting, turns, next_asker: 0 }), writer: None }
     }
 
     /// Goes on where the journal ends, and writes it from now on.
@@ -38,7 +41,8 @@ impl Desk {
         self.writer = Some(writer);
         let mut state = self.lock();
         state.core.restore(now(), restored);
-        state.perform(self.writer.as_ref());
+        // Nothing waits yet.
+        state.perform(self.writer.as_ref(), None);
         drop(state);
         self
     }
@@ -46,7 +50,8 @@ impl Desk {
     pub(crate) fn set_limits(&self, limits: Limits) {
         let mut state = self.lock();
         state.core.set_limits(limits);
-        state.perform(self.writer.as_ref());
+        // That begins nothing.
+        state.perform(self.writer.as_ref(), None);
     }
 
     /// Asks for an operation.
@@ -58,18 +63,26 @@ impl Desk {
         state.waiting.insert(asker, sender);
         let now = now();
         state.core.handle(now, Event::Ask { asker, identity, until: until.map(Instant::into_std) });
-        let Performed { run, later } = state.perform(self.writer.as_ref());
+        let Performed { run, later, waits, begun } = state.perform(self.writer.as_ref(), Some(asker));
         if let Some((operation, None)) = run {
             state.core.handle(now, Event::Started { operation });
-            state.perform(self.writer.as_ref());
+            state.perform(self.writer.as_ref(), None);
         }
         drop(state);
-        let asker = Asker { desk: Arc::clone(self), asker, receiver, later, over: false };
-        let run = run.map(|(operation, wait)| Run {
-            ticket: Ticket { desk: Arc::clone(self), operation, over: false },
-            wait,
-        });
-        Asked { asker, run }
+        self.begin(begun);
+        let (gives_up, turn) = waits.map_or((None, None), |waits| (Some(waits.gives_up), waits.turn));
+        let part = match (run, turn) {
+            (Some((operation, wait)), _) => Part::Run(self.run(operation, wait)),
+            (None, Some(turn)) => Part::Turn(Turn(turn)),
+            (None, None) => Part::None,
+        };
+        let asker = Asker { desk: Arc::clone(self), asker, receiver, later, gives_up, over: false };
+        Asked { asker, part }
+    }
+
+    /// Nothing is begun any more: what waits for its turn fails.
+    pub(crate) fn turn_away(self: &Arc<Self>, fault: Fault) {
+        self.handle(Event::TurnAway { fault });
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -99,13 +112,34 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle(&self, event: Event) -> Option<Later> {
+    fn handle(self: &Arc<Self>, event: Event) -> Option<Later> {
         let mut state = self.lock();
-        state.core.handle(now(), event);
-        state.perform(self.writer.as_ref()).later
+        let now = now();
+        state.core.handle(now, event);
+        let Performed { later, begun, .. } = state.perform(self.writer.as_ref(), None);
+        for Begun { operation, wait, .. } in &begun {
+            if wait.is_none() {
+                state.core.handle(now, Event::Started { operation: *operation });
+                state.perform(self.writer.as_ref(), None);
+            }
+        }
+        drop(state);
+        self.begin(begun);
+        later
     }
 
-    fn left(&self, asker: AskerId) {
+    /// Tells operations that their turn has come. Not under the lock of the state, since what cannot be told comes back to it.
+    fn begin(self: &Arc<Self>, begun: Vec<Begun>) {
+        for Begun { to, operation, wait } in begun {
+            drop(to.send(self.run(operation, wait)));
+        }
+    }
+
+    fn run(self: &Arc<Self>, operation: OperationId, wait: Option<Wait>) -> Run {
+        Run { ticket: Ticket { desk: Arc::clone(self), operation, over: false }, wait }
+    }
+
+    fn left(self: &Arc<Self>, asker: AskerId) {
         self.lock().waiting.remove(&asker);
         self.handle(Event::Left { asker });
     }
@@ -120,6 +154,22 @@ fn now() -> std::time::Instant {
 struct Performed {
     run: Option<(OperationId, Option<Wait>)>,
     later: Option<Later>,
+    waits: Option<Waits>,
+    begun: Vec<Begun>,
+}
+
+/// The call that has just asked waits for its turn.
+struct Waits {
+    gives_up: Instant,
+    /// Where its request is to be.
+    turn: Option<oneshot::Receiver<Run>>,
+}
+
+/// An operation whose turn has come.
+struct Begun {
+    to: oneshot::Sender<Run>,
+    operation: OperationId,
+    wait: Option<Wait>,
 }
 
 /// Answers that must not be given before the journal is that far.
@@ -144,8 +194,9 @@ impl Later {
 }
 
 impl State {
-    fn perform(&mut self, writer: Option<&Writer>) -> Performed {
-        let mut performed = Performed { run: None, later: None };
+    /// Does what the core wants, with the request of the call that asks, if that is what has happened.
+    fn perform(&mut self, writer: Option<&Writer>, asks: Option<AskerId>) -> Performed {
+        let mut performed = Performed { run: None, later: None, waits: None, begun: Vec::new() };
         let mut recorder = None;
         while let Some(action) = self.core.poll_action() {
             // One lock of the writer for all that follows from one event.
@@ -156,10 +207,23 @@ impl State {
             match (action, recorder) {
                 (Action::Record(entry), Some(recorder)) => recorder.record(entry),
                 (Action::Record(_) | Action::Settle { .. }, None) => {}
-                (Action::Run { operation, identity, .. }, recorder) => {
+                (Action::Run { operation, asker, identity }, recorder) => {
                     let wait = recorder.and_then(|recorder| recorder.before_run(operation, identity.keys()));
-                    performed.run = Some((operation, wait));
+                    if asks == Some(asker) {
+                        performed.run = Some((operation, wait));
+                    } else if let Some(to) = self.turns.remove(&asker) {
+                        performed.begun.push(Begun { to, operation, wait });
+                    }
                 }
+                (Action::Wait { asker, first, gives_up }, _) => {
+                    let turn = first.then(|| {
+                        let (sender, receiver) = oneshot::channel();
+                        self.turns.insert(asker, sender);
+                        receiver
+                    });
+                    performed.waits = Some(Waits { gives_up: Instant::from_std(gives_up), turn });
+                }
+                (Action::LetGo { asker }, _) => drop(self.turns.remove(&asker)),
                 (Action::Settle { operation, keys }, Some(recorder)) => {
                     let wait = recorder.before_answer(operation, &keys);
                     performed.later = wait.map(|wait| Later { wait, deliveries: Vec::new() });
@@ -189,7 +253,29 @@ pub(crate) struct Asked {
     /// The one who waits.
     pub(crate) asker: Asker,
     /// What its request is to be used for.
-    pub(crate) run: Option<Run>,
+    pub(crate) part: Part,
+}
+
+/// What a call's request is to be used for.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// The operation is to be run with it.
+    Run(Run),
+    /// The operation is to be run with it when its turn comes.
+    Turn(Turn),
+    /// Nothing.
+    None,
+}
+
+/// An operation that waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Turn(oneshot::Receiver<Run>);
+
+impl Turn {
+    /// Waits for it. `None` if it does not come, or nobody waits for the operation any more.
+    pub(crate) async fn comes(self) -> Option<Run> {
+        self.0.await.ok()
+    }
 }
 
 /// A call that waits for an answer. Dropped, it has left.
@@ -199,6 +285,8 @@ pub(crate) struct Asker {
     asker: AskerId,
     receiver: oneshot::Receiver<Delivery>,
     later: Option<Later>,
+    /// When it gives up, if what it waits for has not begun.
+    gives_up: Option<Instant>,
     over: bool,
 }
 
@@ -207,7 +295,12 @@ impl Asker {
         if let Some(later) = self.later.take() {
             later.done().await;
         }
-        match (&mut self.receiver).await {
+        let delivery = match self.gives_up {
+            None => (&mut self.receiver).await,
+            // In a box, so that the others need no room for it.
+            Some(gives_up) => Box::pin(self.in_turn(gives_up)).await,
+        };
+        match delivery {
             Ok(Ok((answer, way))) => {
                 self.over = true;
                 let receipt = Receipt { desk: Arc::clone(&self.desk), asker: self.asker, over: false };
@@ -216,6 +309,15 @@ impl Asker {
             Ok(Err(fault)) => Err(fault),
             Err(_) => Err(Fault::ServiceLost { what: "the dispatcher's task".to_owned() }),
         }
+    }
+
+    async fn in_turn(&mut self, gives_up: Instant) -> Result<Delivery, oneshot::error::RecvError> {
+        if let Ok(delivery) = timeout_at(gives_up, &mut self.receiver).await {
+            return delivery;
+        }
+        // Now it is refused, unless it has begun.
+        self.desk.handle(Event::Tick);
+        (&mut self.receiver).await
     }
 }
 

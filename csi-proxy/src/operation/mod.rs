@@ -10,8 +10,9 @@
 //!   whoever asks is given it too, and if it gets lost on its way to all of them, it is kept as before. Of an answer that was on
 //!   its way when the process was killed nobody will know whether it has come: it is not given again, and who asks has the operation
 //!   done again;
-//! - another operation on the same volume, snapshot or group meanwhile is refused with
-//!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
+//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little ([`Limits::wait`]) and in the
+//!   order in which they came. It has not begun: no journal knows it, and if its callers leave it never does. If its turn does not come
+//!   it is refused with [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
 //! - a kept answer is **void** as soon as another operation begins on what it is about, and when it gets too old or too many are
 //!   kept ([`Limits`]);
 //! - an operation whose end is not known, because the driver was lost, is **uncertain**: the next asker has it done again, as
@@ -72,7 +73,7 @@ pub use self::core::{
     Action, AskerId, Core, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way,
 };
 #[cfg(feature = "runtime")]
-pub(crate) use self::desk::{Asked, Desk, Receipt, Run};
+pub(crate) use self::desk::{Asked, Desk, Part, Receipt, Run};
 pub use self::identity::Identity;
 pub use self::limits::Limits;
 pub use self::subject::{Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};

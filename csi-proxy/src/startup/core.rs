@@ -21,11 +21,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Pause after a good round, and the longest once everything is known.
 const ROUND: Duration = Duration::from_secs(10);
 
+/// Shortest time between two rounds that are begun because a node is online.
+const HASTE: Duration = Duration::from_secs(1);
+
 /// Asks a driver in rounds, and answers for it.
 ///
 /// A round is `GetPluginInfo`, then, if anything is missing, the vendor's version has changed or the driver was away, the
 /// capabilities and, [where it is asked for](Startup::asking_node_info), `NodeGetInfo`, then `Probe`. A round that fails is tried again after 1 s, 2 s, ... 30 s (10 s once everything is known); a good
-/// one is repeated after 10 s.
+/// one is repeated after 10 s. While the driver is not ready, a node that comes online has a round begin at once, at most one a second,
+/// however many nodes come and go.
 ///
 /// Answers meanwhile: `GetPluginInfo` always (version `unknown` until the driver was reached), `Probe` always with success and
 /// with `ready` only if the last round reached a driver that is ready, capabilities as last learnt. Before they were learnt
@@ -42,6 +46,10 @@ pub struct Startup {
     asks_node_info: bool,
     /// A round was asked for while one was running.
     again: bool,
+    /// A node came online while a round was running.
+    online: bool,
+    /// From when on a node that comes online has a round begin.
+    hastens: Instant,
     foreign_name: Option<String>,
     told: Option<Told>,
 }
@@ -67,6 +75,8 @@ pub enum Event {
     Wake,
     /// The node or the driver has come back: do not wait for the next round.
     Returned,
+    /// A node of the route is online. Of interest only while the driver is not ready.
+    Online,
     /// A question that was asked has its answer.
     Answered(Question, Result<Bytes, Outcome>),
 }
@@ -117,6 +127,8 @@ impl Startup {
             phase: Phase::Resting { until: now },
             asks_node_info: false,
             again: false,
+            online: false,
+            hastens: now,
             foreign_name: None,
             told: None,
         }
@@ -191,6 +203,11 @@ impl Startup {
                 self.again = true;
                 Vec::new()
             }
+            (Event::Online, Phase::Resting { until }) => self.hasten(until, now),
+            (Event::Online, Phase::Asking { .. }) => {
+                self.online = true;
+                Vec::new()
+            }
             (Event::Answered(answered, answer), Phase::Asking { question, capabilities })
                 if answered == question =>
             {
@@ -198,6 +215,19 @@ impl Startup {
             }
             (Event::Wake | Event::Answered(..), _) => Vec::new(),
         }
+    }
+
+    /// Has the next round come as soon as may be, unless all is well.
+    fn hasten(&mut self, until: Instant, now: Instant) -> Vec<Effect> {
+        if self.ready {
+            return Vec::new();
+        }
+        if now < self.hastens {
+            self.phase = Phase::Resting { until: until.min(self.hastens) };
+            return Vec::new();
+        }
+        self.hastens = now + HASTE;
+        self.begin()
     }
 
     fn begin(&mut self) -> Vec<Effect> {
@@ -340,8 +370,13 @@ impl Startup {
     }
 
     fn rest(&mut self, pause: Duration, now: Instant) -> Vec<Effect> {
-        self.phase = Phase::Resting { until: now + pause };
-        if self.again { self.begin() } else { Vec::new() }
+        let until = now + pause;
+        self.phase = Phase::Resting { until };
+        match (self.again, std::mem::take(&mut self.online)) {
+            (true, _) => self.begin(),
+            (false, true) => self.hasten(until, now),
+            (false, false) => Vec::new(),
+        }
     }
 
     fn backoff(&mut self) -> Duration {

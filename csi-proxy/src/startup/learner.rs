@@ -27,6 +27,7 @@ pub(crate) struct Learner {
     age: Mutex<Age>,
     learnt: watch::Sender<()>,
     returned: Notify,
+    online: Notify,
     /// Whether it was said that answers are given without the driver. Once each time that it goes away.
     stale_told: Mutex<bool>,
     store: Option<Arc<dyn FactsStore>>,
@@ -42,8 +43,8 @@ impl Learner {
         let core = Startup::new(subject.driver.clone(), facts, Instant::now().into_std());
         let core = Mutex::new(core.asking_node_info(asks_node_info));
         let (age, stale_told) = (Mutex::new(age), Mutex::default());
-        let (learnt, returned) = (watch::Sender::new(()), Notify::new());
-        Self { subject, core, age, learnt, returned, stale_told, store }
+        let (learnt, returned, online) = (watch::Sender::new(()), Notify::new(), Notify::new());
+        Self { subject, core, age, learnt, returned, online, stale_told, store }
     }
 
     /// How the answers stand.
@@ -65,6 +66,11 @@ impl Learner {
     /// Do not wait for the next round.
     pub(crate) fn refresh(&self) {
         self.returned.notify_one();
+    }
+
+    /// A node of the route is online.
+    pub(crate) fn online(&self) {
+        self.online.notify_one();
     }
 
     /// Answers from what is known, waiting up to `wait` for what is not.
@@ -147,6 +153,7 @@ impl Learner {
                 event = Some(tokio::select! {
                     () = sleep_until(wakeup.into()) => Event::Wake,
                     () = self.returned.notified() => Event::Returned,
+                    () = self.online.notified() => Event::Online,
                 });
             }
         }

@@ -83,6 +83,13 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("driver.sock")
 }
 
+/// The first field of the requests that are used here is the name or the id.
+#[derive(Clone, PartialEq, prost::Message)]
+struct First {
+    #[prost(string, tag = "1")]
+    subject: String,
+}
+
 #[derive(Debug, Clone)]
 struct Running {
     driver: CountingDriver,
@@ -97,8 +104,7 @@ impl tonic::server::UnaryService<Bytes> for Running {
         let Self { driver, method } = self.clone();
         Box::pin(async move {
             let body = request.into_inner();
-            // The first field of the requests that are used here is the name or the id.
-            let subject = csi::DeleteVolumeRequest::decode(body).map(|r| r.volume_id).unwrap_or_default();
+            let subject = First::decode(body).map(|request| request.subject).unwrap_or_default();
             let what = format!("{method} {subject}");
             driver.executions.send_modify(|all| *all.entry(what).or_default() += 1);
             driver.leave.acquire().await.unwrap().forget();

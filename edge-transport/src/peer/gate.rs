@@ -37,6 +37,16 @@ impl Gate {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Ready once nobody waits any more.
+    pub(super) fn poll_closed(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.is_closed() {
+            return Poll::Ready(());
+        }
+        self.waker.register(cx.waker());
+        // It may have been closed between the look and the registration.
+        if self.is_closed() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     fn try_spend(&self, cost: u64) -> Option<Result<(), CallerGone>> {
         if self.is_closed() {
             return Some(Err(CallerGone));

@@ -95,6 +95,11 @@ impl ReplySender {
         self.gate.is_closed()
     }
 
+    /// Waits until nobody waits for the answer any more. Costs next to nothing, so that it can be looked at beside the work.
+    pub async fn abandoned(&mut self) {
+        poll_fn(|cx| self.gate.poll_closed(cx)).await;
+    }
+
     /// Sends a message; waits while the caller has not read enough of the earlier ones.
     ///
     /// # Errors

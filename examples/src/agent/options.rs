@@ -76,6 +76,11 @@ pub struct AgentOptions {
     #[arg(long, value_name = "METHOD=TIME")]
     pub method_ceiling: Vec<MethodCeiling>,
 
+    /// How long a request waits while the driver is at another one for the same volume, before it is told ABORTED; less if its caller
+    /// does not wait as long (ms, s, m; at most 1m; 0s: not at all)
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub volume_wait: TimeSpan,
+
     /// Certificates, or none.
     #[command(flatten)]
     pub security: ClientSecurity,

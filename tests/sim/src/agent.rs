@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use csi_proto::Method;
 use csi_proxy::operation::{self as desk, AskerId, Identity};
-use csi_proxy::{Call, Code, Outcome};
+use csi_proxy::{Call, Code, Fault, Outcome};
 use edge_transport::Reason;
 use edge_transport::frame::{End, Failure, MAX_CLOSING, cost};
 use edge_transport::session::{Event, Incoming, ServingId};
@@ -61,13 +61,19 @@ impl World {
         self.work_sends(index, serving);
     }
 
-    /// Nobody waits any more. The driver goes on; what it says is thrown away, or kept for the next who asks.
+    /// Nobody waits any more. The driver goes on; what it says is thrown away, or kept for the next who asks. What waits for its turn is
+    /// not begun.
     pub(crate) fn work_abandoned(&mut self, index: PeerIndex, serving: ServingId) {
         let Some(peer) = self.peers.get_mut(index) else { return };
-        if let Some(work) = peer.works.get_mut(&serving) {
-            work.abandoned = true;
-            work.ready.clear();
+        let Some(work) = peer.works.get_mut(&serving) else { return };
+        if work.closing.is_none() {
+            peer.works.remove(&serving);
+            self.desk_left(index, serving);
+            let end = Some(End::Finished(Outcome::from(Fault::CallerGone).encode_within(MAX_CLOSING)));
+            return self.peer_event(index, Event::Answer { serving, message: None, end, receipt: false });
         }
+        work.abandoned = true;
+        work.ready.clear();
         self.work_sends(index, serving);
     }
 

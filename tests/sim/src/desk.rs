@@ -12,14 +12,17 @@ use crate::answer::Closing;
 use crate::clock::Clock;
 use crate::journal::{Disk, Written};
 use crate::vendor::Caller;
-use crate::world::{PeerIndex, World};
+use crate::world::{Happening, PeerIndex, World};
 
 /// A call that asks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Asked {
     serving: ServingId,
     at: Duration,
+    /// When its caller stops waiting.
+    until: Option<Duration>,
     operation: usize,
+    identity: Identity,
 }
 
 /// What waits for a commit.
@@ -51,6 +54,8 @@ pub(crate) struct Desk {
     pub(crate) pending: Pending,
     pub(crate) written: Written,
     asked: BTreeMap<AskerId, Asked>,
+    /// What is asked for with requests that wait for their turn.
+    pub(crate) turns: BTreeMap<AskerId, usize>,
     next: u64,
     waits: Vec<Wait>,
 }
@@ -75,6 +80,7 @@ impl Desk {
             pending,
             written: Written::default(),
             asked: BTreeMap::new(),
+            turns: BTreeMap::new(),
             next: 0,
             waits: Vec::new(),
         }
@@ -101,8 +107,19 @@ impl World {
         let Some(desk) = &mut peer.desk else { return };
         let asker = AskerId::new(desk.next);
         desk.next += 1;
-        desk.asked.insert(asker, Asked { serving, at: now, operation });
+        let time = remaining.map(|remaining| now + remaining);
+        desk.asked
+            .insert(asker, Asked { serving, at: now, until: time, operation, identity: identity.clone() });
         self.desk_event(index, Event::Ask { asker, identity, until });
+    }
+
+    /// Nobody waits for the answer to a call any more, which is not there yet.
+    pub(crate) fn desk_left(&mut self, index: PeerIndex, serving: ServingId) {
+        let Some(desk) = self.peers.get_mut(index).and_then(|peer| peer.desk.as_mut()) else { return };
+        let of_call = desk.asked.iter().find(|(_, asked)| asked.serving == serving);
+        let Some(asker) = of_call.map(|(asker, _)| *asker) else { return };
+        desk.asked.remove(&asker);
+        self.desk_event(index, Event::Left { asker });
     }
 
     /// Whether the answer to a call was delivered.
@@ -131,11 +148,14 @@ impl World {
         desk.core.handle(shown, event);
         let mut effects = Vec::new();
         let mut later: Option<(CommitNumber, Vec<(AskerId, Answer)>)> = None;
+        let mut ticks = Vec::new();
         while let Some(action) = desk.core.poll_action() {
             match action {
                 Action::Record(entry) => desk.pending.record(shown, entry),
                 Action::Run { operation, asker, identity } => {
-                    let Some(wanted) = desk.asked.get(&asker).map(|asked| asked.operation) else { continue };
+                    let asked = desk.asked.get(&asker).map(|asked| asked.operation);
+                    let Some(wanted) = desk.turns.remove(&asker).or(asked) else { continue };
+                    self.oracle.turn.begins(now, index, asker, identity.keys());
                     self.oracle.once.accepted(now, index, wanted);
                     match desk.before_run(operation, identity.keys()) {
                         Some((commit, required)) => {
@@ -143,6 +163,18 @@ impl World {
                         }
                         None => effects.push(Effect::Run { operation, wanted }),
                     }
+                }
+                Action::Wait { asker, first, gives_up } => {
+                    ticks.push(peer.clock.when(gives_up));
+                    let Some(asked) = desk.asked.get(&asker) else { continue };
+                    if first {
+                        desk.turns.insert(asker, asked.operation);
+                        self.oracle.turn.waits(index, asker, asked.identity.keys());
+                    }
+                }
+                Action::LetGo { asker } => {
+                    desk.turns.remove(&asker);
+                    self.oracle.turn.let_go(index, asker);
                 }
                 Action::Settle { operation, keys } => {
                     let holds = desk.pending.holds_answer_about(operation, &keys);
@@ -162,6 +194,9 @@ impl World {
             desk.waits.push(Wait { commit, required: true, then: Then::Answer(answers) });
         }
         let failed = desk.pending.failure().map(str::to_owned);
+        for at in ticks {
+            self.at(at, Happening::DeskTicks { peer: index });
+        }
         self.journal_works(index);
         self.carry_out(index, effects);
         if failed.is_some() {
@@ -200,7 +235,12 @@ impl World {
                 let messages: Vec<_> = message.into_iter().collect();
                 self.answers(index, asked.serving, &messages, &outcome, Some((asker, execution)));
             }
-            Err(fault) => self.answers(index, asked.serving, &[], &Outcome::from(fault), None),
+            Err(fault) => {
+                if matches!(fault, Fault::OperationPending { .. }) {
+                    self.oracle.turn.refused(self.now, asked.at, asked.until);
+                }
+                self.answers(index, asked.serving, &[], &Outcome::from(fault), None);
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, Instant};
 
-use csi_proxy::operation::Limits;
 use csi_proxy::operation::journal::JournalSettings;
+use csi_proxy::operation::{self as desk, Limits};
 use edge_transport::frame::{DEFAULT_MAX_FRAME, FEATURE_RESUME, Hello};
 use edge_transport::hub::HubSettings;
 use edge_transport::peer::Backoff;
@@ -112,6 +112,9 @@ pub(crate) enum Happening {
     JournalReopens {
         peer: PeerIndex,
     },
+    DeskTicks {
+        peer: PeerIndex,
+    },
 }
 
 /// All parts of a run.
@@ -169,6 +172,7 @@ impl World {
             settings.max_kept = 2_000;
             (limits.kept, limits.kept_bytes, limits.askers) = (1, 1_000, 4);
             limits.kept_for = Duration::from_secs(5);
+            (limits.waiting, limits.waiting_on_one) = (2, 1);
             settings.max_requests = 3;
             settings.max_serving = 3;
             hub_settings.max_calls = 2;
@@ -212,7 +216,7 @@ impl World {
             limits,
             settings,
             hub_settings,
-            oracle: Oracle::new(whole, window, !plan.narrow, plan.resumes),
+            oracle: Oracle::new(whole, window, !plan.narrow, plan.resumes, limits.wait),
             trace,
             settles_by: None,
             over: false,
@@ -321,6 +325,7 @@ impl World {
             Happening::JournalDue { peer } => self.journal_due(peer),
             Happening::Committed { peer } => self.committed(peer),
             Happening::JournalReopens { peer } => self.journal_reopens(peer),
+            Happening::DeskTicks { peer } => self.desk_event(peer, desk::Event::Tick),
         }
     }
 
@@ -458,7 +463,9 @@ impl World {
             let (session, name) = (&peer.session, peer.name.as_str());
             let bounds = &mut self.oracle.bounds;
             bounds.within(now, name, "open requests", session.open_requests(), self.settings.max_requests);
-            if let Some(counts) = peer.desk.as_ref().map(|desk| desk.core.counts()) {
+            if let Some(desk) = &peer.desk {
+                let counts = desk.core.counts();
+                bounds.within(now, name, "waiting operations", desk.turns.len(), self.limits.waiting);
                 let (kept, limits) = (counts.kept + counts.sent + counts.uncertain, &self.limits);
                 bounds.within(now, name, "operations kept", kept, limits.kept);
                 bounds.within(now, name, "bytes of operations", counts.bytes, limits.kept_bytes);

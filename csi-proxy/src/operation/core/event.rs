@@ -86,6 +86,11 @@ pub enum Event {
         /// How.
         fault: Fault,
     },
+    /// Nothing is begun any more: those who wait for their turn are failed with this.
+    TurnAway {
+        /// Why.
+        fault: Fault,
+    },
     /// Time has passed. What has waited too long is forgotten at every event; this is one for when there is no other.
     Tick,
 }
@@ -101,10 +106,27 @@ pub enum Action {
     Run {
         /// The operation.
         operation: OperationId,
-        /// Which call's request to use.
+        /// Which call's request to use: of the call that has just asked, or of one that has [waited](Self::Wait) first, and may have
+        /// gone since.
         asker: AskerId,
         /// What is run.
         identity: Identity,
+    },
+    /// Something else is done to what the call's operation is about, or waits for it already: the call waits for its turn. It ends
+    /// with an answer as any other, or with [`Fault::OperationPending`], for which an event is due at `gives_up`.
+    Wait {
+        /// The call.
+        asker: AskerId,
+        /// Whether its request is the one to be used. Then a [`Self::Run`] or a [`Self::LetGo`] of this call follows. If not, a call
+        /// before it waits for the same.
+        first: bool,
+        /// When it is refused, unless its turn has come by then.
+        gives_up: Instant,
+    },
+    /// The request of a call that was to wait for its turn is not needed: nobody waits for it any more.
+    LetGo {
+        /// The call.
+        asker: AskerId,
     },
     /// The actions that follow wait until no journal on disk holds a finished answer of another operation about these keys.
     Settle {
@@ -233,6 +255,8 @@ pub struct Counts {
     pub running: usize,
     /// Calls that wait, or have an answer that is not delivered yet.
     pub askers: usize,
+    /// Those of them that wait for their turn: what they ask for has not begun.
+    pub waiting: usize,
     /// Operations that are over and whose answer waits for its asker.
     pub kept: usize,
     /// Operations that are over and whose answer is on its way.

@@ -1,15 +1,19 @@
 //! The table of operations. No clock, no task, no disk: events in, actions out.
 
 mod event;
+mod line;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
+use csi_proto::Method;
 use csi_proto::method::Service;
 
 pub use self::event::{Action, AskerId, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way};
+use self::line::Line;
 use super::answer::Answer;
 use super::counted::ByCount;
 use super::identity::Identity;
@@ -31,6 +35,8 @@ pub struct Core {
     /// What is run or kept for a subject: one operation at most.
     holders: HashMap<Key, OperationId>,
     askers: ByCount<AskerId, Asker>,
+    /// Calls that are not among the askers, since what they ask for has not begun.
+    line: Line,
     /// What is over, by when it is forgotten.
     over: BTreeSet<(Instant, OperationId)>,
     counts: Counts,
@@ -102,6 +108,7 @@ impl Core {
             operations: ByCount::default(),
             holders: HashMap::new(),
             askers: ByCount::default(),
+            line: Line::default(),
             over: BTreeSet::new(),
             counts: Counts::default(),
             actions: VecDeque::new(),
@@ -146,15 +153,29 @@ impl Core {
     /// Takes what has happened.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.forget_old(now);
+        if !self.line.is_empty() {
+            self.give_up(now);
+        }
+        // What it kept waiting, if anything.
+        let ends = match &event {
+            Event::Answered { operation, .. } | Event::Lost { operation, .. } if !self.line.is_empty() => {
+                self.operations.get(operation).map(|known| known.identity.clone())
+            }
+            _ => None,
+        };
         match event {
-            Event::Ask { asker, identity, until } => self.ask(asker, identity, until),
+            Event::Ask { asker, identity, until } => self.ask(now, asker, identity, until),
             Event::Left { asker } => self.left(asker),
             Event::Sent { asker } => self.sent(now, asker),
             Event::Taken { asker } => self.taken(now, asker),
             Event::Started { operation } => self.started(operation),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
             Event::Lost { operation, fault } => self.lost(now, operation, &fault),
+            Event::TurnAway { fault } => self.turn_away(&fault),
             Event::Tick => {}
+        }
+        if let Some(identity) = ends {
+            self.take_turns(identity.keys());
         }
     }
 
@@ -166,7 +187,8 @@ impl Core {
     /// How much there is.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        Counts { askers: self.askers.len(), ..self.counts }
+        let waiting = self.line.len();
+        Counts { askers: self.askers.len() + waiting, waiting, ..self.counts }
     }
 
     /// The operations whose end is not known, oldest first.
@@ -203,8 +225,8 @@ impl Core {
         entries
     }
 
-    fn ask(&mut self, asker: AskerId, identity: Identity, until: Option<Instant>) {
-        if self.askers.len() >= self.limits.askers {
+    fn ask(&mut self, now: Instant, asker: AskerId, identity: Identity, until: Option<Instant>) {
+        if self.askers.len() + self.line.len() >= self.limits.askers {
             let max = self.limits.askers as u64;
             let fault = Fault::Overloaded { what: "the table of waiting calls".to_owned(), max };
             return self.actions.push_back(Action::Fail { asker, fault });
@@ -213,37 +235,38 @@ impl Core {
         if let Some(id) = same
             && let Some(known) = self.operations.get_mut(&id)
             && known.identity == identity
+            && !matches!(known.state, State::Uncertain { .. })
         {
-            match &known.state {
-                State::Running { .. } => {}
-                State::Ended { answer, made, .. } => {
-                    if !made.is_empty() {
-                        self.actions.push_back(Action::Settle { operation: id, keys: made.clone() });
-                    }
-                    let (answer, way) = (answer.clone(), Way::Late);
-                    self.actions.push_back(Action::Answer { asker, answer, way });
+            if let State::Ended { answer, made, .. } = &known.state {
+                if !made.is_empty() {
+                    self.actions.push_back(Action::Settle { operation: id, keys: made.clone() });
                 }
-                State::Uncertain { .. } => return self.run(asker, identity, until),
+                let (answer, way) = (answer.clone(), Way::Late);
+                self.actions.push_back(Action::Answer { asker, answer, way });
             }
             known.askers.push(asker);
             self.askers.insert(asker, Asker::new(id, until));
             return;
         }
-        let pending = identity.keys().iter().find_map(|key| {
-            let other = self.operations.get(self.holders.get(key)?)?;
-            matches!(other.state, State::Running { .. }).then(|| other.identity.method())
-        });
-        match pending {
-            Some(running) => {
-                let driver = identity.driver().clone();
-                let fault = Fault::OperationPending { driver, running: running.name().to_owned() };
-                self.actions.push_back(Action::Fail { asker, fault });
+        match self.pending(&identity) {
+            Some(pending) => self.wait(now, asker, identity, until, pending),
+            None => {
+                let operation = self.begin(asker, identity, vec![asker]);
+                self.askers.insert(asker, Asker::new(operation, until));
             }
-            None => self.run(asker, identity, until),
         }
     }
 
-    fn run(&mut self, asker: AskerId, identity: Identity, until: Option<Instant>) {
+    /// The first of what runs about these keys.
+    fn running(&self, keys: &[Key]) -> Option<Method> {
+        keys.iter().find_map(|key| {
+            let other = self.operations.get(self.holders.get(key)?)?;
+            matches!(other.state, State::Running { .. }).then(|| other.identity.method())
+        })
+    }
+
+    /// Begins an operation with the request of a call, for those who wait for it.
+    fn begin(&mut self, request: AskerId, identity: Identity, askers: Vec<AskerId>) -> OperationId {
         for key in identity.keys() {
             self.void(key);
         }
@@ -253,13 +276,12 @@ impl Core {
             self.holders.insert(key.clone(), operation);
         }
         self.note_begun(operation, &identity);
-        self.askers.insert(asker, Asker::new(operation, until));
         self.counts.running += 1;
         let state = State::Running { started: false };
-        self.operations
-            .insert(operation, Operation { identity: identity.clone(), state, askers: vec![asker] });
+        self.operations.insert(operation, Operation { identity: identity.clone(), state, askers });
         self.record(operation, identity.clone(), Stage::Accepted);
-        self.actions.push_back(Action::Run { operation, asker, identity });
+        self.actions.push_back(Action::Run { operation, asker: request, identity });
+        operation
     }
 
     fn started(&mut self, operation: OperationId) {
@@ -361,7 +383,7 @@ impl Core {
     }
 
     fn left(&mut self, asker: AskerId) {
-        let Some(left) = self.askers.remove(&asker) else { return };
+        let Some(left) = self.askers.remove(&asker) else { return self.left_line(asker) };
         let operation = left.operation;
         let Some(known) = self.operations.get_mut(&operation) else { return };
         known.askers.retain(|other| *other != asker);

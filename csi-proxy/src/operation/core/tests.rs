@@ -1,5 +1,6 @@
 //! The core by example. Its random walk against a simple model is in `model.rs`.
 
+mod line;
 mod model;
 
 use std::time::Duration;
@@ -29,6 +30,16 @@ fn delete(id: &str) -> Identity {
     Identity::of(&driver(), Method::DeleteVolume, &request.encode_to_vec()).unwrap()
 }
 
+fn group(volumes: &[&str]) -> Identity {
+    let source_volume_ids = volumes.iter().map(|id| (*id).to_owned()).collect();
+    let request = csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".to_owned(),
+        source_volume_ids,
+        ..Default::default()
+    };
+    Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request.encode_to_vec()).unwrap()
+}
+
 fn created(id: &str) -> Answer {
     let volume = csi::Volume { volume_id: id.to_owned(), ..Default::default() };
     let message = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
@@ -55,6 +66,7 @@ struct Bench {
 enum Seen {
     Runs(OperationId),
     Waits,
+    InLine { first: bool, patience: Duration },
     Answered(Answer, Way),
     Failed(Fault),
 }
@@ -66,6 +78,11 @@ impl Bench {
 
     fn with(limits: Limits) -> Self {
         Self { core: Core::new(limits), now: Instant::now(), asked: 0 }
+    }
+
+    /// Nobody waits for a turn.
+    fn impatient() -> Self {
+        Self::with(Limits { wait: Duration::ZERO, ..Limits::default() })
     }
 
     fn pass(&mut self, time: Duration) {
@@ -87,7 +104,10 @@ impl Bench {
                 Action::Run { operation, .. } => seen = Seen::Runs(operation),
                 Action::Answer { answer, way, .. } => seen = Seen::Answered(answer, way),
                 Action::Fail { fault, .. } => seen = Seen::Failed(fault),
-                Action::Record(_) | Action::Settle { .. } => {}
+                Action::Wait { first, gives_up, .. } => {
+                    seen = Seen::InLine { first, patience: gives_up.saturating_duration_since(self.now) };
+                }
+                Action::Record(_) | Action::Settle { .. } | Action::LetGo { .. } => {}
             }
         }
         (asker, seen)
@@ -166,7 +186,7 @@ fn an_answer_about_mounts_is_not_kept_since_a_reboot_makes_it_wrong() {
         let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
         Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
     };
-    let mut bench = Bench::new();
+    let mut bench = Bench::impatient();
     let (first, operation) = bench.run(&stage("/s"));
     let (second, seen) = bench.ask(&stage("/s"));
     assert_eq!(seen, Seen::Waits, "while it runs it is joined as any other");
@@ -299,7 +319,7 @@ fn a_driver_that_says_ask_again_is_asked_again() {
 
 #[test]
 fn another_operation_on_the_same_volume_is_pending_and_on_another_volume_runs() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::impatient();
     let (_, operation) = bench.run(&create("pvc", "a"));
     assert_eq!(bench.ask(&create("pvc", "b")).1, pending("CreateVolume"));
     assert!(bench.is_run(&create("other", "b")));
@@ -479,13 +499,8 @@ fn a_restart_hands_out_what_was_finished_and_runs_again_what_was_not() {
 
 #[test]
 fn a_group_conflicts_with_each_of_its_volumes() {
-    let request = csi::CreateVolumeGroupSnapshotRequest {
-        name: "g".to_owned(),
-        source_volume_ids: vec!["v".to_owned(), "w".to_owned()],
-        ..Default::default()
-    };
-    let group = Identity::of(&driver(), Method::CreateVolumeGroupSnapshot, &request.encode_to_vec()).unwrap();
-    let mut bench = Bench::new();
+    let group = group(&["v", "w"]);
+    let mut bench = Bench::impatient();
     let (_, deletion) = bench.run(&delete("w"));
     assert_eq!(bench.ask(&group).1, pending("DeleteVolume"));
     bench.answered(deletion, done());

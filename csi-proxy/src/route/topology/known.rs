@@ -128,12 +128,14 @@ impl Known {
             };
     }
 
-    /// Takes in how it can be reached.
-    pub(super) fn set(&mut self, node: &NodeId, presence: Presence) {
-        if self.presence != presence {
+    /// Takes in how it can be reached, and says whether that is new.
+    pub(super) fn set(&mut self, node: &NodeId, presence: Presence) -> bool {
+        let news = self.presence != presence;
+        if news {
             self.presence = presence;
             tracing::info!(%node, ?presence, "a node of the route");
         }
+        news
     }
 
     /// Whether what it has is to be listed.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use prost::Message;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::known::{Facts, Known};
@@ -26,6 +27,8 @@ pub(super) struct Nodes {
     table: Mutex<Table>,
     /// Whether nodes that are told of belong to the route too, and not only those that it was given.
     discovers: bool,
+    /// A node is online that was not.
+    online: Notify,
 }
 
 #[derive(Debug)]
@@ -54,7 +57,8 @@ impl Nodes {
                 None => {}
             }
         }
-        Self { table: Mutex::new(Table { nodes, told: false, full: false }), discovers }
+        let table = Mutex::new(Table { nodes, told: false, full: false });
+        Self { table, discovers, online: Notify::new() }
     }
 
     /// Takes in that a node is there. Says whether it belongs to the route.
@@ -267,7 +271,9 @@ impl Nodes {
         }
         known.facts = Some(Arc::new(facts));
         known.misses = 0;
-        known.set(node, Presence::Online);
+        if known.set(node, Presence::Online) {
+            self.online.notify_one();
+        }
     }
 
     /// Takes in what the end of a call says of the node's presence.
@@ -286,8 +292,16 @@ impl Nodes {
             // Without its facts it cannot be chosen.
             && (presence != Presence::Online || known.facts.is_some())
         {
-            known.set(node, presence);
+            let news = known.set(node, presence);
+            if news && presence == Presence::Online {
+                self.online.notify_one();
+            }
         }
+    }
+
+    /// Waits until a node is online that was not.
+    pub(super) async fn comes_online(&self) {
+        self.online.notified().await;
     }
 
     /// The node that a driver calls so.

@@ -69,6 +69,11 @@ impl TopologyRouter {
         self.returned.notify_one();
     }
 
+    /// Waits until a node is online that was not. However many come meanwhile, it is told once.
+    pub(crate) async fn comes_online(&self) {
+        self.nodes.comes_online().await;
+    }
+
     /// Takes in that a node has come, or has come back. Asks its driver what it is as soon as it can.
     pub fn arrived(&self, node: &NodeId) {
         if self.nodes.arrived(node) {

@@ -214,6 +214,65 @@ fn a_return_starts_a_round_at_once_and_a_second_one_if_a_round_is_running() {
 }
 
 #[test]
+fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_ready_and_else_not() {
+    let mut bench = Bench::new(Facts::default());
+    for _ in 0..6 {
+        bench.round(&Driver { on: false, ..Driver::new() });
+    }
+    assert_eq!(bench.pause(), 30 * SECOND);
+    assert_eq!(bench.startup.handle(Event::Online, bench.now), [Effect::Ask(Question::PluginInfo)]);
+    for question in [
+        Question::PluginInfo,
+        Question::PluginCapabilities,
+        Question::ControllerCapabilities,
+        Question::NodeCapabilities,
+        Question::Probe,
+    ] {
+        let answer = Event::Answered(question, Driver::new().answer(question));
+        bench.startup.handle(answer, bench.now);
+    }
+    assert!(bench.is_ready());
+    bench.now += 5 * SECOND;
+    assert_eq!(bench.startup.handle(Event::Online, bench.now), []);
+    assert_eq!(bench.pause(), 5 * SECOND);
+}
+
+#[test]
+fn however_many_nodes_come_and_go_one_round_a_second_is_begun_and_one_question_is_open() {
+    let mut bench = Bench::new(Facts::default());
+    bench.round(&Driver { on: false, ..Driver::new() });
+    bench.now += SECOND / 2;
+    let (mut open, mut rounds) = (false, 0);
+    for step in 0..10_000_u32 {
+        bench.now += SECOND / 1000;
+        let mut effects = bench.startup.handle(Event::Online, bench.now);
+        if bench.startup.next_wakeup().is_some_and(|wakeup| wakeup <= bench.now) {
+            effects.extend(bench.startup.handle(Event::Wake, bench.now));
+        }
+        if open && step % 100 == 0 {
+            open = false;
+            let failed = Event::Answered(Question::PluginInfo, Err(Fault::CallerGone.into()));
+            effects.extend(bench.startup.handle(failed, bench.now));
+        }
+        for _ in effects.iter().filter(|effect| matches!(effect, Effect::Ask(_))) {
+            assert!(!std::mem::replace(&mut open, true), "a second question at step {step}");
+            rounds += 1;
+        }
+    }
+    assert!((9..=11).contains(&rounds), "{rounds} rounds in 10 s");
+}
+
+#[test]
+fn a_node_that_comes_online_during_a_round_that_fails_has_the_next_one_begin() {
+    let mut bench = Bench::new(Facts::default());
+    bench.wake();
+    assert_eq!(bench.startup.handle(Event::Online, bench.now), []);
+    let failed = Event::Answered(Question::PluginInfo, Err(Fault::CallerGone.into()));
+    let effects = bench.startup.handle(failed, bench.now);
+    assert!(effects.contains(&Effect::Ask(Question::PluginInfo)), "{effects:?}");
+}
+
+#[test]
 fn a_driver_that_is_not_ready_is_reported_so() {
     let mut bench = Bench::new(Facts::default());
     bench.round(&Driver { ready: Some(false), ..Driver::new() });

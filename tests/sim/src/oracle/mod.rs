@@ -6,6 +6,7 @@ mod healing;
 mod once;
 mod outlives;
 mod own_answer;
+mod turn;
 mod void;
 
 use std::time::Duration;
@@ -16,6 +17,7 @@ pub(crate) use healing::{Healing, Leftovers};
 pub(crate) use once::Once;
 pub(crate) use outlives::{Failed, Outlives};
 pub(crate) use own_answer::OwnAnswer;
+pub(crate) use turn::Turn;
 pub(crate) use void::Void;
 
 /// A property was broken.
@@ -50,6 +52,7 @@ pub(crate) struct Oracle {
     pub(crate) outlives: Outlives,
     pub(crate) own_answer: OwnAnswer,
     pub(crate) void: Void,
+    pub(crate) turn: Turn,
     pub(crate) fence: Fence,
     pub(crate) bounds: Bounds,
     pub(crate) healing: Healing,
@@ -58,13 +61,20 @@ pub(crate) struct Oracle {
 impl Oracle {
     /// With `whole`, what arrives is what was sent: where bits are twisted on the way, nobody can tell whose answer it is.
     /// `window` is how long calls wait for their way, where nothing else may end them; `keeps` that no
-    /// bound makes an agent forget an answer; `acknowledges` that callers say which answers they have.
-    pub(crate) fn new(whole: bool, window: Option<Duration>, keeps: bool, acknowledges: bool) -> Self {
+    /// bound makes an agent forget an answer; `acknowledges` that callers say which answers they have; `wait` how long a call waits for its turn.
+    pub(crate) fn new(
+        whole: bool,
+        window: Option<Duration>,
+        keeps: bool,
+        acknowledges: bool,
+        wait: Duration,
+    ) -> Self {
         Self {
             once: Once::new(whole, keeps, acknowledges),
             outlives: Outlives::new(window),
             own_answer: OwnAnswer::new(whole),
             void: Void::default(),
+            turn: Turn::new(wait),
             fence: Fence::new(whole),
             bounds: Bounds::new(whole),
             healing: Healing::default(),
@@ -73,12 +83,13 @@ impl Oracle {
 
     /// The first violation that was seen.
     pub(crate) fn violation(&mut self) -> Option<Violation> {
-        let Self { once, outlives, own_answer, void, fence, bounds, healing } = self;
+        let Self { once, outlives, own_answer, void, turn, fence, bounds, healing } = self;
         [
             once.verdict(),
             own_answer.verdict(),
             outlives.verdict(),
             void.verdict(),
+            turn.verdict(),
             fence.verdict(),
             bounds.verdict(),
             healing.verdict(),

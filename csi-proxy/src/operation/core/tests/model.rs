@@ -11,12 +11,17 @@ use super::super::super::journal::record::open;
 use super::super::super::journal::{Change, JournalSettings, Pending};
 use super::super::super::subject::Subject;
 use super::super::*;
-use super::{create, delete, driver};
+use super::{create, delete, driver, group};
 use crate::code::Code;
 use crate::outcome::Outcome;
 
 const SEEDS: u64 = 100;
 const STEPS: u64 = 400;
+
+/// With a line so short that it gets full.
+fn limits() -> Limits {
+    Limits { waiting: 4, waiting_on_one: 3, ..Limits::default() }
+}
 
 /// One execution by the driver.
 struct Execution {
@@ -32,6 +37,14 @@ struct Execution {
     life: u64,
 }
 
+/// An operation that waits for its turn.
+struct Waiter {
+    identity: Identity,
+    first: AskerId,
+    /// Its calls, and when each gives up.
+    askers: Vec<(AskerId, Instant)>,
+}
+
 struct Walk {
     chance: u64,
     core: Core,
@@ -43,6 +56,8 @@ struct Walk {
     running: BTreeMap<OperationId, u64>,
     /// Who waits for which execution.
     waiting: BTreeMap<AskerId, u64>,
+    /// What waits for its turn, in the order in which it came.
+    line: Vec<Waiter>,
     /// Who has the answer of which execution and has said nothing yet, and until when it listens.
     holding: BTreeMap<AskerId, (u64, Option<Instant>)>,
     /// To whom the answer of which execution is on its way.
@@ -68,7 +83,7 @@ impl Walk {
     fn new(seed: u64, at_once: bool) -> Self {
         Self {
             chance: seed,
-            core: Core::new(Limits::default()),
+            core: Core::new(limits()),
             now: Instant::now(),
             sequence: 0,
             life: 0,
@@ -76,6 +91,7 @@ impl Walk {
             executions: BTreeMap::new(),
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            line: Vec::new(),
             holding: BTreeMap::new(),
             sent: BTreeMap::new(),
             until: BTreeMap::new(),
@@ -102,6 +118,7 @@ impl Walk {
         self.sequence += 1;
         let passed = self.draw(2000);
         self.now += Duration::from_millis(passed);
+        self.give_up()?;
         match self.draw(100) {
             0..40 => self.ask()?,
             40..65 => self.end()?,
@@ -117,26 +134,48 @@ impl Walk {
 
     fn ask(&mut self) -> Result<(), String> {
         let volume = ["a", "b", "c"][usize::try_from(self.draw(3)).unwrap()];
-        let identity = match self.draw(3) {
-            0 => create(volume, "1"),
-            1 => create(volume, "2"),
+        let identity = match self.draw(8) {
+            0 | 1 => create(volume, "1"),
+            2 | 3 => create(volume, "2"),
+            4 => group(&[volume, "a"]),
             _ => delete(volume),
         };
         self.asked += 1;
         let asker = AskerId::new(self.asked);
-        let until = (self.draw(3) == 0).then(|| self.now + Duration::from_secs(5));
+        let patience = [None, None, None, Some(400), Some(1_500), Some(5_000)];
+        let patience = patience[usize::try_from(self.draw(6)).unwrap()];
+        let until = patience.map(|patience| self.now + Duration::from_millis(patience));
+        // Two seconds, or half a second before the caller's time is over.
+        let gives_up =
+            self.now + Duration::from_millis(patience.map_or(2_000, |p| (p.max(500) - 500).min(2_000)));
         self.until.insert(asker, until);
         let same = self.running.values().copied().find(|number| self.executions[number].identity == identity);
-        let conflict = self.running.values().any(|number| {
-            self.executions[number].identity.keys().iter().any(|key| identity.keys().contains(key))
-        });
+        let conflict =
+            self.is_running(&identity) || self.line.iter().any(|waits| meets(&waits.identity, &identity));
+        let lined = self.line.iter().position(|waits| waits.identity == identity);
+        let about = |key: &Key| self.line.iter().filter(|waits| waits.identity.keys().contains(key)).count();
+        let has_room =
+            lined.is_some() || (self.line.len() < 4 && identity.keys().iter().all(|key| about(key) < 3));
+        let waits = has_room && gives_up > self.now;
         let kept = self.kept(&identity);
         let actions = self.event(Event::Ask { asker, identity: identity.clone(), until })?;
         match (&actions[..], same, kept) {
             ([], Some(running), _) => drop(self.waiting.insert(asker, running)),
-            ([Action::Fail { fault: Fault::OperationPending { .. }, .. }], None, _) if conflict => {}
+            ([Action::Fail { fault: Fault::OperationPending { .. }, .. }], None, _) if conflict && !waits => {
+            }
+            ([Action::Wait { first, gives_up: found, .. }], None, _)
+                if conflict && waits && *first == lined.is_none() && *found == gives_up =>
+            {
+                match lined {
+                    Some(at) => self.line[at].askers.push((asker, gives_up)),
+                    None => {
+                        self.line.push(Waiter { identity, first: asker, askers: vec![(asker, gives_up)] });
+                    }
+                }
+            }
+            // What is kept is given also while something waits for its turn: it changes nothing.
             ([Action::Answer { answer, way: Way::Late, .. }], None, Kept::Must(kept) | Kept::May(kept))
-                if !conflict =>
+                if !self.is_running(&identity) && lined.is_none() =>
             {
                 if number(answer) != kept {
                     return Err(format!("handed out {} instead of {kept}", number(answer)));
@@ -144,22 +183,88 @@ impl Walk {
                 self.holding.insert(asker, (kept, until));
             }
             ([Action::Run { operation, .. }], None, Kept::No | Kept::May(_)) if !conflict => {
-                let number = self.executions.len() as u64;
-                let execution = Execution {
-                    identity,
-                    began: self.sequence,
-                    ended: None,
-                    kept: false,
-                    recorded: false,
-                    made: Vec::new(),
-                    taken: false,
-                    life: self.life,
-                };
-                self.executions.insert(number, execution);
-                self.running.insert(*operation, number);
-                self.waiting.insert(asker, number);
+                self.runs(*operation, identity, &[asker]);
             }
             other => return Err(format!("{identity:?}, conflict {conflict}: {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn is_running(&self, identity: &Identity) -> bool {
+        self.running.values().any(|number| meets(&self.executions[number].identity, identity))
+    }
+
+    /// The driver is called.
+    fn runs(&mut self, operation: OperationId, identity: Identity, askers: &[AskerId]) {
+        let number = self.executions.len() as u64;
+        let execution = Execution {
+            identity,
+            began: self.sequence,
+            ended: None,
+            kept: false,
+            recorded: false,
+            made: Vec::new(),
+            taken: false,
+            life: self.life,
+        };
+        self.executions.insert(number, execution);
+        self.running.insert(operation, number);
+        self.waiting.extend(askers.iter().map(|asker| (*asker, number)));
+    }
+
+    /// Those who have waited long enough are refused, and nobody else.
+    fn give_up(&mut self) -> Result<(), String> {
+        let mut expected = BTreeSet::new();
+        for waits in &mut self.line {
+            let gone = waits.askers.extract_if(.., |(_, gives_up)| *gives_up <= self.now);
+            expected.extend(gone.map(|(asker, _)| asker));
+        }
+        let mut told = BTreeSet::new();
+        let mut rest = Vec::new();
+        for action in self.event(Event::Tick)? {
+            match action {
+                Action::Fail { asker, fault: Fault::OperationPending { .. } } => drop(told.insert(asker)),
+                other => rest.push(other),
+            }
+        }
+        if told != expected {
+            return Err(format!("told {told:?} to give up, but it is {expected:?}"));
+        }
+        self.turns(rest)
+    }
+
+    /// What nobody waits for any more is let go, and what has nothing before it begins: nothing else is to be done.
+    fn turns(&mut self, actions: Vec<Action>) -> Result<(), String> {
+        let gone: BTreeSet<_> =
+            self.line.extract_if(.., |waits| waits.askers.is_empty()).map(|waits| waits.first).collect();
+        let mut ahead: Vec<Identity> = Vec::new();
+        let mut begin = BTreeMap::new();
+        for waits in std::mem::take(&mut self.line) {
+            let first = !ahead.iter().any(|other| meets(other, &waits.identity));
+            ahead.push(waits.identity.clone());
+            if first && !self.is_running(&waits.identity) {
+                begin.insert(waits.first, waits);
+            } else {
+                self.line.push(waits);
+            }
+        }
+        let mut let_go = BTreeSet::new();
+        for action in actions {
+            match action {
+                Action::LetGo { asker } => drop(let_go.insert(asker)),
+                Action::Run { operation, asker, identity } => match begin.remove(&asker) {
+                    Some(waits) if waits.identity == identity => {
+                        let askers: Vec<_> = waits.askers.iter().map(|(asker, _)| *asker).collect();
+                        self.runs(operation, identity, &askers);
+                    }
+                    _ => return Err(format!("{identity:?} begins out of turn")),
+                },
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        if !begin.is_empty() || let_go != gone {
+            let late: Vec<_> = begin.keys().collect();
+            return Err(format!("the turn of {late:?} has come; let go were {let_go:?}, not {gone:?}"));
         }
         Ok(())
     }
@@ -226,6 +331,7 @@ impl Walk {
         let expected: BTreeSet<_> =
             self.waiting.iter().filter(|(_, waits)| **waits == execution).map(|(asker, _)| *asker).collect();
         let mut told = BTreeSet::new();
+        let mut rest = Vec::new();
         for action in self.event(event)? {
             match action {
                 Action::Answer { asker, answer, .. } if number(&answer) == execution => {
@@ -234,11 +340,14 @@ impl Walk {
                 }
                 Action::Fail { asker, fault: Fault::DriverGone { .. } } => drop(told.insert(asker)),
                 Action::Settle { .. } => {}
-                other => return Err(format!("at the end of {execution}: {other:?}")),
+                other => rest.push(other),
             }
         }
         self.waiting.retain(|_, waits| *waits != execution);
-        if told == expected { Ok(()) } else { Err(format!("told {told:?}, but {expected:?} waited")) }
+        if told != expected {
+            return Err(format!("told {told:?}, but {expected:?} waited"));
+        }
+        self.turns(rest)
     }
 
     fn send(&mut self) -> Result<(), String> {
@@ -267,13 +376,24 @@ impl Walk {
     }
 
     fn leave(&mut self) -> Result<(), String> {
-        let all: Vec<_> =
-            self.waiting.keys().chain(self.holding.keys()).chain(self.sent.keys()).copied().collect();
+        let lined = self.line.iter().flat_map(|waits| waits.askers.iter().map(|(asker, _)| asker));
+        let all: Vec<_> = self
+            .waiting
+            .keys()
+            .chain(self.holding.keys())
+            .chain(self.sent.keys())
+            .chain(lined)
+            .copied()
+            .collect();
         let Some(asker) = self.pick(all) else { return Ok(()) };
+        for waits in &mut self.line {
+            waits.askers.retain(|(other, _)| *other != asker);
+        }
         self.waiting.remove(&asker);
         self.holding.remove(&asker);
         self.sent.remove(&asker);
-        self.nothing(Event::Left { asker })
+        let actions = self.event(Event::Left { asker })?;
+        self.turns(actions)
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -287,7 +407,8 @@ impl Walk {
             return Ok(());
         }
         self.life += 1;
-        self.core = Core::new(Limits::default());
+        self.core = Core::new(limits());
+        self.line.clear();
         // A commit that is under way may have got to the disk or not.
         let done = self.draw(2) == 0;
         self.write(done);
@@ -366,8 +487,10 @@ impl Walk {
             return Err(format!("the disk has {:?}, the core {rows:?}", self.disk.keys()));
         }
         let counts = self.core.counts();
+        let lined: usize = self.line.iter().map(|waits| waits.askers.len()).sum();
         if counts.running != self.running.len()
-            || counts.askers > self.waiting.len() + self.holding.len() + self.sent.len()
+            || counts.waiting != lined
+            || counts.askers > lined + self.waiting.len() + self.holding.len() + self.sent.len()
         {
             return Err(format!("{counts:?}"));
         }
@@ -389,14 +512,18 @@ impl Walk {
         if !self.disk.is_empty() {
             return Err(format!("the disk still has {:?}", self.disk.keys()));
         }
-        let Core { operations, holders, askers, over, begun, making, .. } = &self.core;
+        let Core { operations, holders, askers, line, over, begun, making, .. } = &self.core;
         let left = [operations.len(), holders.len(), askers.len(), over.len(), begun.len(), *making];
-        if left == [0; 6] && self.core.counts() == Counts::default() {
+        if left == [0; 6] && line.is_empty() && self.core.counts() == Counts::default() {
             Ok(())
         } else {
             Err(format!("{left:?}"))
         }
     }
+}
+
+fn meets(one: &Identity, other: &Identity) -> bool {
+    one.keys().iter().any(|key| other.keys().contains(key))
 }
 
 /// Which execution an answer is of.
