@@ -182,42 +182,21 @@ impl Stream for Observed {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io;
-    use std::sync::{Arc, Mutex, OnceLock};
+#[path = "../tests/common/log.rs"]
+mod log;
 
+#[cfg(test)]
+mod tests {
     use bytes::Bytes;
 
+    use super::log::Log;
     use super::*;
     use crate::code::Code;
 
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// While there is but one subscriber, whoever comes to a log line first decides for all threads whether anybody wants it.
-    static ANOTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
-
     fn logged(level: tracing::Level, act: impl FnOnce()) -> String {
-        ANOTHER.get_or_init(|| {
-            let all = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(io::sink);
-            tracing::Dispatch::new(all.finish())
-        });
-        let log = Log::default();
-        let to = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(move || to.clone());
-        tracing::subscriber::with_default(subscriber.finish(), act);
-        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+        let (log, _logging) = Log::start(level);
+        act();
+        log.text()
     }
 
     fn call() -> Call {

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edge_transport::hub::Hub;
-use edge_transport::link::faulty::{self, Handle, Plan};
 use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::uds::{self, UdsDialer};
 use edge_transport::link::{Dialer, Limits, Link, LinkError};
 use edge_transport::{Epoch, Peer, PeerSettings, Reason};
+use session_common::cuttable::Cuttable;
 use session_common::{Echo, collect, echo, net, peer_id, service_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -154,38 +154,6 @@ async fn a_link_cut_after_any_byte_costs_no_answer_and_no_second_execution() {
     }
     hub.close().await;
     assert_eq!(hub.stats().malformed, 0);
-}
-
-/// Links that can be cut by hand.
-#[derive(Clone)]
-struct Cuttable {
-    inner: MemoryDialer,
-    last: Arc<std::sync::Mutex<Option<Handle>>>,
-}
-
-impl Cuttable {
-    fn new(inner: MemoryDialer) -> Self {
-        Self { inner, last: Arc::default() }
-    }
-
-    fn cut(&self) {
-        let last = self.last.lock().unwrap();
-        let handle = last.as_ref().unwrap();
-        handle.cut(faulty::Direction::Both);
-    }
-}
-
-#[async_trait::async_trait]
-impl Dialer for Cuttable {
-    async fn dial(&self) -> Result<Link, LinkError> {
-        let (link, handle) = faulty::wrap(self.inner.dial().await?, Plan::new(1));
-        *self.last.lock().unwrap() = Some(handle);
-        Ok(link)
-    }
-
-    fn address(&self) -> &str {
-        "cuttable"
-    }
 }
 
 fn edge_with(dialer: impl Dialer + 'static, epoch: u64, service: &Echo) -> Peer {

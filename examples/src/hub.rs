@@ -13,11 +13,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use edge_transport::ServiceName;
-use edge_transport::hub::{
-    Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Policy, Presence, Rules,
-};
+use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
 use edge_transport::reload::FileWatch;
+use edge_transport::{PeerId, ServiceName};
 use tokio::sync::broadcast::error::RecvError;
 
 #[cfg(feature = "kubernetes")]
@@ -72,15 +70,18 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     #[cfg(feature = "kubernetes")]
     let kubernetes = match &options.kubeconfig {
         Some(access) => {
-            let (listener, link) = kubernetes::own_link(options.max_frame()?);
-            builder = builder.listener(listener).local_peer(kubernetes::peer_name()?);
-            Some(kubernetes::Kubernetes::start(access, link, wall_clock_epoch(SystemTime::now())).await?)
+            let kubernetes;
+            (builder, kubernetes) =
+                kubernetes::Kubernetes::start(access, options.max_frame()?, builder).await?;
+            Some(kubernetes)
         }
         None => None,
     };
     let operator = operator::Operator::default();
     let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
-    let hub = builder.presence().service(service, operator.clone()).start().map_err(Fatal::input)?;
+    let operators = OnlyCallers::new([PeerId::new(operator::NAME).map_err(Fatal::runtime)?]);
+    let builder = builder.presence().service(service, operators, operator.clone());
+    let hub = builder.start().map_err(Fatal::input)?;
     operator.started(&hub);
     keep_watch(&watch, options.security.reload_interval);
     for address in hub.addresses() {
@@ -101,7 +102,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
-        signals.drain(kubernetes.stop()).await;
+        kubernetes.stop();
     }
     signals.drain(hub.drain("the hub is shutting down")).await;
     presence.abort();
@@ -114,31 +115,17 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     if !options.callers.is_empty() {
         let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(callers, "only these peers may make calls");
-        return decided_by(builder, options, OnlyCallers::new(options.callers.iter().cloned()));
+        return builder.policy(OnlyCallers::new(options.callers.iter().cloned()));
     }
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(rules, "only these calls may pass");
-        return decided_by(builder, options, Rules::new(options.allow.iter().cloned()));
+        return builder.policy(Rules::new(options.allow.iter().cloned()));
     }
     tracing::info!(
         "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
     );
-    decided_by(builder, options, NodesCallNobody)
-}
-
-/// With `--kubeconfig` every node may ask the hub about itself, whatever the policy.
-#[cfg(feature = "kubernetes")]
-fn decided_by(builder: HubBuilder, options: &HubOptions, policy: impl Policy + 'static) -> HubBuilder {
-    match options.kubeconfig {
-        Some(_) => builder.policy(kubernetes::AskingKubernetes(policy)),
-        None => builder.policy(policy),
-    }
-}
-
-#[cfg(not(feature = "kubernetes"))]
-fn decided_by(builder: HubBuilder, _: &HubOptions, policy: impl Policy + 'static) -> HubBuilder {
-    builder.policy(policy)
+    builder.policy(NodesCallNobody)
 }
 
 async fn tell_presence(hub: Hub) {

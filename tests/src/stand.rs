@@ -1,10 +1,13 @@
 //! The whole way as processes: driver, agent, hub and proxy, over the link of choice.
 
+mod site;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+pub use self::site::Site;
 use crate::certificates::{Authority, Files};
 use crate::process::Process;
 use crate::{csi, wait};
@@ -195,14 +198,15 @@ impl Stand {
 
     /// Starts the hostpath driver.
     pub fn start_driver(&mut self) {
-        let socket = unix(&self.driver_socket());
-        let state = self.path("driver-state");
+        self.driver = Some(self.driver_at("driver", &self.driver_socket(), NODE, "driver-state"));
+    }
+
+    fn driver_at(&self, name: &str, socket: &Path, node: &str, state: &str) -> Process {
+        let (socket, state) = (unix(socket), self.path(state));
         let state = state.to_string_lossy();
-        self.driver = Some(self.process(
-            "driver",
-            "hostpath-driver",
-            &["--drivername", DRIVER, "--endpoint", &socket, "--nodeid", NODE, "--state-dir", &state],
-        ));
+        let arguments =
+            ["--drivername", DRIVER, "--endpoint", &socket, "--nodeid", node, "--state-dir", &state];
+        self.process(name, "hostpath-driver", &arguments)
     }
 
     /// Starts the hub and waits until it listens.
@@ -242,16 +246,19 @@ impl Stand {
 
     /// Starts the agent with the driver's socket registered.
     pub fn start_agent(&mut self, more: &[&str]) {
-        let driver = format!("{DRIVER}={}", unix(&self.driver_socket()));
-        let state = self.path("agent-state");
+        self.agent = Some(self.agent_at("agent", &self.driver_socket(), NODE, "agent-state", more));
+    }
+
+    fn agent_at(&self, name: &str, driver: &Path, node: &str, state: &str, more: &[&str]) -> Process {
+        let (driver, state) = (format!("{DRIVER}={}", unix(driver)), self.path(state));
         let state = state.to_string_lossy();
         let mut arguments: Vec<String> =
-            ["--nodeid", NODE, "--hub", self.dialled(), "--state-dir", &state, "--driver", &driver]
+            ["--nodeid", node, "--hub", self.dialled(), "--state-dir", &state, "--driver", &driver]
                 .map(String::from)
                 .to_vec();
-        arguments.extend(self.client_tls(NODE));
+        arguments.extend(self.client_tls(node));
         arguments.extend(more.iter().map(ToString::to_string));
-        self.agent = Some(self.process("agent", &self.agent_binary, &arguments));
+        self.process(name, &self.agent_binary, &arguments)
     }
 
     /// Starts the proxy.

@@ -34,12 +34,12 @@ fn may_mount(test: &str) -> bool {
     root
 }
 
+/// A node whose hub is the cluster.
 async fn ground() -> Ground {
     let mut node = Ground::new();
     node.stand.agent_binary(env!("CARGO_BIN_EXE_edge-agent-kubernetes"));
-    node.stand.hub_options(&["--callers", &format!("{NODE},cloud")]);
     node.stand.start_driver();
-    node.stand.start_hub().await;
+    ready(&node.stand.driver_socket()).await;
     node
 }
 
@@ -158,7 +158,7 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     assert_eq!(node.mounts(), mounts);
 
     // The machine reboots, and there is no hub.
-    node.stand.hub = None;
+    cluster.leave().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     assert!(!at_second.join("hello").exists());
     start_agent(&mut node);
@@ -169,7 +169,6 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     // Meanwhile that pod was deleted, and another one has its claim.
     let third = pod("web-2", [of_claim("data")]);
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, third.clone()];
-    node.stand.start_hub().await;
     cluster = Cluster::start(node.stand.hub_url(), 8, objects);
     let at_third = mounted(&node, "web-2", "pv-1").await;
     assert_eq!(fs::read_to_string(at_third.join("hello")).unwrap(), "from web-0");
@@ -179,7 +178,7 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
 
     // What is known is damaged, and there is nobody to ask: nothing is unmounted.
     node.stand.agent.as_mut().unwrap().kill();
-    node.stand.hub = None;
+    cluster.leave().await;
     let state = node.stand.path("agent-state");
     for file in ["kubernetes-objects", "desired-volumes"] {
         fs::write(state.join(file), "torn").unwrap();
@@ -190,7 +189,6 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     assert_eq!(node.mounts_at(&at_third), 1);
 
     // Its hub is back, with a pod whose claim it does not know: still nothing is.
-    node.stand.start_hub().await;
     cluster = Cluster::start(node.stand.hub_url(), 9, vec![third.clone()]);
     node.stand.agent.as_ref().unwrap().logged("nothing is changed until it is").await;
     assert_eq!(node.mounts_at(&at_third), 1);
@@ -213,7 +211,6 @@ async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_c
     request.capacity_range = None;
     let block = csi::volume_capability::AccessType::Block(csi::volume_capability::BlockVolume {});
     request.volume_capabilities[0].access_type = Some(block);
-    ready(&node.stand.driver_socket()).await;
     let made = controller(&node.stand.driver_socket()).create_volume(request).await.unwrap().into_inner();
     let pv = Kind::PersistentVolume(PersistentVolume {
         block: true,
@@ -283,7 +280,7 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     }
 
     // After a reboot without the hub it waits for its secret, and says so.
-    node.stand.hub = None;
+    cluster.leave().await;
     reboots(&mut node, "22222222-2222-4222-8222-222222222222");
     start_agent(&mut node);
     node.stand.start_driver();
@@ -292,7 +289,6 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
         String::from_utf8_lossy(&explained).contains("the hub is away").then_some(())
     })
     .await;
-    node.stand.start_hub().await;
     cluster.come(node.stand.hub_url());
     mounted(&node, "web-0", "pv-1").await;
     cluster.told_of("web-0", |volume| volume.published).await;

@@ -11,11 +11,11 @@ use tracing::{Dispatch, Level};
 static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
 
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     /// Logs this thread from now on, on which everything of a test runs, until the guard is dropped.
-    pub fn start(level: Level) -> (Self, DefaultGuard) {
+    pub(crate) fn start(level: Level) -> (Self, DefaultGuard) {
         ANOTHER.get_or_init(|| {
             let wants_all = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(io::sink);
             Dispatch::new(wants_all.finish())
@@ -27,7 +27,7 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }

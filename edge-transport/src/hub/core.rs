@@ -28,6 +28,8 @@ struct Call {
     lane: u64,
     /// Replies have gone out on the lane, and the last has not.
     lane_open: bool,
+    /// The hub itself answers it.
+    own: bool,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,8 @@ struct Session {
     outbox: Outbox,
     /// Open calls of this peer, by number.
     calls: HashMap<u64, Call>,
+    /// How many of them the hub itself answers.
+    own_calls: usize,
     /// Open calls to this peer.
     serving: HashSet<(SessionKey, u64)>,
     next_lane: u64,
@@ -59,14 +63,20 @@ impl Session {
     }
 }
 
+/// What the hub answers itself.
+struct Own {
+    name: PeerId,
+    /// Its services, and who may call them.
+    services: HashMap<ServiceName, Arc<dyn Policy>>,
+}
+
 /// The routing table. Every function is one transition; what is to be done then is polled.
 pub struct Core {
     settings: HubSettings,
     policy: Arc<dyn Policy>,
     sessions: BySession<Session>,
     by_name: HashMap<PeerId, SessionKey>,
-    /// The name under which the hub answers calls itself.
-    own: Option<PeerId>,
+    own: Option<Own>,
     fences: Fences,
     returning: Returning,
     next_key: u64,
@@ -111,27 +121,36 @@ impl Core {
         }
     }
 
-    /// The same for a hub that answers calls itself, by this name. Everybody may call it: it sees by itself who asks. It is not
-    /// counted among the peers, and nobody is told of it.
+    /// The same for a hub that answers calls itself, by this name. Who may call each of its services its own policy says, in
+    /// place of the table's. It is not counted among the peers, and nobody is told of it.
     #[must_use]
-    pub fn with_own(mut self, own: PeerId) -> Self {
-        self.own = Some(own);
+    pub fn with_own(mut self, name: PeerId, services: HashMap<ServiceName, Arc<dyn Policy>>) -> Self {
+        self.own = Some(Own { name, services });
         self
     }
 
     fn is_own(&self, peer: &PeerId) -> bool {
-        self.own.as_ref() == Some(peer)
+        self.own.as_ref().is_some_and(|own| own.name == *peer)
     }
 
     /// Whether a peer may call another's service.
     #[must_use]
     pub fn permits(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
-        self.is_own(target) || self.policy.may_call(requester, target, service)
+        let policy = match &self.own {
+            // That there is no such service is said by the hub's own peer, as every peer says it.
+            Some(own) if own.name == *target => match own.services.get(service) {
+                Some(policy) => policy,
+                None => return true,
+            },
+            _ => &self.policy,
+        };
+        policy.may_call(requester, target, service)
     }
 
     /// Peers but the hub itself.
     fn others(&self) -> usize {
-        self.by_name.len() - usize::from(self.own.as_ref().is_some_and(|own| self.by_name.contains_key(own)))
+        let own = self.own.as_ref().is_some_and(|own| self.by_name.contains_key(&own.name));
+        self.by_name.len() - usize::from(own)
     }
 
     /// Counts, and what is open now.
@@ -206,6 +225,7 @@ impl Core {
             closed: None,
             outbox: Outbox::default(),
             calls: HashMap::new(),
+            own_calls: 0,
             serving: HashSet::new(),
             next_lane: 0,
         };

@@ -50,6 +50,18 @@ impl Policy for NodesCallNobody {
     }
 }
 
+/// Only nodes may call: who offers services, as [`NodesCallNobody`] tells them. For a
+/// [service of the hub itself](super::HubBuilder::service) that answers each node about itself: a peer says itself what it offers.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
+pub struct OnlyNodes;
+
+impl Policy for OnlyNodes {
+    fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
+        !requester.services.is_empty()
+    }
+}
+
 /// Only these peers may call, and what lies below their names (`proxy/replica-2` for `proxy`).
 #[derive(Debug, Clone, Default)]
 pub struct OnlyCallers {
@@ -195,6 +207,12 @@ mod tests {
     fn who_offers_a_service_calls_nobody() {
         assert!(may(&NodesCallNobody, "proxy", &[]));
         assert!(!may(&NodesCallNobody, "edge-1", &["csi"]));
+    }
+
+    #[test]
+    fn only_who_offers_a_service_is_a_node() {
+        assert!(may(&OnlyNodes, "edge-1", &["csi"]));
+        assert!(!may(&OnlyNodes, "proxy", &[]));
     }
 
     #[test]

@@ -12,6 +12,10 @@ pub struct HubSettings {
     pub max_peers: usize,
     /// Most calls that one peer may have open at once through this hub. Default 4096, about 200 bytes each.
     pub max_calls: usize,
+    /// Most calls of one peer that the hub's own services work on at once, those that stay open for as long as somebody watches
+    /// among them. Default 64. All peers together may have twice [`max_peers`](Self::max_peers), each about 300 bytes plus what the
+    /// service needs.
+    pub max_own_calls: usize,
     /// Most frames that wait for one peer. Default 16,384.
     pub queue_frames: usize,
     /// Most bytes that wait for one peer. Default 32 MiB.
@@ -32,6 +36,7 @@ impl Default for HubSettings {
             session: Settings::default(),
             max_peers: 100_000,
             max_calls: 4096,
+            max_own_calls: 64,
             queue_frames: 16 * 1024,
             queue_bytes: 32 * 1024 * 1024,
             total_queue_bytes: 256 * 1024 * 1024,

@@ -79,6 +79,14 @@ impl Peer {
         }
     }
 
+    /// The name of the hub that is connected: the target of calls to the hub itself.
+    ///
+    /// # Errors
+    /// If none is.
+    pub fn hub(&self) -> Result<PeerId, CallError> {
+        self.connection(|hub, _| hub.clone())
+    }
+
     /// Calls another peer. Returns as soon as the request is on its way; what becomes of it comes from the [`ReplyStream`].
     ///
     /// # Errors
@@ -89,7 +97,7 @@ impl Peer {
             return Err(CallError::MetadataTooLarge { found: request.metadata.len(), max: MAX_METADATA });
         }
         let found = request.body.len() + request.metadata.len();
-        let max = match self.check_state() {
+        let max = match self.max_request() {
             Ok(max) => max,
             Err(error) if error == CallError::Closed || self.shared.settings.connect_wait.is_zero() => {
                 return Err(error);
@@ -131,9 +139,13 @@ impl Peer {
     }
 
     /// Most bytes of a request, or why there can be none.
-    fn check_state(&self) -> Result<usize, CallError> {
+    fn max_request(&self) -> Result<usize, CallError> {
+        self.connection(|_, max_request| max_request)
+    }
+
+    fn connection<T>(&self, read: impl FnOnce(&PeerId, usize) -> T) -> Result<T, CallError> {
         match &*self.shared.state.borrow() {
-            PeerState::Connected { max_request, .. } => Ok(*max_request),
+            PeerState::Connected { hub, max_request, .. } => Ok(read(hub, *max_request)),
             PeerState::Connecting { last_error, .. } => {
                 Err(CallError::NotConnected { last_error: last_error.clone() })
             }
@@ -146,10 +158,10 @@ impl Peer {
         let bound = Instant::now() + self.shared.settings.connect_wait;
         let until = deadline.map_or(bound, |deadline| deadline.min(bound));
         match tokio::time::timeout_at(until, self.connected()).await {
-            Ok(Ok(())) => self.check_state(),
+            Ok(Ok(())) => self.max_request(),
             Ok(Err(error)) => Err(error),
             Err(_) if deadline.is_some_and(|deadline| deadline <= bound) => Err(CallError::Deadline),
-            Err(_) => self.check_state(),
+            Err(_) => self.max_request(),
         }
     }
 

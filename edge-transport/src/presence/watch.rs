@@ -11,7 +11,7 @@ use super::roster::{Change, Roster};
 use super::wire::{Question, ReportMessage, Update};
 use crate::frame::{Failure, Reason};
 use crate::name::{PeerId, ServiceName};
-use crate::peer::{CallError, Peer, PeerState, ReplyEvent, ReplyStream, Request};
+use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream, Request};
 
 /// First pause before the hub is asked again; doubles from time to time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -120,7 +120,7 @@ impl Watch {
     }
 
     fn request(&self, question: &Question) -> Option<Request> {
-        let PeerState::Connected { hub, .. } = self.peer.state() else { return None };
+        let hub = self.peer.hub().ok()?;
         // The name of a service is a constant that is one.
         let service = ServiceName::new(SERVICE).ok()?;
         Some(Request::new(hub, service, question.encode_to_vec()))

@@ -6,6 +6,7 @@
     reason = "shared by several tests, each of which uses a part"
 )]
 
+pub(crate) mod cuttable;
 pub(crate) mod raw;
 
 use std::sync::Arc;

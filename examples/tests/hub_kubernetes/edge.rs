@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use edge_csi_examples::kubernetes::message::{Object, Request, Update, Watch, object, request};
-use edge_csi_examples::kubernetes::{PEER, SERVICE};
+use edge_csi_examples::kubernetes::SERVICE;
+use edge_csi_examples::kubernetes::message::{Object, Request, StatusTaken, Update, Watch, object, request};
 use edge_transport::link::{Address, DialOptions};
+use edge_transport::peer::PeerBuilder;
 use edge_transport::{
     Failure, IncomingRequest, Peer, PeerId, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
     ServiceName,
@@ -135,19 +136,24 @@ pub(super) struct Node {
 impl Node {
     /// One that is connected.
     pub(super) async fn connect(hub: &Hub, name: &str) -> Self {
-        let peer = Peer::builder(PeerId::new(name).unwrap())
-            .dialer(hub.address().dialer(&DialOptions::default()).unwrap())
-            .service(ServiceName::new("csi").unwrap(), Nothing)
-            .start()
-            .unwrap();
+        let service = ServiceName::new("csi").unwrap();
+        Self::start(dialling(&hub.address(), name).service(service, Nothing)).await
+    }
+
+    /// A peer that is no node: it offers nothing.
+    pub(super) async fn proxy(hub: &Hub, name: &str) -> Self {
+        Self::start(dialling(&hub.address(), name)).await
+    }
+
+    async fn start(builder: PeerBuilder) -> Self {
+        let peer = builder.start().unwrap();
         tokio::time::timeout(PATIENCE, peer.connected()).await.unwrap().unwrap();
         Self { peer }
     }
 
     /// Why a peer of this name is not let in.
     pub(super) async fn is_refused(hub: &Address, name: &str) -> String {
-        let dialer = hub.dialer(&DialOptions::default()).unwrap();
-        let peer = Peer::builder(PeerId::new(name).unwrap()).dialer(dialer).start().unwrap();
+        let peer = dialling(hub, name).start().unwrap();
         let mut state = peer.watch();
         let refused = state.wait_for(|state| {
             assert!(!state.is_connected(), "the name was taken");
@@ -162,24 +168,31 @@ impl Node {
         self.peer.close().await;
     }
 
-    async fn call(&self, target: &str, kind: request::Kind) -> ReplyStream {
+    async fn call(&self, target: PeerId, service: &str, kind: request::Kind) -> ReplyStream {
         let body = Request { request: Some(kind) }.encode_to_vec();
-        let (target, service) = (PeerId::new(target).unwrap(), ServiceName::new(SERVICE).unwrap());
+        let service = ServiceName::new(service).unwrap();
         self.peer.call(edge_transport::Request::new(target, service, body)).await.unwrap()
     }
 
-    /// The one answer to a request.
+    /// The one answer of the hub to a request.
     pub(super) async fn ask<M: Message + Default>(&self, kind: request::Kind) -> Result<M, Failure> {
-        self.ask_peer(PEER, kind).await
+        self.ask_peer(&self.peer.hub().unwrap(), SERVICE, kind).await
+    }
+
+    /// What the hub itself says to a request to any of its services.
+    pub(super) async fn ask_service(&self, service: &str) -> Result<StatusTaken, Failure> {
+        let nothing = request::Kind::Watch(Watch::default());
+        self.ask_peer(&self.peer.hub().unwrap(), service, nothing).await
     }
 
     /// The one answer of any peer.
     pub(super) async fn ask_peer<M: Message + Default>(
         &self,
-        target: &str,
+        target: &PeerId,
+        service: &str,
         kind: request::Kind,
     ) -> Result<M, Failure> {
-        let mut replies = self.call(target, kind).await;
+        let mut replies = self.call(target.clone(), service, kind).await;
         match tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap()? {
             ReplyEvent::Message(bytes) => Ok(M::decode(bytes).unwrap()),
             other => panic!("{other:?}"),
@@ -189,8 +202,14 @@ impl Node {
     /// Listens from what it has.
     pub(super) async fn listen(&self, objects: Objects) -> Listening {
         let watch = Watch { source: objects.source, revision: objects.revision };
-        Listening { replies: self.call(PEER, request::Kind::Watch(watch)).await, objects }
+        let replies = self.call(self.peer.hub().unwrap(), SERVICE, request::Kind::Watch(watch)).await;
+        Listening { replies, objects }
     }
+}
+
+fn dialling(hub: &Address, name: &str) -> PeerBuilder {
+    let dialer = hub.dialer(&DialOptions::default()).unwrap();
+    Peer::builder(PeerId::new(name).unwrap()).dialer(dialer)
 }
 
 /// What a node knows.

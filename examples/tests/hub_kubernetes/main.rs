@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use api::FakeApi;
 use cluster::{Cluster, patch_status};
 use edge::{Hub, Listening, Node, Objects};
-use edge_csi_examples::kubernetes::PEER;
+use edge_csi_examples::kubernetes::SERVICE;
 use edge_csi_examples::kubernetes::message::{
     ExpandedClaim, Fetched, NodeDriver, NodeStatus, SecretAnswer, SecretName, SecretQuery, StatusTaken,
     TokenAnswer, TokenQuery, Watch, object, request::Kind,
 };
-use edge_transport::Reason;
+use edge_transport::{PeerId, Reason};
 use k8s_openapi::api::core::v1 as core_v1;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -120,8 +120,8 @@ async fn objects_reach_their_node(stage: &Stage) {
     assert_eq!(listening.change().await.unwrap_err().reason(), Reason::Draining);
 
     // Nodes call nobody else, and no node is somebody else.
-    let refused =
-        one.ask_peer::<StatusTaken>(&stage.cluster.name("two"), Kind::Watch(Watch::default())).await;
+    let other = PeerId::new(stage.cluster.name("two")).unwrap();
+    let refused = one.ask_peer::<StatusTaken>(&other, SERVICE, Kind::Watch(Watch::default())).await;
     assert_eq!(refused.unwrap_err().reason(), Reason::Forbidden);
     let stranger = Node::connect(&stage.hub, "not/a/node").await;
     let refused = stranger.ask::<StatusTaken>(Kind::Watch(Watch::default())).await;
@@ -343,12 +343,20 @@ async fn a_node_made_anew_gets_back_what_its_node_has_said() {
 }
 
 #[tokio::test]
-async fn nobody_takes_the_name_of_the_hubs_own_peer() {
+async fn nobody_takes_the_hubs_name_nodes_ask_it_about_themselves_alone_and_others_not_at_all() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
-    let cause = Node::is_refused(&stage.hub.address(), PEER).await;
-    assert!(cause.contains("inside the hub's process"), "{cause}");
-    first_node_hears(&stage, &stage.node("one").await).await;
+    let cause = Node::is_refused(&stage.hub.address(), "hub").await;
+    assert!(cause.contains("the name of the hub itself"), "{cause}");
+    let one = stage.node("one").await;
+    first_node_hears(&stage, &one).await;
+    let refused = one.ask_service("operator").await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Forbidden, "{refused:?}");
+    // Who offers nothing is no node, whatever its name.
+    for name in ["csi-proxy".to_owned(), stage.cluster.name("two"), "operator".to_owned()] {
+        let refused = Node::proxy(&stage.hub, &name).await.ask_service(SERVICE).await.unwrap_err();
+        assert_eq!(refused.reason(), Reason::Forbidden, "{name}: {refused:?}");
+    }
 }
 
 /// `EDGE_CSI_KUBECONFIG=FILE cargo test -p edge-csi-examples --features kubernetes --test hub_kubernetes -- --ignored`. With

@@ -5,26 +5,27 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use edge_csi_examples::kubernetes::SERVICE;
 use edge_csi_examples::kubernetes::message::object::Kind;
 use edge_csi_examples::kubernetes::message::request::Kind as Asked;
 use edge_csi_examples::kubernetes::message::{
     Attachment, Claim, Driver, Fetched, NodeStatus, Object, ObjectKey, PersistentVolume, Pod, PodVolume,
     PodVolumeStatus, Request, SecretAnswer, SecretName, StatusTaken, TokenAnswer, Update, Watch,
 };
-use edge_csi_examples::kubernetes::{PEER, SERVICE};
 use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::wait;
-use edge_transport::link::{Address, DialOptions};
-use edge_transport::{IncomingRequest, Peer, PeerId, ReplySender, Service, ServiceName};
+use edge_transport::hub::{Hub, OnlyNodes};
+use edge_transport::link::{Limits, uds};
+use edge_transport::{IncomingRequest, ReplySender, Service, ServiceName};
 use prost::Message;
 use tokio::sync::watch;
 
-/// One life of the hub's side for Kubernetes.
+/// One life of a hub with its side for Kubernetes.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     source: u64,
     shared: Arc<Shared>,
-    peer: Option<Peer>,
+    hub: Option<Hub>,
 }
 
 struct Shared {
@@ -37,8 +38,8 @@ struct Shared {
 }
 
 impl Cluster {
-    /// Comes to the hub at this address with these objects.
-    pub(crate) fn start(hub: &str, source: u64, objects: Vec<Kind>) -> Self {
+    /// Listens at this unix socket, with these objects.
+    pub(crate) fn start(socket: &str, source: u64, objects: Vec<Kind>) -> Self {
         let objects: BTreeMap<_, _> = objects.into_iter().map(|kind| (key(&kind), kind)).collect();
         let whole = Update { source, revision: 1, whole: true, complete: true, ..Update::default() };
         let shared = Arc::new(Shared {
@@ -48,19 +49,25 @@ impl Cluster {
             statuses: Mutex::default(),
             secrets: Mutex::default(),
         });
-        let mut cluster = Self { source, shared, peer: None };
-        cluster.come(hub);
+        let mut cluster = Self { source, shared, hub: None };
+        cluster.come(socket);
         cluster
     }
 
-    /// Comes to another hub, with all that it has.
-    pub(crate) fn come(&mut self, hub: &str) {
-        self.peer = None;
-        let address: Address = hub.parse().unwrap();
-        let dialer = address.dialer(&DialOptions::default()).unwrap();
-        let builder = Peer::builder(PeerId::new(PEER).unwrap()).dialer(dialer);
-        let serving = Self { peer: None, ..self.clone() };
-        self.peer = Some(builder.service(ServiceName::new(SERVICE).unwrap(), serving).start().unwrap());
+    /// Another hub, with all that there is.
+    pub(crate) fn come(&mut self, socket: &str) {
+        let listener = uds::bind(socket.strip_prefix("unix://").unwrap(), Limits::default()).unwrap();
+        let builder = Hub::builder().listener(Box::new(listener));
+        let serving = Self { hub: None, ..self.clone() };
+        let service = ServiceName::new(SERVICE).unwrap();
+        self.hub = Some(builder.service(service, OnlyNodes, serving).start().unwrap());
+    }
+
+    /// The hub ends.
+    pub(crate) async fn leave(&mut self) {
+        if let Some(hub) = self.hub.take() {
+            hub.close().await;
+        }
     }
 
     /// Changes some objects and takes others away, as one change.

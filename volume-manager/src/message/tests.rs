@@ -1,6 +1,4 @@
-//! The schema's text against the types, and the messages against hostile bytes.
-
-mod schema;
+//! The messages against hostile bytes.
 
 use std::sync::Arc;
 

@@ -176,6 +176,10 @@ impl Core {
         let Some(target) = target else {
             return refuse(Reason::Protocol, "the request names no target".to_owned());
         };
+        if session.own_calls >= self.settings.max_own_calls && self.is_own(&target) {
+            let detail = format!("{} has {} open calls to the hub itself", session.peer, session.own_calls);
+            return refuse(Reason::Overloaded, detail);
+        }
         if !self.may_call(session, &target, &request.service) {
             let detail = format!("{} may not call {} of {target}", session.peer, request.service);
             return refuse(Reason::Forbidden, detail);
@@ -272,6 +276,7 @@ impl Core {
     pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<Call> {
         let session = self.sessions.get_mut(&requester)?;
         let call = session.calls.remove(&number)?;
+        session.own_calls -= usize::from(call.own);
         if session.calls.is_empty() && session.calls.capacity() > 64 {
             session.calls = HashMap::new();
         }

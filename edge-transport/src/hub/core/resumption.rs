@@ -103,12 +103,14 @@ impl Core {
 
     /// From now on a call goes this way.
     pub(super) fn attach(&mut self, requester: SessionKey, number: u64, target: SessionKey) {
+        let own = self.sessions.get(&target).is_some_and(|target| self.is_own(&target.peer));
         if let Some(target) = self.sessions.get_mut(&target) {
             target.serving.insert((requester, number));
         }
         if let Some(session) = self.sessions.get_mut(&requester) {
             let lane = session.fresh_lane();
-            session.calls.insert(number, Call { target, lane, lane_open: false });
+            session.calls.insert(number, Call { target, lane, lane_open: false, own });
+            session.own_calls += usize::from(own);
         }
         self.open_calls += 1;
     }

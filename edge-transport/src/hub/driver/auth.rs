@@ -16,14 +16,12 @@ pub(super) struct Authentication {
     pub(super) allow_unauthenticated: bool,
     pub(super) users: Vec<u32>,
     pub(super) tokens: Option<Arc<dyn Tokens>>,
-    /// Names of peers of this process.
-    pub(super) local: Vec<PeerId>,
 }
 
 impl Default for Authentication {
     fn default() -> Self {
         let users = std::iter::once(0).chain(own_user()).collect();
-        Self { allow_unauthenticated: false, users, tokens: None, local: Vec::new() }
+        Self { allow_unauthenticated: false, users, tokens: None }
     }
 }
 
@@ -33,7 +31,6 @@ impl fmt::Debug for Authentication {
             .field("allow_unauthenticated", &self.allow_unauthenticated)
             .field("users", &self.users)
             .field("tokens", &self.tokens.is_some())
-            .field("local", &self.local)
             .finish()
     }
 }
@@ -68,12 +65,6 @@ impl Authentication {
         token: Option<Token>,
         claimed: &PeerId,
     ) -> Verdict {
-        if let Some(local) = self.local.iter().find(|local| covers(local, claimed)) {
-            if kind == LinkKind::Memory && local == claimed {
-                return Verdict::Proven;
-            }
-            return refused(claimed, "the name is that of a peer inside the hub's process".to_owned());
-        }
         let missing = match credentials {
             Credentials::Certificate(names) if names.iter().any(|name| covers(name, claimed)) => {
                 return Verdict::Proven;
@@ -171,28 +162,7 @@ mod tests {
 
     fn users(allow_unauthenticated: bool, users: &[u32]) -> Authentication {
         let tokens: Option<Arc<dyn Tokens>> = Some(Arc::new(Known(token("t"))));
-        Authentication { allow_unauthenticated, users: users.to_vec(), tokens, local: Vec::new() }
-    }
-
-    #[test]
-    fn the_name_of_a_peer_of_the_process_is_for_memory_links_alone_whatever_others_prove() {
-        let local = |open| Authentication { local: vec![name("own")], ..users(open, &[0]) };
-        let certificate = Credentials::Certificate(vec![name("own")]);
-        let root = Credentials::Process { uid: 0, gid: 0 };
-        for (kind, credentials, claimed, expected) in [
-            (LinkKind::Memory, &Credentials::None, "own", true),
-            (LinkKind::Memory, &Credentials::None, "own/a", false),
-            (LinkKind::Uds, &root, "own", false),
-            (LinkKind::Wss, &certificate, "own", false),
-            (LinkKind::Wss, &certificate, "own/a", false),
-            (LinkKind::Ws, &Credentials::None, "own", false),
-            (LinkKind::Uds, &root, "owner", true),
-        ] {
-            for open in [false, true] {
-                let verdict = local(open).check((kind, credentials), Some(token("t")), &name(claimed));
-                assert_eq!(matches!(verdict, Verdict::Proven), expected, "{kind} {credentials:?} {claimed}");
-            }
-        }
+        Authentication { allow_unauthenticated, users: users.to_vec(), tokens }
     }
 
     #[test]

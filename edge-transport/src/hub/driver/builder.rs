@@ -11,7 +11,7 @@ use super::accept::accept_loop;
 use super::auth::Authentication;
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
-use crate::hub::{Core, HubSettings, NodesCallNobody, Policy};
+use crate::hub::{AllowAll, Core, HubSettings, NodesCallNobody, Policy};
 use crate::link::{Listener, memory};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
@@ -46,6 +46,12 @@ pub enum HubError {
     Own(#[source] PeerError),
 }
 
+/// A service of the hub itself.
+struct OwnService {
+    callers: Arc<dyn Policy>,
+    service: Arc<dyn Service>,
+}
+
 /// Puts a hub together.
 #[must_use]
 pub struct HubBuilder {
@@ -55,7 +61,7 @@ pub struct HubBuilder {
     policy: Arc<dyn Policy>,
     settings: HubSettings,
     authentication: Authentication,
-    services: HashMap<ServiceName, Arc<dyn Service>>,
+    services: HashMap<ServiceName, OwnService>,
     presence: bool,
 }
 
@@ -111,13 +117,6 @@ impl HubBuilder {
         self
     }
 
-    /// A peer of this process, on a memory link, which needs no credentials. Nobody on another link may take the name, or one
-    /// below it, whatever they prove.
-    pub fn local_peer(mut self, name: PeerId) -> Self {
-        self.authentication.local.push(name);
-        self
-    }
-
     /// Also takes processes of these users on unix sockets. Root and the hub's own user are always taken.
     pub fn allow_users(mut self, uids: impl IntoIterator<Item = u32>) -> Self {
         self.authentication.users.extend(uids);
@@ -132,16 +131,24 @@ impl HubBuilder {
     }
 
     /// Tells peers that ask which others are there, as the service [`presence::SERVICE`](crate::presence::SERVICE) of the hub's own
-    /// name. Nobody is told of peers that the policy does not let it call.
+    /// name. Everybody may ask, and nobody is told of peers that the policy does not let it call.
     pub const fn presence(mut self) -> Self {
         self.presence = true;
         self
     }
 
-    /// Answers calls to a service of the hub itself, by the hub's own name. Every peer may make them, whatever the policy says;
-    /// who it is says [`IncomingRequest::source`](crate::IncomingRequest::source).
-    pub fn service(mut self, name: ServiceName, service: impl Service) -> Self {
-        self.services.insert(name, Arc::new(service));
+    /// Answers calls to a service of the hub itself, by the name in the hub's hello ([`Peer::hub`]), which nobody else may take.
+    /// Who may make them `callers` says, in place of the hub's policy; whose call it is says
+    /// [`IncomingRequest::source`](crate::IncomingRequest::source). How many may be open at once
+    /// [`HubSettings::max_own_calls`] says. Those that stay open are to be ended before [`Hub::drain`], which waits for them.
+    pub fn service(
+        mut self,
+        name: ServiceName,
+        callers: impl Policy + 'static,
+        service: impl Service,
+    ) -> Self {
+        let (callers, service) = (Arc::new(callers), Arc::new(service));
+        self.services.insert(name, OwnService { callers, service });
         self
     }
 
@@ -158,6 +165,7 @@ impl HubBuilder {
         for (setting, found, min) in [
             ("max_peers", settings.max_peers, 1),
             ("max_calls", settings.max_calls, 1),
+            ("max_own_calls", settings.max_own_calls, 1),
             ("max_handshakes", settings.max_handshakes, 1),
             ("queue_frames", settings.queue_frames, 1),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
@@ -177,34 +185,38 @@ impl HubBuilder {
         let mut hello = Hello::new(name, self.epoch);
         hello.max_frame = settings.session.max_frame;
         hello.features = settings.session.features();
-        let core = Core::new(self.settings.clone(), self.policy);
-        let core = match &own {
-            Some(own) => core.with_own(own.clone()),
-            None => core,
+        let presence = match self.presence {
+            // The name is a constant that is one.
+            true => Some(ServiceName::new(crate::presence::SERVICE).map_err(|_| HubError::NoListener)?),
+            false => None,
         };
-        let table = Table { core, wakers: Default::default() };
-        let shared = Arc::new(Shared {
-            table: Mutex::new(table),
-            presence: broadcast::channel(PRESENCE_BOUND).0,
-            authentication: self.authentication,
-            hello,
-            stop_accepting: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-            addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
-            own: OnceLock::new(),
-            gone: Arc::default(),
-            settings: self.settings,
+        let mut services = self.services;
+        let shared = Arc::new_cyclic(|shared| {
+            if let Some(name) = presence {
+                let service = Arc::new(PresenceService { hub: WeakHub(shared.clone()) });
+                services.insert(name, OwnService { callers: Arc::new(AllowAll), service });
+            }
+            let mut core = Core::new(self.settings.clone(), self.policy);
+            if let Some(own) = &own {
+                let callers = services.iter().map(|(name, own)| (name.clone(), Arc::clone(&own.callers)));
+                core = core.with_own(own.clone(), callers.collect());
+            }
+            Shared {
+                table: Mutex::new(Table { core, wakers: Default::default() }),
+                presence: broadcast::channel(PRESENCE_BOUND).0,
+                authentication: self.authentication,
+                hello,
+                stop_accepting: CancellationToken::new(),
+                tasks: TaskTracker::new(),
+                addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
+                own: OnceLock::new(),
+                gone: Arc::default(),
+                settings: self.settings,
+            }
         });
         if let Some(own) = own {
-            let mut services = self.services;
-            if self.presence {
-                // The name is a constant that is one.
-                let name = ServiceName::new(crate::presence::SERVICE).map_err(|_| HubError::NoListener)?;
-                let service = PresenceService { hub: WeakHub(Arc::downgrade(&shared)) };
-                services.insert(name, Arc::new(service));
-            }
-            let peer = own_peer(&shared, own, self.epoch, services)?;
-            let _ = shared.own.set(peer);
+            let services = services.into_iter().map(|(name, own)| (name, own.service)).collect();
+            let _ = shared.own.set(own_peer(&shared, own, self.epoch, services)?);
         }
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
@@ -223,7 +235,8 @@ fn own_peer(
     let max_frame = shared.settings.session.max_frame;
     let (listener, dialer) = memory::listen_proven(own.clone(), max_frame);
     shared.tasks.spawn(accept_loop(Box::new(listener), Arc::clone(shared)));
-    let settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
+    let mut settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
+    settings.session.max_serving = shared.settings.max_peers.saturating_mul(2);
     let builder = Peer::builder(own).epoch(epoch).dialer(Box::new(dialer)).settings(settings);
     builder.services(services).start().map_err(HubError::Own)
 }

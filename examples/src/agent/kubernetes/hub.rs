@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use edge_transport::{CallError, Failure, InvalidName, Peer, PeerId, ReplyEvent, ReplyStream, ServiceName};
+use edge_transport::{CallError, Failure, InvalidName, Peer, ReplyEvent, ReplyStream, ServiceName};
 use prost::{DecodeError, Message};
 use tokio::sync::Semaphore;
 
+use crate::kubernetes::SERVICE;
 use crate::kubernetes::message::request::Kind;
 use crate::kubernetes::message::{Request, Watch};
-use crate::kubernetes::{PEER, SERVICE};
 
 /// The most questions that wait for their answer at the same time, but for the one that never ends; others wait. A hub turns
 /// away a node that asks too much at once.
@@ -42,7 +42,6 @@ pub(super) enum AskError {
 /// The way to the hub's side for Kubernetes. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Hub {
-    target: PeerId,
     service: ServiceName,
     /// The volumes, which ask for secrets, are there before the peer, which serves them.
     peer: Arc<OnceLock<Peer>>,
@@ -51,9 +50,9 @@ pub(super) struct Hub {
 
 impl Hub {
     pub(super) fn new() -> Result<Self, InvalidName> {
-        let (target, service) = (PeerId::new(PEER)?, ServiceName::new(SERVICE)?);
+        let service = ServiceName::new(SERVICE)?;
         let places = Arc::new(Semaphore::new(MAX_QUESTIONS));
-        Ok(Self { target, service, peer: Arc::default(), places })
+        Ok(Self { service, peer: Arc::default(), places })
     }
 
     /// From now on questions go over this peer.
@@ -93,7 +92,7 @@ impl Hub {
     async fn call(&self, question: Kind, remaining: Option<Duration>) -> Result<ReplyStream, AskError> {
         let peer = self.peer.get().ok_or(AskError::NotStarted)?;
         let body = Request { request: Some(question) }.encode_to_vec();
-        let request = edge_transport::Request::new(self.target.clone(), self.service.clone(), body);
+        let request = edge_transport::Request::new(peer.hub()?, self.service.clone(), body);
         Ok(peer.call(request.remaining(remaining)).await?)
     }
 }

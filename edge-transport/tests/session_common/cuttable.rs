@@ -1,0 +1,40 @@
+//! Links that can be cut by hand.
+
+use std::sync::{Arc, Mutex};
+
+use edge_transport::link::faulty::{self, Handle, Plan};
+use edge_transport::link::memory::MemoryDialer;
+use edge_transport::link::{Dialer, Link, LinkError};
+
+/// Dials links over memory. Clones know of each other's last link.
+#[derive(Clone)]
+pub(crate) struct Cuttable {
+    inner: MemoryDialer,
+    last: Arc<Mutex<Option<Handle>>>,
+}
+
+impl Cuttable {
+    pub(crate) fn new(inner: MemoryDialer) -> Self {
+        Self { inner, last: Arc::default() }
+    }
+
+    /// Cuts the last link.
+    pub(crate) fn cut(&self) {
+        let last = self.last.lock().unwrap();
+        let handle = last.as_ref().unwrap();
+        handle.cut(faulty::Direction::Both);
+    }
+}
+
+#[async_trait::async_trait]
+impl Dialer for Cuttable {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let (link, handle) = faulty::wrap(self.inner.dial().await?, Plan::new(1));
+        *self.last.lock().unwrap() = Some(handle);
+        Ok(link)
+    }
+
+    fn address(&self) -> &str {
+        "cuttable"
+    }
+}
