@@ -210,6 +210,7 @@ list,watch csidrivers.storage.k8s.io
 get,list,watch,patch nodes
 patch nodes/status
 get,create,patch csinodes.storage.k8s.io
+create,patch events default
 get secrets edge-csi-secrets
 NEEDED
 all_may no <<'REFUSED'
@@ -221,6 +222,7 @@ patch,update,delete persistentvolumeclaims default
 create,patch,delete persistentvolumes
 create,patch volumeattachments.storage.k8s.io
 create,delete nodes
+get,list,delete events default
 delete csinodes.storage.k8s.io
 REFUSED
 

@@ -9,6 +9,8 @@ mod cluster;
 #[allow(dead_code, reason = "the tests of sets need more of it")]
 #[path = "process_volumes/ground.rs"]
 mod ground;
+#[path = "process_kubernetes/groups.rs"]
+mod groups;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -268,11 +270,16 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     // It is attached, as the attacher in the cloud would; then there is no secret, and then there is.
     node.attach_as_others_do(&volume).await;
     cluster.change(vec![attachment("pv-1", true)], &[]);
-    cluster.told_of("web-0", |volume| volume.reason.contains("there is no secret default/key")).await;
+    let status =
+        cluster.told_of("web-0", |volume| volume.reason.contains("there is no secret default/key")).await;
+    let failure = status.pod_volumes[0].failure.clone().unwrap();
+    assert_eq!((failure.reason.as_str(), failure.waits), ("FailedMount", false));
+    let begin = "MountVolume.MountDevice failed for volume \"pv-1\" : ";
+    assert!(failure.message.starts_with(begin), "{}", failure.message);
     cluster.secret("default/key", "hunter2");
     let place = mounted(&node, "web-0", "pv-1").await;
     fs::write(place.join("hello"), "from web-0").unwrap();
-    cluster.told_of("web-0", |volume| volume.published).await;
+    cluster.told_of("web-0", |volume| volume.published && volume.failure.is_none()).await;
     assert!(!node.stand.agent.as_ref().unwrap().log().contains("hunter2"));
     for path in node.below("agent-state") {
         let bytes = fs::read(&path).unwrap_or_default();
@@ -309,4 +316,40 @@ async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attac
     node.nothing_mounted().await;
     cluster.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
     assert_eq!(node.attached_nodes(&volume).await, 1, "the attach is not ours to undo");
+}
+
+/// kubelet's rule for the attach/detach controller, which leaves a volume where it is while the Node has it as in use.
+#[tokio::test]
+async fn an_attached_volume_waits_until_the_node_has_it_in_use_and_after_a_reboot_for_nobody() {
+    if !may_mount("an_attached_volume_waits_until_the_node_has_it_in_use_and_after_a_reboot_for_nobody") {
+        return;
+    }
+    let mut node = ground().await;
+    let volume = node.volume("pvc-1").await;
+    node.attach_as_others_do(&volume).await;
+    let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
+    let web = pod("web-0", [of_claim("data")]);
+    let objects = vec![driver(true), claim("data", "pv-1", 0), pv, web.clone(), attachment("pv-1", true)];
+    let mut cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    cluster.fails("the API server is away");
+    start_agent(&mut node);
+    let status = cluster.told_of("web-0", |volume| volume.reason.contains("status.volumesInUse")).await;
+    assert_eq!(in_use(&status), [format!("kubernetes.io/csi/{DRIVER}^{}", volume.id).as_str()].into());
+    assert!(node.mounts().is_empty());
+    cluster.fails("");
+    let place = mounted(&node, "web-0", "pv-1").await;
+    fs::write(place.join("hello"), "from web-0").unwrap();
+    cluster.told_of("web-0", |volume| volume.published).await;
+
+    // The machine reboots, and there is no hub to write anything.
+    cluster.leave().await;
+    reboots(&mut node, "22222222-2222-4222-8222-222222222222");
+    start_agent(&mut node);
+    node.stand.start_driver();
+    let place = mounted(&node, "web-0", "pv-1").await;
+    assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
+
+    let again = Cluster::start(node.stand.hub_url(), 8, vec![driver(true)]);
+    node.nothing_mounted().await;
+    again.told("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
 }

@@ -9,8 +9,10 @@
 //! | Operation | Here |
 //! |---|---|
 //! | wait for attach | [`plan`]: a driver that attaches has [`Attach::Awaited`], until the VolumeAttachment says so |
+//! | mark in use | [`in_use`]: such a volume waits until the hub has written it to `status.volumesInUse` |
 //! | mount device | volume-manager: NodeStageVolume, once for a volume |
 //! | set up | volume-manager: NodePublishVolume at the pod's place, see [`layout`] |
+//! | files to a group | [`groups`]: a walk over them after NodePublishVolume, if the driver does not do it |
 //! | tear down | volume-manager: NodeUnpublishVolume, when the pod has ended or is gone |
 //! | unmount device | volume-manager: NodeUnstageVolume, after the last pod |
 //! | map and unmap of block volumes | the same two calls and their opposites, at the place of a device |
@@ -27,7 +29,9 @@
 
 mod expansions;
 mod follow;
+mod groups;
 mod hub;
+mod in_use;
 mod layout;
 mod metadata;
 mod metadata_file;
@@ -49,13 +53,15 @@ use csi_proxy::NodeSegment;
 use edge_transport::Peer;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use volume_manager::store::BootId;
 
+use self::groups::{DoneFile, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
 use self::metadata::Metadata;
 use self::metadata_file::{Found, MetadataFile};
 pub use self::options::KubernetesOptions;
-use self::plugin::Plugin;
+use self::plugin::{Kept, Plugin};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
 use super::checked_file::fnv_1a;
@@ -67,8 +73,7 @@ use crate::state::StateDirectory;
 pub(super) struct NodePlugin {
     hub: Hub,
     directory: KubeletDirectory,
-    file: MetadataFile,
-    metadata: Metadata,
+    kept: Kept,
     view: PluginView,
 }
 
@@ -119,9 +124,13 @@ impl NodePlugin {
                 )));
             }
         };
+        let boot = volumes.boot_id_file.as_deref().unwrap_or_else(|| Path::new(BootId::PATH));
+        let boot = BootId::read(boot).map_err(Fatal::input)?;
+        let groups = Groups::new(DoneFile::in_directory(state.path(), boot));
         let hub = Hub::new().map_err(Fatal::runtime)?;
         let view = PluginView::new(metadata.len());
-        Ok(Some(Self { hub, directory: KubeletDirectory::new(directory), file, metadata, view }))
+        let directory = KubeletDirectory::new(directory);
+        Ok(Some(Self { hub, directory, kept: Kept { file, metadata, groups }, view }))
     }
 
     /// Who decides which volumes there are: the plugin if there is one.
@@ -148,14 +157,15 @@ impl NodePlugin {
         self.hub.connect(peer);
         let (news, latest) = watch::channel(None);
         let (changes, taken) = mpsc::channel(1);
-        let position = self.metadata.watch();
-        tracing::info!(objects = self.metadata.len(), "the pods of this node have their volumes from here");
+        let (tell_written, written) = watch::channel(0);
+        let (position, objects) = (self.kept.metadata.watch(), self.kept.metadata.len());
+        tracing::info!(objects, "the pods of this node have their volumes from here");
         let (view, following) = (self.view.clone(), self.view);
-        let plugin = Plugin::new(volumes, self.file, self.directory, segment, self.metadata, news, view);
+        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, news, view);
         StartedPlugin(vec![
-            tokio::spawn(plugin.run(taken)),
+            tokio::spawn(plugin.run(taken, written)),
             tokio::spawn(follow::follow(self.hub.clone(), position, changes, following, seed)),
-            tokio::spawn(tell::tell(self.hub, latest, seed)),
+            tokio::spawn(tell::tell(self.hub, latest, tell_written, seed)),
         ])
     }
 }

@@ -155,6 +155,9 @@ pub struct Pod {
     /// It is being deleted. Its containers may still run.
     #[prost(bool, tag = "8")]
     pub deleting: bool,
+    /// `spec.securityContext.fsGroupChangePolicy` is `OnRootMismatch`.
+    #[prost(bool, tag = "9")]
+    pub fs_group_on_root_mismatch: bool,
 }
 
 /// A volume of a pod.
@@ -420,6 +423,24 @@ pub struct PodVolumeStatus {
     /// Why not, for people; at most 1 KiB.
     #[prost(string, tag = "6")]
     pub reason: String,
+    /// What the pod's people are to be told by an event.
+    #[prost(message, optional, tag = "7")]
+    pub failure: Option<PodVolumeFailure>,
+}
+
+/// An event of a pod.
+#[derive(Clone, PartialEq, Eq, Message)]
+#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
+pub struct PodVolumeFailure {
+    /// The reason, as kubelet has it: `FailedMount`, `FailedMapVolume` or `VolumeResizeFailed`.
+    #[prost(string, tag = "1")]
+    pub reason: String,
+    /// What happened, for people; at most 1 KiB.
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// It may end by itself, and is told if it lasts.
+    #[prost(bool, tag = "3")]
+    pub waits: bool,
 }
 
 /// A status was written to the API server.
@@ -429,6 +450,9 @@ pub struct StatusTaken {
     /// Empty if so. Else why not, for people; it is to be sent again.
     #[prost(string, tag = "1")]
     pub failure: String,
+    /// Whether the volumes in use were written, whatever became of the rest. They are if there is no failure.
+    #[prost(bool, tag = "2")]
+    pub volumes_in_use: bool,
 }
 
 /// Asks for a secret that an object of the node names.

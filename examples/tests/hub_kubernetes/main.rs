@@ -14,13 +14,13 @@ use cluster::{Cluster, patch_status};
 use edge::{Hub, Listening, Node, Objects};
 use edge_csi_examples::kubernetes::SERVICE;
 use edge_csi_examples::kubernetes::message::{
-    ExpandedClaim, Fetched, NodeDriver, NodeStatus, SecretAnswer, SecretName, SecretQuery, StatusTaken,
-    TokenAnswer, TokenQuery, Watch, object, request::Kind,
+    ExpandedClaim, Fetched, NodeDriver, NodeStatus, PodVolumeFailure, PodVolumeStatus, SecretAnswer,
+    SecretName, SecretQuery, StatusTaken, TokenAnswer, TokenQuery, Watch, object, request::Kind,
 };
 use edge_transport::{PeerId, Reason};
 use k8s_openapi::api::core::v1 as core_v1;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -256,6 +256,59 @@ async fn a_status_is_written(stage: &Stage) {
     );
 }
 
+/// What is wrong with a pod's volume is an event of the pod, if it is the node's pod and a reason of kubelet.
+async fn events_are_written(stage: &Stage) {
+    let one = stage.node("one").await;
+    let listening = first_node_hears(stage, &one).await;
+    let pod = stage.cluster.own::<core_v1::Pod>().get("web").await.unwrap();
+    let uid = pod.metadata.uid.unwrap();
+    let wrong = |pod: &str, uid: &str, reason: &str, message: &str| PodVolumeStatus {
+        namespace: stage.cluster.run.clone(),
+        pod: pod.to_owned(),
+        uid: uid.to_owned(),
+        volume: "v".to_owned(),
+        published: false,
+        reason: message.to_owned(),
+        failure: Some(PodVolumeFailure {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            waits: message == "waits",
+        }),
+    };
+    let pod_volumes = vec![
+        wrong("stranger", &uid, "FailedMount", "not its pod"),
+        wrong("web", "another", "FailedMount", "not this pod"),
+        wrong("web", &uid, "Killing", "not a reason of volumes"),
+        wrong("web", &uid, "FailedMount", "waits"),
+        wrong("web", &uid, "FailedMount", "MountVolume.SetUp failed for volume \"v\" : no such device"),
+    ];
+    let status = NodeStatus { pod_volumes, ..NodeStatus::default() };
+    for _ in 0..2 {
+        let taken: StatusTaken = one.ask(Kind::Status(status.clone())).await.unwrap();
+        assert!(taken.failure.is_empty() && taken.volumes_in_use, "{taken:?}");
+    }
+    let events = stage.cluster.own::<core_v1::Event>();
+    let ours = async || {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().filter(|event| event.reporting_component.as_deref() == Some("edge-csi"))
+    };
+    let written = async {
+        loop {
+            if let Some(event) = ours().await.next() {
+                break event;
+            }
+        }
+    };
+    let event = tokio::time::timeout(edge::PATIENCE, written).await.unwrap();
+    assert_eq!(event.involved_object.uid.as_deref(), Some(&uid[..]));
+    assert_eq!((event.reason.as_deref(), event.type_.as_deref()), (Some("FailedMount"), Some("Warning")));
+    assert!(event.message.as_ref().unwrap().ends_with("no such device"), "{event:?}");
+    assert_eq!((event.count, event.source.unwrap().host), (Some(1), Some(stage.cluster.name("one"))));
+    // They are written in order, and the one is there: no other was, nor will be.
+    assert_eq!(ours().await.count(), 1);
+    drop(listening);
+}
+
 #[tokio::test]
 async fn objects_reach_the_node_that_they_concern() {
     let api = FakeApi::start().await;
@@ -283,6 +336,12 @@ async fn a_status_is_written_as_kubelet_does_and_only_what_differs() {
     assert_eq!(writes(&format!("PATCH /api/v1/nodes/{}/status", stage.cluster.name("one"))), 1);
     // A new id takes two: the old entry goes first.
     assert_eq!(writes("csinodes"), 3, "{requests:#?}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_volume_is_an_event_of_its_pod() {
+    let api = FakeApi::start().await;
+    events_are_written(&Stage::with(None, Some(&api)).await).await;
 }
 
 #[tokio::test]
@@ -366,11 +425,12 @@ async fn nobody_takes_the_hubs_name_nodes_ask_it_about_themselves_alone_and_othe
 async fn all_of_it_at_a_real_api_server() {
     let kubeconfig = std::env::var_os("EDGE_CSI_KUBECONFIG").map(PathBuf::from);
     let kubeconfig = kubeconfig.expect("EDGE_CSI_KUBECONFIG names a kubeconfig file");
-    for leg in 0..3 {
+    for leg in 0..4 {
         let stage = Stage::with(Some(&kubeconfig), None).await;
         match leg {
             0 => objects_reach_their_node(&stage).await,
-            1 => secrets_and_tokens_are_for_whose_objects_name_them(&stage).await,
+            1 => events_are_written(&stage).await,
+            2 => secrets_and_tokens_are_for_whose_objects_name_them(&stage).await,
             _ => a_status_is_written(&stage).await,
         }
         stage.cluster.clear().await;

@@ -35,6 +35,8 @@ struct Shared {
     watched: Mutex<Vec<Watch>>,
     statuses: Mutex<Vec<NodeStatus>>,
     secrets: Mutex<BTreeMap<String, String>>,
+    /// Why statuses are not written.
+    failure: Mutex<String>,
 }
 
 impl Cluster {
@@ -48,6 +50,7 @@ impl Cluster {
             watched: Mutex::default(),
             statuses: Mutex::default(),
             secrets: Mutex::default(),
+            failure: Mutex::default(),
         });
         let mut cluster = Self { source, shared, hub: None };
         cluster.come(socket);
@@ -93,6 +96,11 @@ impl Cluster {
         self.shared.secrets.lock().unwrap().insert(name.to_owned(), value.to_owned());
     }
 
+    /// From now on statuses are not written, for this reason, or are if there is none.
+    pub(crate) fn fails(&self, failure: &str) {
+        failure.clone_into(&mut self.shared.failure.lock().unwrap());
+    }
+
     /// What the node had when it asked last.
     pub(crate) fn asked_last(&self) -> Option<Watch> {
         self.shared.watched.lock().unwrap().last().cloned()
@@ -101,6 +109,11 @@ impl Cluster {
     /// Whether all that the node has told is like this.
     pub(crate) fn always_told(&self, is: impl Fn(&NodeStatus) -> bool) -> bool {
         self.shared.statuses.lock().unwrap().iter().all(is)
+    }
+
+    /// How often the node has told how it is.
+    pub(crate) fn statuses(&self) -> usize {
+        self.shared.statuses.lock().unwrap().len()
     }
 
     /// Waits until the last status of the node is like this, and answers it.
@@ -173,7 +186,8 @@ impl Service for Cluster {
             Asked::Watch(watch) => return self.updates(watch, replies).await,
             Asked::Status(status) => {
                 self.shared.statuses.lock().unwrap().push(status);
-                StatusTaken::default().encode_to_vec()
+                let failure = self.shared.failure.lock().unwrap().clone();
+                StatusTaken { failure, volumes_in_use: false }.encode_to_vec()
             }
             Asked::Secret(query) => {
                 let SecretName { namespace, name } = query.secret.unwrap();

@@ -21,6 +21,7 @@ pub struct Settings {
     pub(super) inspect_interval: Duration,
     pub(super) targets_are_mounts: bool,
     pub(super) targets_on_staged_device: bool,
+    pub(super) groups_given_by_caller: bool,
     pub(super) jitter_seed: u64,
 }
 
@@ -44,6 +45,7 @@ impl Settings {
             inspect_interval: Duration::from_secs(30),
             targets_are_mounts: true,
             targets_on_staged_device: true,
+            groups_given_by_caller: false,
             jitter_seed: 0,
         }
     }
@@ -129,6 +131,14 @@ impl Settings {
     #[must_use]
     pub fn targets_on_staged_device(mut self, required: bool) -> Self {
         self.targets_on_staged_device = required;
+        self
+    }
+
+    /// Whether whoever asks for a volume gives its files to the group that was asked for, where the driver cannot. Default: no,
+    /// and an explanation says of each consumer that it is not done.
+    #[must_use]
+    pub fn groups_given_by_caller(mut self, given: bool) -> Self {
+        self.groups_given_by_caller = given;
         self
     }
 

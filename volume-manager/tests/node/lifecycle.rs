@@ -2,7 +2,7 @@
 
 use csi_proto::Method;
 use volume_manager::driver::{AccessMode, Attach, VolumeSpec};
-use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, GroupChange, PublishError};
+use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, GroupChange, PublishError, Settings};
 
 use super::world::*;
 
@@ -220,6 +220,14 @@ async fn a_group_that_nobody_gives_the_files_to_is_told() {
     assert_eq!(published.group, GroupChange::LeftToCaller { group: 7 });
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
     assert!(said.contains("not given to group 7"), "{said}");
+    // Whoever does it says so, and is told by the answer alone.
+    let mut other = World::new();
+    other.driver.policy.fs_group_policy = volume_manager::driver::FsGroupPolicy::File;
+    other.settings = Settings::new(ROOT).groups_given_by_caller(true);
+    let volumes = other.start().await;
+    let published = publish(&volumes, &grouped, "a").await.unwrap();
+    assert_eq!(published.group, GroupChange::LeftToCaller { group: 7 });
+    assert_eq!(volumes.explain(&key("v")).await.unwrap().unwrap().not_done, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

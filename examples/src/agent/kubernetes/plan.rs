@@ -23,6 +23,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
 use self::policy::policy;
 use self::volume::{Found, find};
+use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::Metadata;
 
@@ -35,6 +36,8 @@ pub(super) struct Known<'a> {
     pub(super) before: &'a DesiredSet,
     /// The volumes of which something is staged or published.
     pub(super) mounted: &'a BTreeSet<VolumeKey>,
+    /// The volumes that the cluster knows to be in use.
+    pub(super) in_use: &'a InUse,
 }
 
 /// Which volumes the node is to have, and what becomes of each volume of a pod.
@@ -46,8 +49,18 @@ pub(super) struct Plan {
     pub(super) pod_volumes: Vec<PodVolumePlan>,
     /// The volumes that are to be larger, each once.
     pub(super) expansions: Vec<Expansion>,
+    /// Volumes that are attached, and wait until the cluster knows that they are in use.
+    pub(super) unmarked: BTreeSet<VolumeKey>,
     /// Consumers that cannot be found now and were not in the set before.
     pub(super) unknown: Vec<ConsumerId>,
+}
+
+impl Plan {
+    /// All who are to have a volume.
+    pub(super) fn consumers(&self) -> BTreeSet<&ConsumerId> {
+        let volumes = self.set.volumes.iter();
+        volumes.flat_map(|volume| &volume.consumers).map(|consumer| consumer.id()).collect()
+    }
 }
 
 /// One volume, as the pods have it together.
@@ -58,6 +71,16 @@ struct Gathered {
     /// The description of the set before, if a consumer stays whose own cannot be found.
     kept: Option<Arc<VolumeSpec>>,
     consumers: BTreeMap<ConsumerId, Arc<ConsumerSpec>>,
+}
+
+/// Whether a volume that others attach may be mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attachment {
+    /// It is not attached, or is not attached at all.
+    Missing,
+    /// The cluster does not know yet that it is in use, and might detach it under the mount.
+    Unmarked,
+    Made,
 }
 
 /// Makes the plan.
@@ -133,11 +156,13 @@ impl<'a> Planner<'a> {
                 planned.place = place;
             }
         }
-        let (mut volumes, mut attached) = (Vec::new(), BTreeSet::new());
+        let (mut volumes, mut attached, mut unmarked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for (key, gathered) in std::mem::take(&mut self.volumes) {
-            let Some((spec, is_attached)) = self.described(&key, &gathered) else { continue };
-            if is_attached {
-                attached.insert(key);
+            let Some((spec, attachment)) = self.described(&key, &gathered) else { continue };
+            match attachment {
+                Attachment::Missing => {}
+                Attachment::Unmarked => drop(unmarked.insert(key)),
+                Attachment::Made => drop(attached.insert(key)),
             }
             volumes.push(DesiredVolume { spec, consumers: gathered.consumers.into_values().collect() });
         }
@@ -154,7 +179,7 @@ impl<'a> Planner<'a> {
         let revision = self.known.before.revision;
         let set = DesiredSet { revision, volumes, attached, policies };
         let expansions = self.expansions.into_values().collect();
-        Plan { set, pod_volumes: self.pod_volumes, expansions, unknown: self.unknown }
+        Plan { set, pod_volumes: self.pod_volumes, expansions, unmarked, unknown: self.unknown }
     }
 
     /// Gives a pod a volume that was found.
@@ -200,7 +225,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The one description of a volume, and whether it is attached.
-    fn described(&self, key: &VolumeKey, gathered: &Gathered) -> Option<(Arc<VolumeSpec>, bool)> {
+    fn described(&self, key: &VolumeKey, gathered: &Gathered) -> Option<(Arc<VolumeSpec>, Attachment)> {
         let before = self.described.get(key).copied();
         // Where several PersistentVolumes have one handle, the one that was taken first stays.
         let is_as_before = |spec: &&Arc<VolumeSpec>| {
@@ -212,7 +237,7 @@ impl<'a> Planner<'a> {
         let Some(spec) = found else {
             let kept = gathered.kept.clone()?;
             let attached = self.known.before.is_attached(&kept);
-            return Some((kept, attached));
+            return Some((kept, if attached { Attachment::Made } else { Attachment::Missing }));
         };
         let mut builder = spec.to_builder();
         let mounted = self.known.mounted.contains(key);
@@ -226,18 +251,20 @@ impl<'a> Planner<'a> {
         if let Some(group) = group.filter(|_| !spec.access().is_block()) {
             builder = builder.fs_group(group);
         }
-        let mut attached = false;
+        let mut attached = Attachment::Missing;
         if attach == Attach::Awaited {
+            let was_attached = before.filter(|before| self.known.before.is_attached(before));
             match self.attachment(key, gathered) {
-                Some(context) => {
+                Some(context) if mounted || was_attached.is_some() || self.known.in_use.has(key) => {
                     builder = builder.publish_context(context.clone());
-                    attached = true;
+                    attached = Attachment::Made;
                 }
+                Some(_) => attached = Attachment::Unmarked,
                 // What is mounted goes when its pods do, whatever becomes of the attachment meanwhile.
                 None if mounted => {
-                    if let Some(before) = before.filter(|before| self.known.before.is_attached(before)) {
+                    if let Some(before) = was_attached {
                         builder = builder.publish_context(before.publish_context().clone());
-                        attached = true;
+                        attached = Attachment::Made;
                     }
                 }
                 None => {}

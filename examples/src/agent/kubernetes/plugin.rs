@@ -8,6 +8,7 @@ use csi_proto::DriverName;
 use csi_proxy::NodeSegment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use volume_manager::VolumeKey;
 use volume_manager::driver::DriverFacts;
 use volume_manager::message::DesiredSet;
 use volume_manager::node::core::KnownDriver;
@@ -16,6 +17,8 @@ use volume_manager::node::{ChangeKind, Stopped, Watched};
 use super::super::volumes::NodeVolumes;
 use super::expansions::Expansions;
 use super::follow::Change;
+use super::groups::{Groups, wishes};
+use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::{ChangeError, Metadata};
 use super::metadata_file::MetadataFile;
@@ -35,6 +38,13 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long the first status waits for drivers to answer: without one of them it would take the driver from its CSINode.
 const DRIVERS_COME: Duration = Duration::from_secs(30);
 
+/// What is on the disk.
+pub(super) struct Kept {
+    pub(super) file: MetadataFile,
+    pub(super) metadata: Metadata,
+    pub(super) groups: Groups,
+}
+
 /// What the task has.
 pub(super) struct Plugin {
     volumes: NodeVolumes,
@@ -46,6 +56,8 @@ pub(super) struct Plugin {
     metadata: Metadata,
     plan: Option<Plan>,
     expansions: Expansions,
+    groups: Groups,
+    in_use: InUse,
     /// Whether something was taken from a pod, or may have been before the start.
     vacated: bool,
     /// The drivers as they are, and what each said last, also before it was connected to anew.
@@ -60,13 +72,13 @@ pub(super) struct Plugin {
 impl Plugin {
     pub(super) fn new(
         volumes: NodeVolumes,
-        file: MetadataFile,
+        kept: Kept,
         directory: KubeletDirectory,
         segment: Option<NodeSegment>,
-        metadata: Metadata,
         news: watch::Sender<Option<News>>,
         view: PluginView,
     ) -> Self {
+        let Kept { file, metadata, groups } = kept;
         Self {
             volumes,
             file,
@@ -77,6 +89,8 @@ impl Plugin {
             metadata,
             plan: None,
             expansions: Expansions::default(),
+            groups,
+            in_use: InUse::default(),
             vacated: true,
             drivers: Vec::new(),
             said: BTreeMap::new(),
@@ -86,7 +100,11 @@ impl Plugin {
     }
 
     /// Runs until the volumes do not run any more.
-    pub(super) async fn run(mut self, mut changes: mpsc::Receiver<Change>) {
+    pub(super) async fn run(
+        mut self,
+        mut changes: mpsc::Receiver<Change>,
+        mut written: watch::Receiver<u64>,
+    ) {
         let mut happened = self.volumes.volumes().watch();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -103,12 +121,18 @@ impl Plugin {
                 what = happened.next() => match what {
                     Some(Watched::Change(change)) => {
                         due = soon();
-                        self.vacated |= matches!(change.kind, ChangeKind::Unpublished(_));
+                        self.happened(&change.key, &change.kind);
                     }
                     Some(_) => due = soon(),
                     None => return,
                 },
+                Ok(()) = written.changed() => {
+                    if self.in_use.is_written(*written.borrow_and_update()) {
+                        due = soon();
+                    }
+                }
                 () = self.expansions.ended() => due = soon(),
+                () = self.groups.ended() => due = soon(),
                 _ = look.tick() => match self.has_news().await {
                     Ok(true) => due = soon(),
                     Ok(false) => {}
@@ -121,6 +145,16 @@ impl Plugin {
                     }
                 }
             }
+        }
+    }
+
+    /// Takes what happened to a volume.
+    fn happened(&mut self, key: &VolumeKey, kind: &ChangeKind) {
+        match kind {
+            ChangeKind::Unpublished(_) => self.vacated = true,
+            ChangeKind::Published(consumer) => self.groups.published(consumer),
+            ChangeKind::MountLost(consumer) => self.groups.lost(key, consumer.as_ref()),
+            _ => {}
         }
     }
 
@@ -151,8 +185,9 @@ impl Plugin {
     /// Whether something is new that no change tells of.
     async fn has_news(&mut self) -> Result<bool, Stopped> {
         let drivers = self.volumes.volumes().drivers().await?;
-        let expansion_due = self.expansions.due().is_some_and(|due| due <= Instant::now());
-        Ok(drivers != self.drivers || expansion_due || self.hold_status.is_some())
+        let due = [self.expansions.due(), self.groups.due()];
+        let is_due = due.into_iter().flatten().any(|due| due <= Instant::now());
+        Ok(drivers != self.drivers || is_due || self.hold_status.is_some())
     }
 
     /// Makes the volumes as the pods want them, and tells how they are.
@@ -164,15 +199,22 @@ impl Plugin {
             let lost = before.is_none();
             let before = before.unwrap_or_else(|| Arc::new(DesiredSet::new(0, Vec::new())));
             let mounted = seen.mounted();
-            let known = Known { metadata: &self.metadata, before: &before, mounted: &mounted };
+            let known =
+                Known { metadata: &self.metadata, before: &before, mounted: &mounted, in_use: &self.in_use };
             let planned = plan(known, &self.directory);
             let changed = lost || planned.set != *before;
             if self.may_plan(&planned, &seen) {
                 if changed {
+                    let wanted = planned.consumers();
+                    self.groups.let_go(|id| wanted.contains(id)).await;
                     self.want(planned.set.clone()).await;
                     seen = self.look().await?;
                 }
                 self.expansions.want(self.volumes.volumes(), &planned.expansions, Instant::now());
+                let (gifts, unsure) = wishes(&planned, &seen);
+                self.groups.want(gifts, unsure, Instant::now());
+                self.groups.save().await;
+                seen.groups = self.groups.states();
                 self.clear(&planned, &seen).await;
                 self.plan = Some(planned);
             }
@@ -191,6 +233,7 @@ impl Plugin {
         }
         seen.refused = self.volumes.shown().refused.to_vec();
         seen.expanded = self.expansions.done();
+        seen.groups = self.groups.states();
         self.drivers.clone_from(&seen.drivers);
         self.said.retain(|name, _| seen.drivers.iter().any(|driver| driver.name == *name));
         for driver in &mut seen.drivers {
@@ -270,11 +313,12 @@ impl Plugin {
             self.hold_status = None;
         }
         let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
-        let news = Some(News { source: self.metadata.watch().source, status });
+        let (source, in_use) = (self.metadata.watch().source, &mut self.in_use);
         self.news.send_if_modified(|before| {
-            let is_new = *before != news;
+            let is_new =
+                before.as_ref().is_none_or(|before| before.source != source || before.status != status);
             if is_new {
-                *before = news;
+                *before = Some(News { number: in_use.tells(&status), source, status });
             }
             is_new
         });

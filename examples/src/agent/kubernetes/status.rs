@@ -1,23 +1,28 @@
 //! What the node tells the hub of itself. No I/O, no clock: nothing in it changes by itself, so that the same is told once.
 
+mod failure;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use csi_proxy::NodeSegment;
 use prost::Message;
-use volume_manager::VolumeKey;
 use volume_manager::driver::Attach;
 use volume_manager::lifecycle::VolumeState;
 use volume_manager::message::Refused;
 use volume_manager::node::core::KnownDriver;
 use volume_manager::node::{Explanation, Waiting};
+use volume_manager::{ConsumerId, VolumeKey};
 
+use self::failure::failure;
+use super::groups::GroupState;
+use super::in_use::name_of;
 use super::plan::{Expansion, Place, Plan, PodVolumePlan};
 use crate::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus, PodVolumeStatus};
 
 /// The most bytes of a reason.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// The most bytes of all that is told; of more, first the reasons are cut, then pod volumes are left out.
+/// The most bytes of all that is told; of more, first the reasons are cut and events left out, then pod volumes.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
 /// The most drivers, expanded claims and pod volumes that a hub takes. Volumes in use are never left out: it would be taken for
@@ -40,6 +45,8 @@ pub(super) struct Seen {
     pub(super) refused: Vec<Refused>,
     /// Volumes that are as large as a claim asked.
     pub(super) expanded: BTreeMap<Expansion, u64>,
+    /// How it is with those whose files are to be a group's.
+    pub(super) groups: BTreeMap<ConsumerId, GroupState>,
 }
 
 impl Seen {
@@ -72,15 +79,11 @@ pub(super) fn node_status(plan: Option<&Plan>, seen: &Seen, segment: Option<&Nod
     }
     let mut status = NodeStatus {
         drivers: seen.drivers.iter().filter_map(|driver| node_driver(driver, segment)).collect(),
-        volumes_in_use: in_use
-            .iter()
-            .map(|key| format!("kubernetes.io/csi/{}^{}", key.driver, key.id))
-            .collect(),
+        volumes_in_use: in_use.iter().map(name_of).collect(),
         expanded: expanded(plan, seen),
         pod_volumes: plan
             .iter()
-            .flat_map(|plan| &plan.pod_volumes)
-            .map(|volume| pod_volume(volume, seen))
+            .flat_map(|plan| plan.pod_volumes.iter().map(|volume| pod_volume(volume, plan, seen)))
             .collect(),
     };
     fit(&mut status);
@@ -94,6 +97,7 @@ fn fit(status: &mut NodeStatus) {
     if status.encoded_len() > MAX_STATUS_BYTES {
         for volume in &mut status.pod_volumes {
             cut(&mut volume.reason, SHORT_REASON_BYTES);
+            volume.failure = None;
         }
     }
     while status.encoded_len() > MAX_STATUS_BYTES && !status.pod_volumes.is_empty() {
@@ -132,24 +136,33 @@ fn expanded(plan: Option<&Plan>, seen: &Seen) -> Vec<ExpandedClaim> {
     .collect()
 }
 
-fn pod_volume(volume: &PodVolumePlan, seen: &Seen) -> PodVolumeStatus {
+fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStatus {
     let (published, reason) = match &volume.place {
         Place::Nowhere(reason) => (false, reason.clone()),
         Place::At { key, consumer, unsure } => {
             let explanation = seen.volumes.get(key);
-            let published = explanation.is_some_and(|explanation| {
-                let mut holders = explanation.holders.iter();
-                holders.any(|holder| holder.consumer == *consumer && holder.published && holder.wanted)
-            });
+            let published = explanation.is_some_and(|explanation| is_published(explanation, consumer));
             let refused = seen.refused.iter().find(|refused| {
                 refused.consumer == consumer.as_str()
                     && refused.driver == key.driver.as_str()
                     && refused.volume_id == key.id.as_str()
             });
+            let group = seen.groups.get(consumer).filter(|_| published);
+            let (published, group) = match group {
+                Some(GroupState::Pending(reason) | GroupState::Failed(reason)) => (false, Some(reason)),
+                Some(GroupState::Given(remark)) => (true, Some(remark)),
+                None => (published, None),
+            };
             let reason = match (published, unsure, refused, explanation) {
+                (_, None, None, Some(_)) if group.is_some() => group.cloned().unwrap_or_default(),
                 (true, None, _, Some(explanation)) => explanation.not_done.join("; "),
                 (_, Some(unsure), _, _) => unsure.clone(),
                 (_, None, Some(refused), _) => refused.reason.clone(),
+                (false, None, None, Some(explanation))
+                    if explanation.waiting == Waiting::Attach && plan.unmarked.contains(key) =>
+                {
+                    "it waits until the Node's status.volumesInUse has it".to_owned()
+                }
                 (false, None, None, Some(explanation)) => waits(explanation),
                 (_, None, None, None) => "it is not begun yet".to_owned(),
             };
@@ -157,7 +170,11 @@ fn pod_volume(volume: &PodVolumePlan, seen: &Seen) -> PodVolumeStatus {
         }
     };
     let mut reason = reason;
+    let mut failure = failure(volume, seen, published, &reason);
     cut(&mut reason, MAX_REASON_BYTES);
+    if let Some(failure) = &mut failure {
+        cut(&mut failure.message, MAX_REASON_BYTES);
+    }
     PodVolumeStatus {
         namespace: volume.namespace.clone(),
         pod: volume.pod.clone(),
@@ -165,7 +182,14 @@ fn pod_volume(volume: &PodVolumePlan, seen: &Seen) -> PodVolumeStatus {
         volume: volume.volume.clone(),
         published,
         reason,
+        failure,
     }
+}
+
+/// Whether a consumer has the volume, and is to have it.
+pub(super) fn is_published(explanation: &Explanation, consumer: &ConsumerId) -> bool {
+    let mut holders = explanation.holders.iter();
+    holders.any(|holder| holder.consumer == *consumer && holder.published && holder.wanted)
 }
 
 /// Why a volume waits, without a time in it: what is told of a node is told again when it changes.

@@ -15,12 +15,20 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// What is to be told, and in which life of the hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct News {
+    /// Of the status, for who is told that it was written.
+    pub(super) number: u64,
     pub(super) source: u64,
     pub(super) status: NodeStatus,
 }
 
-/// Tells the latest news until the hub has taken them. Ends when there will be no more.
-pub(super) async fn tell(hub: Hub, mut news: watch::Receiver<Option<News>>, seed: u64) {
+/// Tells the latest news until the hub has taken them, and says in `written` of which status the volumes in use were written.
+/// Ends when there will be no more.
+pub(super) async fn tell(
+    hub: Hub,
+    mut news: watch::Receiver<Option<News>>,
+    written: watch::Sender<u64>,
+    seed: u64,
+) {
     let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
     let mut told = String::new();
     while news.changed().await.is_ok() {
@@ -28,6 +36,11 @@ pub(super) async fn tell(hub: Hub, mut news: watch::Receiver<Option<News>>, seed
             let Some(latest) = news.borrow_and_update().clone() else { break };
             hub.connected().await;
             let taken: Result<StatusTaken, _> = hub.ask(Kind::Status(latest.status)).await;
+            if let Ok(taken) = &taken
+                && (taken.volumes_in_use || taken.failure.is_empty())
+            {
+                written.send_replace(latest.number);
+            }
             let failure = match taken {
                 Ok(taken) if taken.failure.is_empty() => {
                     backoff.reset();

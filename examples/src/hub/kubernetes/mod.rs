@@ -7,6 +7,7 @@
 mod board;
 mod connect;
 mod core;
+mod events;
 mod failure;
 mod figures;
 mod node_name;
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 use self::board::Board;
 pub use self::connect::KubernetesAccess;
 use self::core::Bounds;
+use self::events::Events;
 use self::figures::Figures;
 use self::service::NodeService;
 use self::statuses::Statuses;
@@ -67,6 +69,7 @@ impl Kubernetes {
             turns: Turns::new(),
             figures: figures.clone(),
             statuses: Statuses::default(),
+            events: Events::new(),
         };
         let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
         let hub = hub.service(name, OnlyNodes, service.clone());

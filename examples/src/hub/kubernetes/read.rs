@@ -87,18 +87,17 @@ impl Cut for core_v1::Pod {
             return None;
         }
         let phase = self.status.and_then(|status| status.phase).unwrap_or_default();
+        let security = spec.security_context.unwrap_or_default();
         record.pod = Arc::new(Pod {
             namespace: self.metadata.namespace.unwrap_or_default(),
             name,
             uid: self.metadata.uid.unwrap_or_default(),
             service_account: spec.service_account_name.unwrap_or_default(),
-            fs_group: spec
-                .security_context
-                .and_then(|context| context.fs_group)
-                .and_then(|group| group.try_into().ok()),
+            fs_group: security.fs_group.and_then(|group| group.try_into().ok()),
             ended: matches!(phase.as_str(), "Succeeded" | "Failed"),
             volumes,
             deleting: self.metadata.deletion_timestamp.is_some(),
+            fs_group_on_root_mismatch: security.fs_group_change_policy.as_deref() == Some("OnRootMismatch"),
         });
         Some(Value::Pod(record))
     }
@@ -261,7 +260,7 @@ mod tests {
         ]);
         let spec = |volumes: &Json| {
             json!({
-                "nodeName": "edge-1", "serviceAccountName": "sa", "securityContext": { "fsGroup": 7 },
+                "nodeName": "edge-1", "serviceAccountName": "sa", "securityContext": { "fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch" },
                 "containers": [], "volumes": volumes,
             })
         };
@@ -272,6 +271,7 @@ mod tests {
             (pod_kept.fs_group, &pod_kept.service_account[..], pod_kept.ended),
             (Some(7), "sa", false)
         );
+        assert!(pod_kept.fs_group_on_root_mismatch);
         let [data, scratch, inline] = &pod_kept.volumes[..] else { panic!("{pod_kept:?}") };
         assert_eq!((&data.claim[..], data.read_only), ("claim", true));
         assert_eq!((&scratch.claim[..], scratch.read_only), ("p-scratch", false));

@@ -7,8 +7,10 @@ use bytes::Bytes;
 use edge_transport::{IncomingRequest, Reason, ReplySender, Service};
 use kube::Client;
 use prost::Message;
+use tokio::time::MissedTickBehavior;
 
 use super::board::{Board, Heard, Listener};
+use super::events::{self, Events, PodName};
 use super::figures::Figures;
 use super::node_name::NodeName;
 use super::report::{self, ReportFailure};
@@ -29,6 +31,7 @@ pub(super) struct NodeService {
     pub(super) turns: Turns,
     pub(super) figures: Figures,
     pub(super) statuses: Statuses,
+    pub(super) events: Events,
 }
 
 #[async_trait]
@@ -60,7 +63,9 @@ impl Service for NodeService {
             Kind::Status(status) => {
                 let _alone = turn.alone().await;
                 let _place = turn.place().await;
-                self.report(&node, &status).await.encode_to_vec().into()
+                let taken = self.report(&node, &status).await;
+                self.hear(&node, &status);
+                taken.encode_to_vec().into()
             }
             Kind::Secret(query) => {
                 let _place = turn.place().await;
@@ -85,7 +90,8 @@ impl Service for NodeService {
 impl NodeService {
     /// Writes a status, and keeps it for a Node that is made anew.
     async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusTaken {
-        let written = report::write(&self.client, &self.board, node, status).await;
+        let report::Written { volumes_in_use, all: written } =
+            report::write(&self.client, &self.board, node, status).await;
         if let Err(failure) = &written {
             tracing::warn!(%node, %failure, "a node's status is not written");
         }
@@ -95,7 +101,27 @@ impl NodeService {
         if !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
             self.statuses.keep(node, status, written.ok());
         }
-        StatusTaken { failure }
+        StatusTaken { failure, volumes_in_use }
+    }
+
+    /// Has events written of what a node says of its own pods.
+    fn hear(&self, node: &NodeName, status: &NodeStatus) {
+        let pods = self.board.look(|core| core.pods_of(node));
+        let own = pods.iter().map(|pod| {
+            let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
+            PodName { uid, namespace, name }
+        });
+        self.events.hear(&self.client, node, status, &own.collect());
+    }
+
+    /// Counts what lasts, for ever.
+    pub(super) async fn keep_events(self) {
+        let mut round = tokio::time::interval(events::ROUND);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            round.tick().await;
+            self.events.tick(&self.client, |node| self.statuses.listens(node));
+        }
     }
 
     /// A Node has been seen. If it lacks what its node has said, that is written.

@@ -38,6 +38,11 @@ impl Statuses {
         }
     }
 
+    /// Whether a node listens.
+    pub(super) fn listens(&self, node: &NodeName) -> bool {
+        self.nodes().contains_key(node)
+    }
+
     /// A status was written to the Node of this UID, or to none.
     pub(super) fn keep(&self, node: &NodeName, status: &NodeStatus, written: Option<String>) {
         if let Some(kept) = self.nodes().get_mut(node) {

@@ -60,6 +60,7 @@ pub(super) fn start(
     tasks.spawn(watch::<PersistentVolume>(client.clone(), all(), board.clone(), troubles.clone()));
     tasks.spawn(watch::<VolumeAttachment>(client.clone(), all(), board.clone(), troubles.clone()));
     tasks.spawn(watch::<CSIDriver>(client.clone(), all(), board.clone(), troubles.clone()));
+    tasks.spawn(service.clone().keep_events());
     tasks.spawn(watch_nodes(client.clone(), service));
     tasks
 }

@@ -17,6 +17,8 @@ pub(in super::super) struct PodVolumePlan {
     pub(in super::super) volume: String,
     /// Where it goes.
     pub(in super::super) place: Place,
+    /// Whether its files are left alone if its root is the pod's group's.
+    pub(in super::super) on_root_mismatch: bool,
 }
 
 /// Where a volume of a pod goes.
@@ -43,6 +45,7 @@ impl PodVolumePlan {
             uid: pod.uid.clone(),
             volume: volume.name.clone(),
             place,
+            on_root_mismatch: pod.fs_group_on_root_mismatch,
         }
     }
 }

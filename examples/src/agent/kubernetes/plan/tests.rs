@@ -4,11 +4,12 @@ use csi_proto::VolumeId;
 use volume_manager::driver::{Access, AccessMode, FsGroupPolicy, TokenRequest};
 use volume_manager::message::Request;
 
+use super::super::in_use::name_of;
 use super::*;
 use crate::kubernetes::message::object::Kind;
 use crate::kubernetes::message::{
-    self as kube, Attachment, Claim, Driver, InlineVolume, Object, PersistentVolume, Pod, PodVolume,
-    SecretName, Update,
+    self as kube, Attachment, Claim, Driver, InlineVolume, NodeStatus, Object, PersistentVolume, Pod,
+    PodVolume, SecretName, Update,
 };
 
 pub(super) const DRIVER: &str = "hostpath.csi.edge";
@@ -78,10 +79,28 @@ pub(super) fn directory() -> KubeletDirectory {
     KubeletDirectory::new("/var/lib/kubelet")
 }
 
+/// The cluster has these volumes as in use.
+pub(super) fn in_use<'a>(handles: impl IntoIterator<Item = &'a str>) -> InUse {
+    let mut in_use = InUse::default();
+    let volumes_in_use = handles.into_iter().map(|handle| name_of(&key(handle))).collect();
+    let number = in_use.tells(&NodeStatus { volumes_in_use, ..NodeStatus::default() });
+    in_use.is_written(number);
+    in_use
+}
+
 pub(super) fn planned(kinds: impl IntoIterator<Item = Kind>, before: &DesiredSet, mounted: &[&str]) -> Plan {
+    planned_in_use(kinds, before, mounted, &in_use(["h1"]))
+}
+
+fn planned_in_use(
+    kinds: impl IntoIterator<Item = Kind>,
+    before: &DesiredSet,
+    mounted: &[&str],
+    in_use: &InUse,
+) -> Plan {
     let mounted: BTreeSet<_> = mounted.iter().map(|handle| key(handle)).collect();
     let metadata = metadata(kinds);
-    plan(Known { metadata: &metadata, before, mounted: &mounted }, &directory())
+    plan(Known { metadata: &metadata, before, mounted: &mounted, in_use }, &directory())
 }
 
 fn nothing() -> DesiredSet {
@@ -394,4 +413,29 @@ fn who_has_a_volume_keeps_it_when_more_want_it_than_may_have_it() {
     let after = planned(kinds, &before, &["h1"]);
     assert_eq!(after.set, before);
     assert!(matches!(&after.pod_volumes[0].place, Place::Nowhere(why) if why.contains("which is the most")));
+}
+
+#[test]
+fn a_volume_waits_until_the_cluster_has_it_as_in_use_but_not_for_what_it_has_known_before() {
+    let mut kinds = one(plain());
+    kinds[3] = Kind::Driver(driver(true));
+    kinds.push(Kind::Attachment(attachment("pv-1", true)));
+    let nothing_told = InUse::default();
+    let waits = planned_in_use(kinds.clone(), &nothing(), &[], &nothing_told);
+    assert_eq!((&waits.unmarked, &waits.set.attached), (&[key("h1")].into(), &BTreeSet::new()));
+    assert!(
+        waits.set.volumes[0].spec.publish_context().is_empty() && waits.set.volumes[0].consumers.len() == 1
+    );
+    // Written: it is mounted. From then on, and after a reboot without the hub, the set says so.
+    let marked = planned_in_use(kinds.clone(), &waits.set, &[], &in_use(["h1"]));
+    assert_eq!((marked.unmarked.len(), &marked.set.attached), (0, &[key("h1")].into()));
+    let rebooted = planned_in_use(kinds.clone(), &marked.set, &[], &nothing_told);
+    assert_eq!((rebooted.unmarked.len(), &rebooted.set), (0, &marked.set));
+    // What is mounted was in use before, whatever became of the set.
+    let lost = planned_in_use(kinds.clone(), &nothing(), &["h1"], &nothing_told);
+    assert_eq!((lost.unmarked.len(), &lost.set.attached), (0, &[key("h1")].into()));
+    // A driver that attaches nothing waits for nobody.
+    kinds[3] = Kind::Driver(driver(false));
+    let plain = planned_in_use(kinds, &nothing(), &[], &nothing_told);
+    assert_eq!((plain.unmarked.len(), plain.set.volumes[0].spec.attach()), (0, Attach::NotRequired));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use volume_manager::message::Request;
 
 use super::tests::{
-    DRIVER, attachment, claim, directory, driver, metadata, of_claim, persistent_volume, pod,
+    DRIVER, attachment, claim, directory, driver, in_use, metadata, of_claim, persistent_volume, pod,
 };
 use super::*;
 use crate::kubernetes::message::object::Kind;
@@ -98,7 +98,9 @@ fn walk(seed: u64) {
             .filter(|_| chance.below(3) > 0)
             .collect();
         let metadata = metadata(objects.values().cloned());
-        let known = Known { metadata: &metadata, before: &before, mounted: &mounted };
+        let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| chance.below(2) == 0).collect();
+        let in_use = in_use(marked);
+        let known = Known { metadata: &metadata, before: &before, mounted: &mounted, in_use: &in_use };
         let found = plan(known, &directory());
         let (had, has, live) = (consumers(&before), consumers(&found.set), of_live_pods(&metadata));
         for id in &had {
@@ -118,6 +120,9 @@ fn walk(seed: u64) {
         for volume in &found.set.volumes {
             let spec = &volume.spec;
             let as_before = before.volumes.iter().find(|before| before.spec.key() == spec.key());
+            let was_attached = as_before.is_some_and(|volume| before.is_attached(&volume.spec));
+            let may_be = in_use.has(spec.key()) || was_attached || mounted.contains(spec.key());
+            assert!(may_be || !found.set.is_attached(spec), "{replay}: {} might be detached", spec.key());
             if let Some(as_before) = as_before.filter(|_| mounted.contains(spec.key())) {
                 assert_eq!(as_before.spec.attach(), spec.attach(), "{replay}: {}", spec.key());
                 let kept = !before.is_attached(&as_before.spec) || found.set.is_attached(spec);
@@ -126,7 +131,7 @@ fn walk(seed: u64) {
         }
         assert_eq!(found.pod_volumes.len(), live.len(), "{replay}");
         assert_eq!(Request::decode(&found.set.encode()), Ok(Request::Desired(found.set.clone())), "{replay}");
-        let again = plan(Known { metadata: &metadata, before: &found.set, mounted: &mounted }, &directory());
+        let again = plan(Known { before: &found.set, ..known }, &directory());
         assert_eq!(again.set, found.set, "{replay}: it does not come to rest");
         before = found.set;
     }

@@ -58,11 +58,13 @@ fn plan() -> Plan {
         uid: "9f0c".into(),
         volume: "data".into(),
         place: Place::At { key, consumer, unsure: None },
+        on_root_mismatch: false,
     };
     Plan {
         set: DesiredSet::new(1, vec![volume]),
         pod_volumes: vec![pod_volume],
         expansions: Vec::new(),
+        unmarked: BTreeSet::new(),
         unknown: Vec::new(),
     }
 }
@@ -132,4 +134,35 @@ fn what_is_told_fits_however_much_there_is_to_tell() {
     let most = node_status(Some(&plan), &Seen::default(), None);
     assert!(most.encoded_len() <= MAX_STATUS_BYTES);
     assert_eq!(most.pod_volumes.len(), MAX_POD_VOLUMES);
+}
+
+#[test]
+fn a_pod_is_told_of_a_failure_at_once_and_of_a_wait_when_it_lasts() {
+    let plan = plan();
+    let failure = |seen: &Seen| node_status(Some(&plan), seen, None).pod_volumes[0].failure.clone().unwrap();
+    let early = failure(&Seen::default());
+    assert_eq!((early.reason.as_str(), early.waits), ("FailedMount", true));
+    assert!(early.message.contains("unmounted volumes=[data]: it is not begun yet"), "{}", early.message);
+    // What the node refuses ends only by a change of the pod.
+    let key = plan.set.volumes[0].spec.key();
+    let mut node = node(None);
+    let ask = Ask::Reconcile(plan.set.volumes.clone());
+    let _ = node.step(Event::Ask { request: RequestId(1), ask }, Duration::ZERO);
+    let mut seen = seen(&node, Duration::ZERO);
+    assert!(failure(&seen).waits);
+    let mut refused = Refused::default();
+    (refused.driver, refused.volume_id) = (key.driver.to_string(), key.id.to_string());
+    (refused.consumer, refused.reason) = ("9f0c/data".into(), "it is taken".into());
+    seen.refused = vec![refused];
+    let told = failure(&seen);
+    assert!(!told.waits && told.message.ends_with("it is taken"), "{}", told.message);
+    // A group that the files could not be given to.
+    let consumer = ConsumerId::new("9f0c/data").unwrap();
+    seen.groups = [(consumer, GroupState::Failed("I/O error".into()))].into();
+    let told = failure(&seen);
+    assert!(
+        !told.waits && told.message.contains("applyFSGroup failed for vol v: I/O error"),
+        "{}",
+        told.message
+    );
 }

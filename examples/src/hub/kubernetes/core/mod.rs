@@ -13,6 +13,7 @@ mod view;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use self::listing::Listing;
 pub(super) use self::listing::Phase;
@@ -307,6 +308,15 @@ impl Core {
             }
             _ => false,
         })
+    }
+
+    /// The pods of a node that have volumes.
+    pub(super) fn pods_of(&self, node: &NodeName) -> Vec<Arc<Pod>> {
+        let pods = self.store.set(node).into_values().filter_map(|told| match told {
+            Told::Pod(pod) => Some(pod),
+            _ => None,
+        });
+        pods.collect()
     }
 
     /// What tokens a pod of the node needs for a driver of one of its volumes: its service account, and the driver's requests.

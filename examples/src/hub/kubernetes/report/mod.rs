@@ -65,17 +65,23 @@ pub(super) enum ReportFailure {
     Slow,
 }
 
-/// Writes a node's status, as much of it as can be written. Tells the UID of the Node.
-pub(super) async fn write(
-    client: &Client,
-    board: &Board,
-    name: &NodeName,
-    status: &NodeStatus,
-) -> Result<String, ReportFailure> {
-    bounds::check(status)?;
+/// What of a status was written.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// Whether the volumes in use were.
+    pub(super) volumes_in_use: bool,
+    /// The UID of the Node, if all was.
+    pub(super) all: Result<String, ReportFailure>,
+}
+
+/// Writes a node's status, as much of it as can be written.
+pub(super) async fn write(client: &Client, board: &Board, name: &NodeName, status: &NodeStatus) -> Written {
+    let mut volumes_in_use = false;
     let work = async {
+        bounds::check(status)?;
         let nodes: Api<Node> = Api::all(client.clone());
         let found = retried(|| try_node(&nodes, name, status)).await?;
+        volumes_in_use = true;
         let (drivers, refused) = node::accepted(&found, &status.drivers);
         let uid = found.metadata.uid.clone().unwrap_or_default();
         // The scheduler may count on the labels once CSINode names their keys, so it comes after them.
@@ -86,7 +92,8 @@ pub(super) async fn write(
         }
         refused.map_or(Ok(uid), |refused| Err(refused.into()))
     };
-    tokio::time::timeout(BOUND, work).await.unwrap_or(Err(ReportFailure::Slow))
+    let all = tokio::time::timeout(BOUND, work).await.unwrap_or(Err(ReportFailure::Slow));
+    Written { volumes_in_use, all }
 }
 
 fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
@@ -108,19 +115,19 @@ where
     }
 }
 
-/// Labels, annotations and `status.volumesInUse`. Tells the Node as it was before.
+/// `status.volumesInUse`, for which mounts wait, then labels and annotations. Tells the Node as it was before.
 async fn try_node(nodes: &Api<Node>, name: &NodeName, status: &NodeStatus) -> Result<Node, ReportFailure> {
     let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
     let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
-    if let Some(patch) = node::metadata(&found, &node::accepted(&found, &status.drivers).0) {
-        let patch = Patch::Merge(&patch);
-        let patched = nodes.patch_metadata(name.as_str(), &PatchParams::default(), &patch).await;
-        patched.map_err(failed("labels and annotations of the Node"))?;
-    }
     if let Some(patch) = node::volumes_in_use(&found, &status.volumes_in_use) {
         let patch = Patch::Merge(&patch);
         let patched = nodes.patch_status(name.as_str(), &PatchParams::default(), &patch).await;
         patched.map_err(failed("status.volumesInUse of the Node"))?;
+    }
+    if let Some(patch) = node::metadata(&found, &node::accepted(&found, &status.drivers).0) {
+        let patch = Patch::Merge(&patch);
+        let patched = nodes.patch_metadata(name.as_str(), &PatchParams::default(), &patch).await;
+        patched.map_err(failed("labels and annotations of the Node"))?;
     }
     Ok(found)
 }

@@ -1,0 +1,288 @@
+//! Giving the files of a pod's volume to the pod's group, where the driver cannot.
+//!
+//! It is done once for a pod's volume and boot, after the volume is published and before it is told to be. What was done is on
+//! the disk, so that a restart of the agent does not change the files of a pod that runs; a boot begins anew, as kubelet
+//! does.
+
+mod bits;
+mod done_file;
+mod tree;
+mod wish;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use volume_manager::{ConsumerId, VolumeKey};
+
+pub(super) use self::done_file::DoneFile;
+use self::tree::{GiveError, Given};
+pub(super) use self::wish::{Wish, wishes};
+
+/// The most volumes that are walked at the same time, and of one driver: what hangs in one driver's volumes holds up no other's.
+const MAX_WALKS: usize = 8;
+const MAX_WALKS_OF_DRIVER: usize = 2;
+
+/// How long one that failed is left alone.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The longest wait for a walk to let its volume go.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
+/// How it is with the group of a pod's volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum GroupState {
+    /// It is done; what is to be said of it, if anything.
+    Given(String),
+    /// It is not done yet, and why.
+    Pending(String),
+    /// It could not be done, and is tried again.
+    Failed(String),
+}
+
+#[derive(Debug)]
+struct Walk {
+    wish: Wish,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Waits for others to end.
+    Waiting,
+    Running {
+        ends: Arc<AtomicBool>,
+    },
+    Failed {
+        again: Instant,
+        reason: String,
+    },
+    Done {
+        failed: u64,
+        first: String,
+    },
+}
+
+/// The groups that are wanted, each for as long as its pod's volume is published.
+#[derive(Debug)]
+pub(super) struct Groups {
+    file: DoneFile,
+    walks: BTreeMap<ConsumerId, Walk>,
+    /// Done in this boot.
+    done: BTreeSet<Wish>,
+    /// Whether the disk has another set of them.
+    unsaved: bool,
+    /// Those of which it is not known yet who does it.
+    unsure: BTreeSet<ConsumerId>,
+    running: JoinSet<(ConsumerId, VolumeKey, Result<Given, GiveError>)>,
+    /// Which volumes are walked, also for those who do not want it any more.
+    busy: BTreeMap<VolumeKey, ConsumerId>,
+}
+
+impl Groups {
+    /// With what the disk has of this boot.
+    pub(super) fn new(file: DoneFile) -> Self {
+        let done = file.load();
+        Self {
+            file,
+            walks: BTreeMap::new(),
+            done,
+            unsaved: false,
+            unsure: BTreeSet::new(),
+            running: JoinSet::new(),
+            busy: BTreeMap::new(),
+        }
+    }
+
+    /// Makes these wanted and no others, and begins what can be begun. Of those that are `unsure` nothing is changed.
+    pub(super) fn want(&mut self, wanted: Vec<Wish>, unsure: BTreeSet<ConsumerId>, now: Instant) {
+        let all: BTreeSet<&Wish> = wanted.iter().collect();
+        let stays = |wish: &Wish| all.contains(wish) || unsure.contains(&wish.consumer);
+        self.keep_walks(stays);
+        self.keep_done(stays);
+        self.unsure = unsure;
+        for wish in wanted {
+            let done = self.done.contains(&wish);
+            let state =
+                || if done { State::Done { failed: 0, first: String::new() } } else { State::Waiting };
+            let id = wish.consumer.clone();
+            let walk = self.walks.entry(id).or_insert_with(|| Walk { wish, state: state() });
+            if matches!(&walk.state, State::Failed { again, .. } if *again <= now) {
+                walk.state = State::Waiting;
+            }
+        }
+        self.begin();
+    }
+
+    /// Ends all walks but these.
+    fn keep_walks(&mut self, stays: impl Fn(&Wish) -> bool) {
+        self.walks.retain(|_, walk| {
+            let stays = stays(&walk.wish);
+            if !stays {
+                walk.end();
+            }
+            stays
+        });
+    }
+
+    /// Forgets all that was done but this.
+    fn keep_done(&mut self, stays: impl Fn(&Wish) -> bool) {
+        let before = self.done.len();
+        self.done.retain(stays);
+        self.unsaved |= self.done.len() != before;
+    }
+
+    /// Begins those that wait, as far as others let them.
+    fn begin(&mut self) {
+        for walk in self.walks.values_mut() {
+            if !matches!(walk.state, State::Waiting) {
+                continue;
+            }
+            let Wish { key, consumer, target, gift } = walk.wish.clone();
+            let of_driver =
+                |driver: &DriverName| self.busy.keys().filter(|key| key.driver == *driver).count();
+            if self.busy.len() >= MAX_WALKS
+                || of_driver(&key.driver) >= MAX_WALKS_OF_DRIVER
+                || self.busy.contains_key(&key)
+            {
+                continue;
+            }
+            self.busy.insert(key.clone(), consumer.clone());
+            let ends = Arc::new(AtomicBool::new(false));
+            walk.state = State::Running { ends: Arc::clone(&ends) };
+            self.running.spawn_blocking(move || {
+                let done = tree::give_mounted(target.as_path(), gift, || ends.load(Ordering::Relaxed));
+                (consumer, key, done)
+            });
+        }
+    }
+
+    /// Ends the walks of those who are to have their volume no more, and waits a while until they have let it go: what is
+    /// held open cannot be unmounted.
+    pub(super) async fn let_go(&mut self, keeps: impl Fn(&ConsumerId) -> bool) {
+        self.keep_walks(|wish| keeps(&wish.consumer));
+        let until = Instant::now() + LETTING_GO;
+        while self.busy.values().any(|id| !keeps(id)) {
+            if tokio::time::timeout_at(until, self.ended()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A volume was published anew: what failed before is tried at once.
+    pub(super) fn published(&mut self, consumer: &ConsumerId) {
+        if let Some(walk) = self.walks.get_mut(consumer)
+            && matches!(walk.state, State::Failed { .. })
+        {
+            walk.state = State::Waiting;
+        }
+    }
+
+    /// Mounts of a volume were lost, those of one consumer or all: what they are made again with is looked at again.
+    pub(super) fn lost(&mut self, key: &VolumeKey, consumer: Option<&ConsumerId>) {
+        let stays = |wish: &Wish| wish.key != *key || consumer.is_some_and(|id| wish.consumer != *id);
+        self.keep_walks(stays);
+        self.keep_done(stays);
+    }
+
+    /// When one that failed is due again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let failed = self.walks.values().filter_map(|walk| match walk.state {
+            State::Failed { again, .. } => Some(again),
+            _ => None,
+        });
+        failed.min()
+    }
+
+    /// Waits for the next one to end. If the future is dropped, nothing is lost.
+    pub(super) async fn ended(&mut self) {
+        let Some(ended) = self.running.join_next().await else { return std::future::pending().await };
+        // A walk cannot panic, and is never aborted.
+        let Ok((consumer, key, result)) = ended else { return };
+        self.busy.remove(&key);
+        let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.wish.key == key);
+        if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
+            walk.state = walk.after(result);
+            if matches!(walk.state, State::Done { .. }) {
+                self.done.insert(walk.wish.clone());
+                self.unsaved = true;
+            }
+        }
+        self.begin();
+    }
+
+    /// Writes what is not on the disk yet.
+    pub(super) async fn save(&mut self) {
+        if !std::mem::take(&mut self.unsaved) {
+            return;
+        }
+        let (file, done) = (self.file.clone(), self.done.clone());
+        let saved = tokio::task::spawn_blocking(move || file.save(&done)).await;
+        let failure = match saved {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            "--state-dir: which volumes were given to groups cannot be written, so a restart does it again: {failure}"
+        );
+    }
+
+    /// How it is with each.
+    pub(super) fn states(&self) -> BTreeMap<ConsumerId, GroupState> {
+        let unsure = self.unsure.iter().filter(|id| self.done.iter().all(|done| done.consumer != **id));
+        let unsure = unsure.map(|id| {
+            let reason = "whether its driver gives its files to the pod's group is not known yet";
+            (id.clone(), GroupState::Pending(reason.to_owned()))
+        });
+        let walks = self.walks.iter().map(|(id, walk)| (id.clone(), walk.shown()));
+        unsure.chain(walks).collect()
+    }
+}
+
+impl Walk {
+    fn end(&self) {
+        if let State::Running { ends } = &self.state {
+            ends.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn after(&self, result: Result<Given, GiveError>) -> State {
+        let Wish { key, consumer, gift, .. } = &self.wish;
+        match result {
+            Ok(Given { seen, changed, failed, first_failure }) => {
+                let group = gift.group;
+                tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "the files are the group's");
+                let first = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
+                State::Done { failed, first }
+            }
+            Err(error) => {
+                tracing::warn!(volume = %key, %consumer, group = gift.group, "not given to its group, trying again: {error}");
+                State::Failed { again: Instant::now() + AGAIN, reason: error.to_string() }
+            }
+        }
+    }
+
+    fn shown(&self) -> GroupState {
+        let group = self.wish.gift.group;
+        match &self.state {
+            State::Waiting | State::Running { .. } => {
+                GroupState::Pending(format!("its files are being given to group {group}"))
+            }
+            State::Failed { reason, .. } => {
+                GroupState::Failed(format!("its files are not given to group {group}, tried again: {reason}"))
+            }
+            State::Done { failed: 0, .. } => GroupState::Given(String::new()),
+            State::Done { failed, first } => GroupState::Given(format!(
+                "{failed} of its files could not be given to group {group}, the first since: {first}"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Which volumes were given to their groups in this boot, on the disk.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use csi_proto::{DriverName, VolumeId};
+use prost::Message;
+use volume_manager::driver::MountPath;
+use volume_manager::store::BootId;
+use volume_manager::{ConsumerId, VolumeKey};
+
+use super::super::super::checked_file::CheckedFile;
+use super::tree::Gift;
+use super::wish::Wish;
+
+/// What the file holds.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Saved {
+    /// The boot. Of another one nothing counts.
+    #[prost(string, tag = "1")]
+    boot: String,
+    #[prost(message, repeated, tag = "2")]
+    done: Vec<SavedWish>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct SavedWish {
+    #[prost(string, tag = "1")]
+    driver: String,
+    #[prost(string, tag = "2")]
+    volume: String,
+    #[prost(string, tag = "3")]
+    consumer: String,
+    #[prost(string, tag = "4")]
+    target: String,
+    #[prost(uint32, tag = "5")]
+    group: u32,
+    #[prost(bool, tag = "6")]
+    only_if_root_differs: bool,
+}
+
+/// The place of the file, and the boot.
+#[derive(Debug, Clone)]
+pub(in super::super) struct DoneFile {
+    file: CheckedFile,
+    boot: BootId,
+}
+
+impl DoneFile {
+    pub(in super::super) fn in_directory(directory: &Path, boot: BootId) -> Self {
+        Self { file: CheckedFile::new(directory, "kubernetes-groups", "edge-csi groups of volumes 1"), boot }
+    }
+
+    /// What was done in this boot. Nothing, if that cannot be known: then it is done again, which does no harm.
+    pub(super) fn load(&self) -> BTreeSet<Wish> {
+        let saved = match self.file.read() {
+            Ok(None) => return BTreeSet::new(),
+            Ok(Some(bytes)) => {
+                bytes.and_then(|bytes| Saved::decode(&bytes[..]).map_err(|error| error.to_string()))
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match saved {
+            Ok(saved) if saved.boot == self.boot.as_str() => {
+                saved.done.into_iter().filter_map(SavedWish::wish).collect()
+            }
+            Ok(_) => BTreeSet::new(),
+            Err(reason) => {
+                tracing::warn!(
+                    "--state-dir: which volumes were given to groups is not known, so it is done again: {reason}"
+                );
+                BTreeSet::new()
+            }
+        }
+    }
+
+    /// Writes what was done. It is on the disk when this returns.
+    pub(super) fn save(&self, done: &BTreeSet<Wish>) -> io::Result<()> {
+        let saved =
+            Saved { boot: self.boot.as_str().to_owned(), done: done.iter().map(SavedWish::of).collect() };
+        self.file.save(&saved.encode_to_vec())
+    }
+}
+
+impl SavedWish {
+    fn of(wish: &Wish) -> Self {
+        Self {
+            driver: wish.key.driver.to_string(),
+            volume: wish.key.id.to_string(),
+            consumer: wish.consumer.to_string(),
+            target: wish.target.to_string(),
+            group: wish.gift.group,
+            only_if_root_differs: wish.gift.only_if_root_differs,
+        }
+    }
+
+    fn wish(self) -> Option<Wish> {
+        let key =
+            VolumeKey { driver: DriverName::new(&self.driver).ok()?, id: VolumeId::new(&self.volume).ok()? };
+        let (consumer, target) = (ConsumerId::new(&self.consumer).ok()?, MountPath::new(self.target).ok()?);
+        let gift = Gift { group: self.group, only_if_root_differs: self.only_if_root_differs };
+        Some(Wish { key, consumer, target, gift })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_was_done_counts_in_its_boot_and_damage_only_has_it_done_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let boots = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"];
+        let [first, second] =
+            boots.map(|boot| DoneFile::in_directory(directory.path(), boot.parse().unwrap()));
+        assert_eq!(first.load(), BTreeSet::new());
+        let wish = |group| Wish {
+            key: VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() },
+            consumer: ConsumerId::new("9f0c/data").unwrap(),
+            target: MountPath::new("/pods/9f0c/mount").unwrap(),
+            gift: Gift { group, only_if_root_differs: group == 8 },
+        };
+        let done = BTreeSet::from([wish(7), wish(8)]);
+        first.save(&done).unwrap();
+        assert_eq!(first.load(), done);
+        assert_eq!(second.load(), BTreeSet::new());
+        let path = first.file.path();
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 4;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(first.load(), BTreeSet::new());
+    }
+}

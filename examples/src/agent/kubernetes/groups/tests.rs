@@ -1,0 +1,112 @@
+use csi_proto::VolumeId;
+use tempfile::TempDir;
+use volume_manager::driver::MountPath;
+use volume_manager::store::BootId;
+
+use super::tree::Gift;
+use super::*;
+
+/// Groups whose volumes are not mounted, so that every walk fails.
+fn groups() -> (TempDir, Groups) {
+    let directory = tempfile::tempdir().unwrap();
+    let boot: BootId = "11111111-1111-4111-8111-111111111111".parse().unwrap();
+    let groups = Groups::new(DoneFile::in_directory(directory.path(), boot));
+    (directory, groups)
+}
+
+fn wish(directory: &TempDir, driver: &str, volume: &str, consumer: &str) -> Wish {
+    Wish {
+        key: VolumeKey { driver: DriverName::new(driver).unwrap(), id: VolumeId::new(volume).unwrap() },
+        consumer: ConsumerId::new(consumer).unwrap(),
+        target: MountPath::new(directory.path().join("not-mounted")).unwrap(),
+        gift: Gift { group: 7, only_if_root_differs: false },
+    }
+}
+
+fn pending(groups: &Groups, consumer: &str) -> GroupState {
+    groups.states()[&ConsumerId::new(consumer).unwrap()].clone()
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_after_a_while_or_when_the_volume_is_published_anew() {
+    let (directory, mut groups) = groups();
+    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    let want_at = |groups: &mut Groups, now| groups.want(vec![one.clone()], BTreeSet::new(), now);
+    let want = |groups: &mut Groups| want_at(groups, Instant::now());
+    want(&mut groups);
+    assert!(matches!(pending(&groups, "9f0c/data"), GroupState::Pending(_)));
+    groups.ended().await;
+    let GroupState::Failed(reason) = pending(&groups, "9f0c/data") else { panic!() };
+    assert!(reason.contains("group 7"), "{reason}");
+    // Not before its time.
+    want(&mut groups);
+    assert!(groups.busy.is_empty());
+    let due = groups.due().unwrap();
+    want_at(&mut groups, due);
+    assert_eq!(groups.busy.len(), 1);
+    groups.ended().await;
+    groups.published(&one.consumer);
+    want(&mut groups);
+    assert_eq!(groups.busy.len(), 1);
+    // Nobody wants it any more: nothing is shown, and its end is nobody's.
+    groups.want(Vec::new(), BTreeSet::new(), Instant::now());
+    assert!(groups.states().is_empty());
+    groups.ended().await;
+    assert!(groups.busy.is_empty() && groups.done.is_empty());
+}
+
+#[tokio::test]
+async fn one_driver_has_two_walks_and_all_have_eight_and_a_volume_has_one() {
+    let (directory, mut groups) = groups();
+    let mut wishes = Vec::new();
+    for driver in 0..6 {
+        for volume in 0..4 {
+            let (driver, volume) = (format!("d{driver}.example"), format!("v{volume}"));
+            for pod in ["a", "b"] {
+                wishes.push(wish(&directory, &driver, &volume, &format!("{driver}-{volume}-{pod}/data")));
+            }
+        }
+    }
+    let all = wishes.len();
+    groups.want(wishes, BTreeSet::new(), Instant::now());
+    let mut ended = 0;
+    while !groups.busy.is_empty() {
+        assert!(groups.busy.len() <= MAX_WALKS);
+        for driver in 0..6 {
+            let of_driver =
+                groups.busy.keys().filter(|key| key.driver.as_str() == format!("d{driver}.example"));
+            assert!(of_driver.count() <= MAX_WALKS_OF_DRIVER);
+        }
+        groups.ended().await;
+        ended += 1;
+    }
+    assert_eq!(ended, all, "each once");
+}
+
+#[tokio::test]
+async fn what_was_done_is_not_done_again_unless_its_mount_was_lost() {
+    let (directory, mut groups) = groups();
+    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    groups.done.insert(one.clone());
+    groups.unsaved = true;
+    groups.save().await;
+    let mut again = Groups::new(groups.file.clone());
+    // Before its driver has answered nobody knows, but what was done was done.
+    again.want(Vec::new(), BTreeSet::from([one.consumer.clone()]), Instant::now());
+    assert!(again.states().is_empty() && again.done.len() == 1);
+    let other = ConsumerId::new("other/data").unwrap();
+    again.want(Vec::new(), BTreeSet::from([one.consumer.clone(), other]), Instant::now());
+    assert!(matches!(pending(&again, "other/data"), GroupState::Pending(_)));
+    let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeSet::new(), Instant::now());
+    want(&mut again);
+    assert_eq!((pending(&again, "9f0c/data"), again.busy.len()), (GroupState::Given(String::new()), 0));
+    let stranger = ConsumerId::new("other/data").unwrap();
+    again.lost(&one.key, Some(&stranger));
+    want(&mut again);
+    assert!(again.busy.is_empty());
+    again.lost(&one.key, None);
+    want(&mut again);
+    assert_eq!(again.busy.len(), 1);
+    again.save().await;
+    assert!(groups.file.load().is_empty());
+}
