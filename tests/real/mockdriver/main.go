@@ -24,14 +24,16 @@ func main() {
 	name := flag.String("drivername", "mock.csi.edge", "name that GetPluginInfo answers")
 	attachLimit := flag.Int64("attach-limit", 20, "volumes that may be attached to the node at a time")
 	secret := flag.String("secret", "", "value that must be among the secrets of every request that can have some; all are taken if it is empty")
+	nodeAlone := flag.Bool("no-controller-expansion", false, "volumes grow on the node alone")
 	flag.Parse()
 
 	if err := serve(*endpoint, *secret, service.Config{
-		DriverName:            *name,
-		AttachLimit:           *attachLimit,
-		NodeExpansionRequired: true,
-		PermissiveTargetPath:  true,
-		IO:                    service.OSDirIO{},
+		DriverName:                 *name,
+		AttachLimit:                *attachLimit,
+		NodeExpansionRequired:      true,
+		DisableControllerExpansion: *nodeAlone,
+		PermissiveTargetPath:       true,
+		IO:                         service.OSDirIO{},
 	}); err != nil {
 		fmt.Fprintln(os.Stderr, "mockdriver:", err)
 		os.Exit(1)

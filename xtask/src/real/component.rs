@@ -24,6 +24,9 @@ const SNAPSHOT_CLIENT: &str = "github.com/kubernetes-csi/external-snapshotter/cl
 /// The release that the control plane says it is; the module `kubernetes` has it at that version.
 const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
 
+/// The tests of the hub.
+const HUB_TESTS: &str = "hub_kubernetes";
+
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo xtask`";
 
@@ -49,6 +52,8 @@ pub(crate) struct Components {
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
     pub(crate) hub: PathBuf,
+    /// Tests of the hub, of which one takes an API server. Built only if a leg needs it.
+    pub(crate) hub_tests: PathBuf,
     pub(crate) agent: PathBuf,
     pub(crate) endpoint: PathBuf,
     pub(crate) hostpath_driver: PathBuf,
@@ -113,6 +118,12 @@ impl Components {
         };
 
         table::say("building the workspace's binaries");
+        // What the binaries leave out by default, and the tests of it.
+        let more: &[&str] = if needs.kubernetes {
+            &["--features", "edge-csi-examples/kubernetes", "--test", HUB_TESTS]
+        } else {
+            &[]
+        };
         let built = Command::new("cargo")
             .args([
                 "build",
@@ -125,10 +136,16 @@ impl Components {
                 "--message-format",
                 "json",
             ])
+            .args(more)
             .current_dir(root)
             .output();
         let built = check("cargo build", built, NEEDS_CARGO)?;
-        let binary = |name| executable(&built, name).ok_or(RealError::NoBinary { name });
+        let binary = |name| executable(&built, "bin", name).ok_or(RealError::NoBinary { name });
+        let hub_tests = if needs.kubernetes {
+            executable(&built, "test", HUB_TESTS).ok_or(RealError::NoBinary { name: HUB_TESTS })?
+        } else {
+            PathBuf::new()
+        };
         Ok(Self {
             csi_sanity: bin.join("csi-sanity"),
             mock_driver,
@@ -142,6 +159,7 @@ impl Components {
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
             hub: binary("edge-hub")?,
+            hub_tests,
             agent: binary("edge-agent")?,
             endpoint: binary("edge-csi-driver")?,
             hostpath_driver: binary("hostpath-driver")?,
@@ -225,12 +243,12 @@ fn check(
     Err(RealError::Command { command: command.to_owned(), status: output.status, output: text })
 }
 
-/// The path of the binary `name` in cargo's JSON messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+/// The path of a binary or a test, by its kind and name, in cargo's JSON messages.
+fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == name && message["target"]["kind"][0] == "bin")
+        .filter(|message| message["target"]["name"] == name && message["target"]["kind"][0] == kind)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
@@ -247,7 +265,7 @@ mod tests {
             "\n",
             r#"{"reason":"compiler-artifact","target":{"name":"edge-hub","kind":["bin"]},"executable":"/t/edge-hub"}"#,
         );
-        assert_eq!(executable(messages, "edge-hub"), Some(PathBuf::from("/t/edge-hub")));
-        assert_eq!(executable(messages, "quickstart"), None);
+        assert_eq!(executable(messages, "bin", "edge-hub"), Some(PathBuf::from("/t/edge-hub")));
+        assert_eq!(executable(messages, "bin", "quickstart"), None);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! etcd, API server, controllers, scheduler, kubelet and containerd are what a cluster has, in its own programs. Four nodes have
 //! two drivers each, and the first one a third, of others, that names no topology. `edge-1` has the kubelet; the others are a Node
-//! and a CSINode, where pods are only ever bound. One edge-csi-driver for each driver chooses among them by topology, before
-//! provisioner, attacher, resizer and snapshotter.
+//! and a CSINode, where pods are only ever bound, until a scene makes the agents of two of them their volume plugin (`plugin`). One
+//! edge-csi-driver for each driver chooses among them by topology, before provisioner, attacher, resizer and snapshotter.
 
 mod absence;
 mod api;
@@ -13,13 +13,20 @@ mod cuts;
 mod deaths;
 mod edge;
 mod features;
+mod group;
+mod growth;
+mod hub_tests;
 mod image;
 mod kubelet;
+mod lease;
 mod life;
 mod node;
 mod objects;
+mod outage;
+mod own;
 mod part;
 mod plane;
+mod plugin;
 mod secrets;
 
 use std::fmt;
@@ -58,6 +65,10 @@ pub(crate) enum Scene {
     Snapshot,
     /// A claim that grows under its pod.
     Expansion,
+    /// A claim that grows on its node alone.
+    Growth,
+    /// Snapshots of several claims at once.
+    Group,
     /// A claim that changes its class of attributes.
     Modification,
     /// A raw block device.
@@ -70,12 +81,20 @@ pub(crate) enum Scene {
     FileSystem,
     /// The scheduler, told of room on nodes.
     Capacity,
+    /// All workflows with the agent's own volume plugin.
+    Own,
+    /// A node with that boots while hub and API server are away.
+    Offline,
+    /// The tests of the hub alone.
+    HubTests,
     /// No hub for some time.
     Hub,
     /// A claim that is deleted while its volume is made behind a cut.
     Cut,
     /// Each who has a hand in the making of a volume dies meanwhile.
     Deaths,
+    /// A provisioner loses its lease meanwhile.
+    Lease,
     /// Many claims and many cuts.
     Storm,
     /// A thousand nodes.
@@ -83,21 +102,27 @@ pub(crate) enum Scene {
 }
 
 impl Scene {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 22] = [
         Self::Life,
         Self::OtherNodes,
         Self::Static,
         Self::Snapshot,
         Self::Expansion,
+        Self::Growth,
+        Self::Group,
         Self::Modification,
         Self::Block,
         Self::OnePod,
         Self::Secrets,
         Self::FileSystem,
         Self::Capacity,
+        Self::Own,
+        Self::Offline,
+        Self::HubTests,
         Self::Hub,
         Self::Cut,
         Self::Deaths,
+        Self::Lease,
         Self::Storm,
         Self::Crowd,
     ];
@@ -124,15 +149,21 @@ impl Scene {
             Self::Static => life::static_volume(cluster, findings),
             Self::Snapshot => features::snapshot(cluster, findings),
             Self::Expansion => features::expansion(cluster, findings),
+            Self::Growth => growth::run(ground, cluster, findings),
+            Self::Group => group::run(cluster, findings),
             Self::Modification => features::modification(cluster, findings),
             Self::Block => features::block(cluster, findings),
             Self::OnePod => features::one_pod(cluster, findings),
             Self::Secrets => secrets::run(ground, cluster, findings),
             Self::FileSystem => features::filesystem(cluster, findings),
             Self::Capacity => absence::capacity(ground, cluster, findings),
+            Self::Own => own::workflows(ground, cluster, findings),
+            Self::Offline => outage::offline(ground, cluster, findings),
+            Self::HubTests => hub_tests::run(ground, cluster, findings),
             Self::Hub => absence::hub(ground, cluster, findings),
             Self::Cut => cuts::deleted_meanwhile(ground, cluster, findings),
             Self::Deaths => deaths::run(ground, cluster, findings),
+            Self::Lease => lease::run(ground, cluster, findings),
             Self::Storm => cuts::storm(ground, cluster, findings),
             Self::Crowd => crowd::run(ground, cluster, findings),
         }
@@ -147,15 +178,21 @@ impl fmt::Display for Scene {
             Self::Static => "kubernetes-static",
             Self::Snapshot => "kubernetes-snapshot",
             Self::Expansion => "kubernetes-expansion",
+            Self::Growth => "kubernetes-growth",
+            Self::Group => "kubernetes-group",
             Self::Modification => "kubernetes-modify",
             Self::Block => "kubernetes-block",
             Self::OnePod => "kubernetes-rwop",
             Self::Secrets => "kubernetes-secrets",
             Self::FileSystem => "kubernetes-fstype",
             Self::Capacity => "kubernetes-capacity",
+            Self::Own => "kubernetes-own",
+            Self::Offline => "kubernetes-offline",
+            Self::HubTests => "kubernetes-watch",
             Self::Hub => "kubernetes-hub",
             Self::Cut => "kubernetes-cut",
             Self::Deaths => "kubernetes-deaths",
+            Self::Lease => "kubernetes-lease",
             Self::Storm => "kubernetes-storm",
             Self::Crowd => "kubernetes-crowd",
         })

@@ -81,7 +81,7 @@ fn mount_points(table: &str, place: &str) -> Vec<String> {
 }
 
 /// Loop devices whose file is below `place`.
-fn loop_devices(place: &str) -> Vec<(String, String)> {
+pub(crate) fn loop_devices(place: &str) -> Vec<(String, String)> {
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     blocks
         .flatten()

@@ -95,10 +95,10 @@ impl Process {
         }
     }
 
-    /// Waits at most `bound` for the process to end by itself.
-    pub(crate) fn finish(&mut self, bound: Duration) -> Result<(), RealError> {
+    /// Waits at most `bound` for the process to end by itself; whether it says that all is well.
+    pub(crate) fn finish(&mut self, bound: Duration) -> Result<bool, RealError> {
         match self.ended_within(bound) {
-            Some(_) => Ok(()),
+            Some(status) => Ok(status.success()),
             None => Err(self.late("its end", bound)),
         }
     }

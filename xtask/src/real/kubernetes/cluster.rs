@@ -52,7 +52,7 @@ impl Cluster {
     pub(crate) fn start(ground: &Ground<'_>) -> Result<Self, RealError> {
         let plane = Plane::start(ground)?;
         let api = plane.api;
-        let mut edge = Edge::start(ground)?;
+        let mut edge = Edge::start(ground, &plane)?;
         for (collection, object) in objects::foundation() {
             api.create(collection, &object)?;
         }
@@ -90,6 +90,13 @@ impl Cluster {
             bound.then(|| text(&claim["spec"]["volumeName"]))
         })?;
         self.api.until(&format!("{VOLUMES}/{volume}"), "there", BOUND, |volume| Some(volume.clone()))
+    }
+
+    /// The UID of a pod, which the directory of its volumes has for its name.
+    pub(crate) fn uid(&self, pod: &str) -> Result<String, RealError> {
+        self.api.until(&format!("{PODS}/{pod}"), "known", BOUND, |pod| {
+            pod["metadata"]["uid"].as_str().map(ToOwned::to_owned)
+        })
     }
 
     /// Waits until a pod does nothing more than wait.
@@ -196,10 +203,28 @@ impl Cluster {
 /// Makes a node that nobody runs pods on.
 pub(crate) fn add_node(api: Api, name: &str, drivers: &[&str]) -> Result<(), RealError> {
     let [node, csi_node] = objects::node(name, drivers);
-    api.create(NODES, &node)?;
-    api.merge(&format!("{NODES}/{name}/status"), &objects::node_status())?;
-    api.merge(&format!("{NODES}/{name}"), &json!({"spec": {"taints": null}}))?;
+    join(api, name, &node)?;
     api.create(CSI_NODES, &csi_node)
+}
+
+/// Makes a node of which nobody has said yet what drivers it has.
+pub(crate) fn add_bare_node(api: Api, name: &str) -> Result<(), RealError> {
+    join(api, name, &objects::bare_node(name))
+}
+
+fn join(api: Api, name: &str, node: &Value) -> Result<(), RealError> {
+    api.create(NODES, node)?;
+    api.merge(&format!("{NODES}/{name}/status"), &objects::node_status())?;
+    api.merge(&format!("{NODES}/{name}"), &json!({"spec": {"taints": null}}))
+}
+
+/// Takes a node out of the cluster.
+pub(crate) fn remove_node(api: Api, name: &str) -> Result<(), RealError> {
+    [CSI_NODES, NODES].into_iter().try_for_each(|collection| {
+        let path = format!("{collection}/{name}");
+        api.delete(&path)?;
+        api.until_gone(&path, BOUND)
+    })
 }
 
 /// A text in an object, or an empty one.

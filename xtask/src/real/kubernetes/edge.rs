@@ -17,7 +17,8 @@ pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
 /// The nodes; the first one has a real kubelet.
 pub(crate) const NODES: [&str; 4] = ["edge-1", "edge-2", "edge-3", "edge-4"];
 
-/// A driver of others that names no topology, and wants a secret with each call. The first node has it.
+/// A driver of others that names no topology, wants a secret with each call, and has volumes grow on the node alone. The first
+/// node has it.
 pub(crate) const FOREIGN: &str = "mock.csi.edge";
 
 /// Sidecars of each driver, with what is not their default; the rest is what the guide tells.
@@ -25,8 +26,11 @@ const SIDECARS: [(&str, &[&str]); 4] = [
     ("csi-provisioner", &["--immediate-topology=false", "--kube-api-qps=100", "--kube-api-burst=200"]),
     ("csi-attacher", &["--kube-api-qps=100", "--kube-api-burst=200"]),
     ("csi-resizer", &[]),
-    ("csi-snapshotter", &[]),
+    ("csi-snapshotter", &[GROUPS]),
 ];
+
+/// The option with which snapshots of several volumes at once are made.
+const GROUPS: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
 
 /// The option that makes the provisioner ask for the node of the pod alone.
 pub(crate) const STRICT: &str = "--strict-topology";
@@ -52,10 +56,10 @@ pub(crate) enum Victim {
 
 impl Edge {
     /// Starts hub, nodes and proxies, all connected; sidecars come later.
-    pub(crate) fn start(ground: &Ground<'_>) -> Result<Self, RealError> {
+    pub(crate) fn start(ground: &Ground<'_>, plane: &Plane) -> Result<Self, RealError> {
         let port = free_port()?;
         ground.folder("edge")?;
-        let hub = start_hub(ground, port)?;
+        let hub = start_hub(ground, plane, port)?;
         let nodes =
             NODES.into_iter().map(|name| Node::start(ground, name, port)).collect::<Result<Vec<_>, _>>()?;
         let mut proxies = Vec::new();
@@ -72,7 +76,7 @@ impl Edge {
     /// Starts the sidecars of all drivers, and the controller of snapshots.
     pub(crate) fn start_sidecars(&mut self, ground: &Ground<'_>, plane: &Plane) -> Result<(), RealError> {
         let name = "snapshot-controller";
-        let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4");
+        let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4").flag(GROUPS);
         let program = ground.components.sidecar(name);
         self.sidecars.push(Part::start(ground, name.to_owned(), &program, arguments, Ready::AtOnce)?);
         for driver in DRIVERS {
@@ -83,6 +87,7 @@ impl Edge {
         }
         self.sidecars.push(sidecar(ground, plane, "csi-provisioner", FOREIGN, &[STRICT])?);
         self.sidecars.push(sidecar(ground, plane, "csi-attacher", FOREIGN, &[])?);
+        self.sidecars.push(sidecar(ground, plane, "csi-resizer", FOREIGN, &[])?);
         Ok(())
     }
 
@@ -94,10 +99,20 @@ impl Edge {
         options: &[&str],
     ) -> Result<(), RealError> {
         let (name, more) = SIDECARS[0];
-        let replaced = sidecar_name(name, DRIVERS[0]);
-        self.sidecars.retain(|sidecar| sidecar.name != replaced);
+        self.end_provisioner();
         self.sidecars.push(sidecar(ground, plane, name, DRIVERS[0], &[more, options].concat())?);
         Ok(())
+    }
+
+    /// Ends the first driver's provisioner.
+    pub(crate) fn end_provisioner(&mut self) {
+        let ended = sidecar_name(SIDECARS[0].0, DRIVERS[0]);
+        self.sidecars.retain(|sidecar| sidecar.name != ended);
+    }
+
+    /// A node by its name.
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
     }
 
     /// Somebody dies who has to do with the first driver on a node.
@@ -186,10 +201,11 @@ fn start_proxy(ground: &Ground<'_>, driver: &str, nodes: Arguments, hub: u16) ->
     start(&format!("proxy-{driver}"), &ground.components.endpoint, arguments, ground)
 }
 
-fn start_hub(ground: &Ground<'_>, port: u16) -> Result<Part, RealError> {
+fn start_hub(ground: &Ground<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
     let arguments = Arguments::new()
         .pair("--uds", unix(&ground.scratch.join("edge/hub.sock")))
         .pair("--ws", format!("127.0.0.1:{port}"))
+        .pair("--kubeconfig", &plane.kubeconfig)
         .listener(ground.certificates);
     start("hub", &ground.components.hub, arguments, ground)
 }
@@ -205,13 +221,43 @@ fn sidecar(
     driver: &str,
     more: &[&str],
 ) -> Result<Part, RealError> {
-    let arguments = Arguments::new()
-        .pair("--kubeconfig", &plane.kubeconfig)
-        .pair("--csi-address", proxy_socket(ground, driver));
-    let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
-    let arguments = common.iter().chain(more).fold(arguments, |arguments, option| arguments.flag(option));
+    let arguments = sidecar_options(Arguments::new(), ground, plane, driver, more);
     let program = ground.components.sidecar(name);
     Part::start(ground, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
+}
+
+fn sidecar_options(
+    arguments: Arguments,
+    ground: &Ground<'_>,
+    plane: &Plane,
+    driver: &str,
+    more: &[&str],
+) -> Arguments {
+    let arguments =
+        arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(ground, driver));
+    let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
+    common.iter().chain(more).fold(arguments, |arguments, option| arguments.flag(option))
+}
+
+/// One provisioner of several for the first driver, on what it takes for a host of this name: by that they tell each other apart.
+pub(super) fn start_rival(
+    ground: &Ground<'_>,
+    plane: &Plane,
+    host: &str,
+    options: &[&str],
+) -> Result<Part, RealError> {
+    const RENAMED: &str = r#"hostname "$0" && exec "$@""#;
+    let (name, more) = SIDECARS[0];
+    let program = ground.components.sidecar(name);
+    let arguments = Arguments::new().flag("--uts").flag("sh").pair("-c", RENAMED).pair(host, &program);
+    let arguments =
+        sidecar_options(arguments, ground, plane, DRIVERS[0], &[more, &[STRICT], options].concat());
+    Part::start(ground, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
+}
+
+/// Name of the log of such a one.
+pub(super) fn rival_log(host: &str) -> String {
+    format!("{}-{host}", sidecar_name(SIDECARS[0].0, DRIVERS[0]))
 }
 
 /// Starts one of the binaries that have a status page, and waits until it is ready.

@@ -27,9 +27,8 @@ pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result
     )?;
     cluster.succeeded("before")?;
     cluster.end_pod("before")?;
-    // A volume has one call at a time, and a detachment that is put off here can cost Kubernetes two minutes: its controller
-    // then attaches by a VolumeAttachment that is about to go.
-    cluster.detached()?;
+    // The volume is being detached: whichever of the two comes second waits for its turn. If it were refused, Kubernetes would
+    // attach the next pod by a VolumeAttachment that is about to go, and that costs it two minutes.
     cluster.api.create(SNAPSHOTS, &objects::snapshot("moment", "edge", "origin"))?;
     let size = cluster.api.until(&format!("{SNAPSHOTS}/moment"), "ready", BOUND, |snapshot| {
         let status = &snapshot["status"];
@@ -122,8 +121,7 @@ pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Resu
 
 /// A raw block device goes from one pod to the next.
 pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
-    let mut claim = objects::claim("device", &class_of(DRIVER), "16Mi");
-    claim["spec"]["volumeMode"] = json!("Block");
+    let claim = objects::device_claim("device", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod_with_device("writer", NODE, "device", &["write", DEVICE, "raw"]))?;
     cluster.succeeded("writer")?;
     let volume = cluster.bound("device")?;

@@ -40,9 +40,7 @@ pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Resul
             wait::until(BOUND, || std::fs::read_to_string(file).ok().filter(|text| !text.is_empty()))
         });
         findings.same("the pod's file, with the driver", &json!(written), &json!(TEXT));
-        let uid = cluster.api.until(&format!("{PODS}/writer"), "known", BOUND, |pod| {
-            pod["metadata"]["uid"].as_str().map(ToOwned::to_owned)
-        })?;
+        let uid = cluster.uid("writer")?;
         let target = Path::new(ROOT).join(format!("pods/{uid}/volumes/kubernetes.io~csi/{name}/mount"));
         findings.note(mounts_at(&target) == 1, format!("mounted at {}", target.display()));
         cluster.end_pod("writer")?;
@@ -65,7 +63,7 @@ pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Resul
 }
 
 /// What the provisioner made of the driver's answer.
-fn describe(volume: &Value, driver: &str, node: &str, findings: &mut Findings) {
+pub(super) fn describe(volume: &Value, driver: &str, node: &str, findings: &mut Findings) {
     let csi = &volume["spec"]["csi"];
     findings.same("driver", &csi["driver"], &json!(driver));
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
@@ -77,7 +75,7 @@ fn describe(volume: &Value, driver: &str, node: &str, findings: &mut Findings) {
 }
 
 /// How many mounts there are at a path.
-fn mounts_at(path: &Path) -> usize {
+pub(super) fn mounts_at(path: &Path) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let path = path.to_string_lossy();
     table.lines().filter(|line| line.split(' ').nth(4) == Some(&path)).count()

@@ -21,7 +21,9 @@ pub(crate) struct Node {
     pub(super) drivers: Vec<Part>,
     pub(super) agent: Part,
     cable: Cable,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
+    /// How often it has booted.
+    pub(super) boots: u32,
 }
 
 /// The way from a node to the hub, which can be cut.
@@ -58,6 +60,7 @@ impl Node {
             let options = Arguments::new()
                 .pair("--endpoint", &socket)
                 .pair("--drivername", FOREIGN)
+                .flag("--no-controller-expansion")
                 .pair("--secret", SECRET);
             arguments = arguments.pair("--driver", format!("{FOREIGN}={}", unix(&socket)));
             let program = &ground.components.mock_driver;
@@ -74,7 +77,7 @@ impl Node {
             .pair("--shim", folder.join("shim"))
             .dialer(LinkKind::Wss, ground.certificates, &ground.certificates.agent_of(name)?);
         let agent = start(&format!("agent-{name}"), &ground.components.agent, arguments, ground)?;
-        Ok(Self { name, drivers, agent, cable, folder })
+        Ok(Self { name, drivers, agent, cable, folder, boots: 0 })
     }
 
     /// Stops agent and drivers; how each of them ended.

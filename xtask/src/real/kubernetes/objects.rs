@@ -15,10 +15,15 @@ pub(crate) const CSI_DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 pub(crate) const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 pub(crate) const ATTRIBUTE_CLASSES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
 pub(crate) const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 pub(crate) const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
 pub(crate) const SNAPSHOT_CLASSES: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
 pub(crate) const SNAPSHOT_CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
 pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots";
+
+pub(crate) const GROUP_CLASSES: &str = "/apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotclasses";
+pub(crate) const GROUP_SNAPSHOTS: &str =
+    "/apis/groupsnapshot.storage.k8s.io/v1/namespaces/default/volumegroupsnapshots";
 
 /// Where a pod's claim is, inside of it.
 pub(crate) const MOUNTED: &str = "/data";
@@ -92,34 +97,37 @@ pub(crate) fn snapshot(name: &str, class: &str, claim: &str) -> Value {
     })
 }
 
+/// A Node as it joins a cluster.
+pub(crate) fn bare_node(name: &str) -> Value {
+    let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+}
+
 /// A Node and its CSINode for a node of ours that has no kubelet: what kubelet would have written of it.
 pub(crate) fn node(name: &str, drivers: &[&str]) -> [Value; 2] {
-    let mut labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
-    let mut ids = json!({});
+    let (mut node, mut ids) = (bare_node(name), json!({}));
     for driver in drivers {
-        labels[topology_key(driver)] = name.into();
+        node["metadata"]["labels"][topology_key(driver)] = name.into();
         ids[*driver] = name.into();
     }
     let registered =
         |driver: &&str| json!({"name": *driver, "nodeID": name, "topologyKeys": [topology_key(driver)]});
     let registered: Vec<Value> = drivers.iter().map(registered).collect();
-    [
-        json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": labels, "annotations": {
-                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-                "csi.volume.kubernetes.io/nodeid": ids.to_string(),
-            }},
-        }),
-        json!({
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "CSINode",
-            "metadata": {"name": name},
-            "spec": {"drivers": registered},
-        }),
-    ]
+    node["metadata"]["annotations"] = json!({ATTACHED_BY_CONTROLLER: "true", IDS: ids.to_string()});
+    let csi_node = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name},
+        "spec": {"drivers": registered},
+    });
+    [node, csi_node]
 }
+
+/// The annotation of a Node that has volumes attached by the controller.
+pub(crate) const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
+/// The annotation of a Node with what its drivers call it.
+pub(crate) const IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// What such a node reports.
 pub(crate) fn node_status() -> Value {
@@ -143,6 +151,13 @@ pub(crate) fn claim(name: &str, class: &str, size: &str) -> Value {
             "resources": {"requests": {"storage": size}},
         },
     })
+}
+
+/// A claim for a raw block device.
+pub(crate) fn device_claim(name: &str, class: &str, size: &str) -> Value {
+    let mut claim = claim(name, class, size);
+    claim["spec"]["volumeMode"] = json!("Block");
+    claim
 }
 
 /// A pod with one claim, on a node of this name, that does what `orders` say.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::Ground;
 use crate::real::arguments::Arguments;
@@ -27,6 +28,8 @@ pub(super) struct Part {
     pub(super) name: String,
     program: PathBuf,
     arguments: Vec<OsString>,
+    /// Options beside those that it has always.
+    more: Vec<OsString>,
     ready: Ready,
     process: Option<Process>,
 }
@@ -40,28 +43,47 @@ impl Part {
         arguments: Arguments,
         ready: Ready,
     ) -> Result<Self, RealError> {
-        let mut part =
-            Self { name, program: program.to_owned(), arguments: arguments.0, ready, process: None };
+        let (program, arguments) = (program.to_owned(), arguments.0);
+        let mut part = Self { name, program, arguments, more: Vec::new(), ready, process: None };
         part.restart(ground)?;
         Ok(part)
     }
 
+    /// Starts it anew with these options beside its own, in the place of those that it was given so before.
+    pub(super) fn restart_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
+        self.more = more.0;
+        self.restart(ground)
+    }
+
     /// Starts it anew, after its death if it runs.
     pub(super) fn restart(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        self.revive(ground)?;
+        let Some(process) = &mut self.process else { return Ok(()) };
+        match &self.ready {
+            Ready::Page(port) => process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], *port).into())),
+            Ready::Socket(socket) => process.ready("its socket", || wait::accepts(socket)),
+            Ready::AtOnce => Ok(()),
+        }
+    }
+
+    /// The same without waiting until it is there, since what it needs for that is away.
+    pub(super) fn revive(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
         self.kill();
         let mut command = Command::new(&self.program);
         // The provisioner's objects for capacities are in a namespace.
-        command.args(&self.arguments).env("NAMESPACE", "default");
-        let mut process = Process::respawn(&self.name, &mut command, ground.logs)?;
-        match &self.ready {
-            Ready::Page(port) => {
-                process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], *port).into()))?;
-            }
-            Ready::Socket(socket) => process.ready("its socket", || wait::accepts(socket))?,
-            Ready::AtOnce => {}
-        }
-        self.process = Some(process);
+        command.args(&self.arguments).args(&self.more).env("NAMESPACE", "default");
+        self.process = Some(Process::respawn(&self.name, &mut command, ground.logs)?);
         Ok(())
+    }
+
+    /// Waits so long until `reached`, which `waited_for` names.
+    pub(super) fn ready_within(
+        &mut self,
+        bound: Duration,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), RealError> {
+        self.process.as_mut().map_or(Ok(()), |process| process.ready_within(bound, waited_for, reached))
     }
 
     /// It dies.

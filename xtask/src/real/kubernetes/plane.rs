@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::Ground;
 use super::api::Api;
 use super::objects::has_condition;
+use super::part::{Part, Ready};
 use crate::authority::{Authority, Usage};
+use crate::real::arguments::Arguments;
 use crate::real::error::RealError;
 use crate::real::process::Process;
 use crate::real::wait;
@@ -19,8 +21,15 @@ use crate::real::wait;
 /// Time for the server to come up: most of it goes to its own start.
 const START: Duration = Duration::from_secs(120);
 
-/// Name of the file with the definitions of snapshots, from the module of their client.
-const SNAPSHOTS: [&str; 3] = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
+/// The definitions of snapshots, by group and resource as their files in the module of their client are called.
+const SNAPSHOTS: [(&str, &str); 6] = [
+    ("snapshot", "volumesnapshotclasses"),
+    ("snapshot", "volumesnapshotcontents"),
+    ("snapshot", "volumesnapshots"),
+    ("groupsnapshot", "volumegroupsnapshotclasses"),
+    ("groupsnapshot", "volumegroupsnapshotcontents"),
+    ("groupsnapshot", "volumegroupsnapshots"),
+];
 
 /// Where definitions of resources are made.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -29,6 +38,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 #[derive(Debug)]
 pub(crate) struct Plane {
     processes: Vec<Process>,
+    server: Part,
     pub(crate) api: Api,
     pub(crate) kubeconfig: PathBuf,
 }
@@ -39,7 +49,7 @@ impl Plane {
         let folder = ground.folder("plane")?;
         let etcd = start_etcd(ground, &folder)?;
         let kubeconfig = folder.join("kubeconfig");
-        let server = start_server(ground, &folder, &etcd.1, &kubeconfig)?;
+        let mut server = start_server(ground, &folder, &etcd.1, &kubeconfig)?;
         let mut proxy = Process::spawn(
             "kubectl-proxy",
             part(ground, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
@@ -49,15 +59,24 @@ impl Plane {
         let address = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
         proxy.ready("its address", || address().is_some())?;
         let api = Api::new(address().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
-        let mut processes = vec![etcd.0, server, proxy];
-        if let Some(server) = processes.get_mut(1) {
-            server.ready_within(START, "/readyz", || api.is_ready())?;
-        }
-        let mut plane = Self { processes, api, kubeconfig };
+        server.ready_within(START, "/readyz", || api.is_ready())?;
+        let mut plane = Self { processes: vec![etcd.0, proxy], server, api, kubeconfig };
         plane.start_controllers(ground, &folder)?;
         api.until("/api/v1/namespaces/default/serviceaccounts/default", "made", START, |_| Some(()))?;
         plane.define_snapshots(ground)?;
         Ok(plane)
+    }
+
+    /// The API server dies. What it knows is with etcd.
+    pub(super) fn lose_server(&mut self) {
+        self.server.kill();
+    }
+
+    /// It is there again.
+    pub(super) fn restore_server(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        self.server.restart(ground)?;
+        let api = self.api;
+        self.server.ready_within(START, "/readyz", || api.is_ready())
     }
 
     /// A command of Kubernetes that acts on this control plane.
@@ -88,14 +107,14 @@ impl Plane {
 
     /// Makes the server know snapshots, by the definitions that their client's module has.
     fn define_snapshots(&self, ground: &Ground<'_>) -> Result<(), RealError> {
-        for resource in SNAPSHOTS {
+        for (group, resource) in SNAPSHOTS {
             let path = ground
                 .components
                 .snapshot_definitions
-                .join(format!("snapshot.storage.k8s.io_{resource}.yaml"));
+                .join(format!("{group}.storage.k8s.io_{resource}.yaml"));
             let text = std::fs::read_to_string(&path).map_err(|cause| RealError::File { path, cause })?;
             self.api.create_yaml(DEFINITIONS, &text)?;
-            let path = format!("{DEFINITIONS}/{resource}.snapshot.storage.k8s.io");
+            let path = format!("{DEFINITIONS}/{resource}.{group}.storage.k8s.io");
             let established = |definition: &Value| has_condition(definition, "Established").then_some(());
             self.api.until(&path, "established", START, established)?;
         }
@@ -130,7 +149,7 @@ fn start_server(
     folder: &Path,
     etcd: &str,
     kubeconfig: &Path,
-) -> Result<Process, RealError> {
+) -> Result<Part, RealError> {
     let port = free_port()?;
     // It signs tokens with the key, and takes the public one from the certificate.
     let accounts = Authority::new(folder)?.issue("accounts", &["accounts"], Usage::Server)?;
@@ -151,21 +170,24 @@ fn start_server(
         })
         .to_string(),
     )?;
-    let mut command = part(ground, "kube-apiserver");
-    command
-        .args(["--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1"])
-        .args(["--secure-port", &port.to_string(), "--cert-dir"])
-        .arg(folder.join("certificates"))
-        .arg("--token-auth-file")
-        .arg(&tokens)
-        .args(["--authorization-mode", "AlwaysAllow", "--anonymous-auth=false", "--allow-privileged=true"])
-        .args(["--service-account-issuer", "https://kubernetes.default.svc"])
-        .arg("--service-account-key-file")
-        .arg(&accounts.certificate)
-        .arg("--service-account-signing-key-file")
-        .arg(&accounts.key)
-        .args(["--service-cluster-ip-range", "10.96.0.0/16", "--endpoint-reconciler-type", "none"]);
-    Process::spawn("kube-apiserver", &mut command, ground.logs)
+    let name = "kube-apiserver";
+    let arguments = Arguments::new()
+        .flag(name)
+        .pair("--etcd-servers", etcd)
+        .pair("--bind-address", "127.0.0.1")
+        .pair("--advertise-address", "127.0.0.1")
+        .pair("--secure-port", port.to_string())
+        .pair("--cert-dir", folder.join("certificates"))
+        .pair("--token-auth-file", &tokens)
+        .pair("--authorization-mode", "AlwaysAllow")
+        .flag("--anonymous-auth=false")
+        .flag("--allow-privileged=true")
+        .pair("--service-account-issuer", "https://kubernetes.default.svc")
+        .pair("--service-account-key-file", &accounts.certificate)
+        .pair("--service-account-signing-key-file", &accounts.key)
+        .pair("--service-cluster-ip-range", "10.96.0.0/16")
+        .pair("--endpoint-reconciler-type", "none");
+    Part::start(ground, name.to_owned(), &ground.components.kubernetes, arguments, Ready::AtOnce)
 }
 
 /// Where `kubectl proxy` says that it serves.

@@ -16,6 +16,10 @@ use crate::real::wait;
 /// How long a claim that must not be bound is watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
+/// Name of the class, and of its secret.
+pub(super) const CLASS: &str = "secret";
+const NAME: &str = "credentials";
+
 /// The secrets that a class can name.
 const KINDS: [&str; 6] =
     ["provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand"];
@@ -39,17 +43,10 @@ pub(super) fn run(
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    let (name, node) = ("credentials", NODES[0]);
-    let parameters: Map<String, Value> = KINDS
-        .into_iter()
-        .flat_map(|kind| {
-            let key = |part: &str| format!("csi.storage.k8s.io/{kind}-secret-{part}");
-            [(key("name"), json!(name)), (key("namespace"), json!("default"))]
-        })
-        .collect();
-    cluster.api.create(CLASSES, &objects::class("secret", FOREIGN, &json!(parameters), "Delete"))?;
+    let node = NODES[0];
+    cluster.api.create(CLASSES, &class())?;
     cluster.make(
-        &objects::claim("guarded", "secret", "16Mi"),
+        &objects::claim("guarded", CLASS, "16Mi"),
         &objects::pod("user", node, "guarded", &["write", "/data/file", "hidden", "wait"]),
     )?;
     let path = format!("{CLAIMS}/guarded");
@@ -57,13 +54,7 @@ pub(super) fn run(
         .api
         .until(&path, "bound", WATCHED, |claim| (claim["status"]["phase"] == "Bound").then_some(()));
     findings.note(early.is_err(), "a claim waits for the secret of its class");
-    let secret = json!({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "stringData": {"password": SECRET},
-    });
-    cluster.api.create(SECRETS, &secret)?;
+    cluster.api.create(SECRETS, &secret())?;
     let volume = cluster.bound("guarded")?;
     cluster.running("user")?;
     findings.note(true, "with the secret it is bound, attached and mounted");
@@ -86,8 +77,35 @@ pub(super) fn run(
         places.iter().chain([&ground.scratch.join("edge")]).flat_map(|place| holders(place)).collect();
     findings
         .note(holders.is_empty(), format!("files of hub, agents, proxies and drivers with it: {holders:?}"));
-    cluster.api.delete(&format!("{CLASSES}/secret"))?;
-    cluster.api.delete(&format!("{SECRETS}/{name}"))
+    forget(cluster)
+}
+
+/// A class whose volumes want the secret with each call.
+pub(super) fn class() -> Value {
+    let parameters: Map<String, Value> = KINDS
+        .into_iter()
+        .flat_map(|kind| {
+            let key = |part: &str| format!("csi.storage.k8s.io/{kind}-secret-{part}");
+            [(key("name"), json!(NAME)), (key("namespace"), json!("default"))]
+        })
+        .collect();
+    objects::class(CLASS, FOREIGN, &json!(parameters), "Delete")
+}
+
+/// The secret that it names.
+pub(super) fn secret() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": NAME},
+        "stringData": {"password": SECRET},
+    })
+}
+
+/// Takes both away.
+pub(super) fn forget(cluster: &Cluster) -> Result<(), RealError> {
+    cluster.api.delete(&format!("{CLASSES}/{CLASS}"))?;
+    cluster.api.delete(&format!("{SECRETS}/{NAME}"))
 }
 
 /// Files below `folder` that have the secret in them.
