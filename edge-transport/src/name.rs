@@ -51,10 +51,18 @@ fn check(what: &'static str, name: &str, max: usize) -> Result<(), InvalidName> 
     if name.len() > max {
         return Err(InvalidName::TooLong { what, found: name.len(), max });
     }
-    match name.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || "-_.:/@".contains(*c))) {
+    // By bytes, since every frame has names: no part of a longer character is allowed by itself.
+    if name.bytes().all(is_allowed) {
+        return Ok(());
+    }
+    match name.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(is_allowed)) {
         Some((at, found)) => Err(InvalidName::Character { what, found, at }),
         None => Ok(()),
     }
+}
+
+const fn is_allowed(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/' | b'@')
 }
 
 macro_rules! name {

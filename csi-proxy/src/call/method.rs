@@ -46,8 +46,11 @@ impl MethodPath {
         if path.len() > MAX_METHOD_PATH {
             return Err(InvalidMethodPath::TooLong { found: path.len() });
         }
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
-        if let Some((at, found)) = path.char_indices().find(|(_, c)| !allowed(*c)) {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
+        // By bytes, since every call has a path: no part of a longer character is allowed by itself.
+        if !path.bytes().all(allowed)
+            && let Some((at, found)) = path.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(allowed))
+        {
             return Err(InvalidMethodPath::Character { found, at });
         }
         let parts = path.strip_prefix('/').and_then(|rest| rest.split_once('/'));

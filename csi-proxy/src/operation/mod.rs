@@ -54,6 +54,7 @@
 //! ```
 
 mod answer;
+mod by_key;
 mod canonical;
 mod core;
 mod counted;

@@ -7,7 +7,7 @@ mod resumption;
 mod returning;
 mod taking;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,11 +44,11 @@ struct Session {
     closed: Option<CloseReason>,
     outbox: Outbox,
     /// Open calls of this peer, by number.
-    calls: HashMap<u64, Call>,
+    calls: BTreeMap<u64, Call>,
     /// How many of them the hub itself answers.
     own_calls: usize,
     /// Open calls to this peer.
-    serving: HashSet<(SessionKey, u64)>,
+    serving: BTreeSet<(SessionKey, u64)>,
     next_lane: u64,
 }
 
@@ -224,9 +224,9 @@ impl Core {
             draining: false,
             closed: None,
             outbox: Outbox::default(),
-            calls: HashMap::new(),
+            calls: BTreeMap::new(),
             own_calls: 0,
-            serving: HashSet::new(),
+            serving: BTreeSet::new(),
             next_lane: 0,
         };
         if !self.is_own(&remote.peer) {

@@ -1,10 +1,11 @@
 //! Who waits for what is done to their volumes. First come, first served, for each volume.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use csi_proto::Method;
 
+use super::super::by_key::ByKey;
 use super::super::counted::ByCount;
 use super::super::identity::Identity;
 use super::super::limits::Limits;
@@ -39,7 +40,7 @@ pub(super) struct Waits {
 pub(super) struct Line {
     next: u64,
     waiters: BTreeMap<Place, Waiter>,
-    lanes: HashMap<Key, VecDeque<Place>>,
+    lanes: ByKey<VecDeque<Place>>,
     askers: ByCount<AskerId, Waits>,
     due: BTreeSet<(Instant, AskerId)>,
 }

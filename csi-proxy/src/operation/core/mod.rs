@@ -6,7 +6,7 @@ mod line;
 mod tests;
 mod turns;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use csi_proto::Method;
@@ -15,6 +15,7 @@ use csi_proto::method::Service;
 pub use self::event::{Action, AskerId, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way};
 use self::line::Line;
 use super::answer::Answer;
+use super::by_key::ByKey;
 use super::counted::ByCount;
 use super::identity::Identity;
 use super::limits::Limits;
@@ -33,7 +34,7 @@ pub struct Core {
     next: u64,
     operations: ByCount<OperationId, Operation>,
     /// What is run or kept for a subject: one operation at most.
-    holders: HashMap<Key, OperationId>,
+    holders: ByKey<OperationId>,
     askers: ByCount<AskerId, Asker>,
     /// Calls that are not among the askers, since what they ask for has not begun.
     line: Line,
@@ -44,7 +45,7 @@ pub struct Core {
     /// How many run that make something, whose id is not known yet.
     making: usize,
     /// What else has begun since the first of those, by what it was about: it may be what one of them makes.
-    begun: HashMap<Key, OperationId>,
+    begun: ByKey<OperationId>,
     /// Up to here [`Self::begun`] is not complete.
     begun_unknown: Option<OperationId>,
 }
@@ -106,14 +107,14 @@ impl Core {
             limits,
             next: 0,
             operations: ByCount::default(),
-            holders: HashMap::new(),
+            holders: ByKey::default(),
             askers: ByCount::default(),
             line: Line::default(),
             over: BTreeSet::new(),
             counts: Counts::default(),
             actions: VecDeque::new(),
             making: 0,
-            begun: HashMap::new(),
+            begun: ByKey::default(),
             begun_unknown: None,
         }
     }

@@ -1,10 +1,11 @@
 //! What is to be written: changes that wait for the next commit. No clock, no disk.
 
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, btree_map};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::record::seal;
 use super::{Change, JournalSettings};
+use crate::operation::by_key::ByKey;
 use crate::operation::counted::ByCount;
 use crate::operation::{Entry, Key, OperationId, Restored, Stage};
 
@@ -31,7 +32,7 @@ pub struct Pending {
     /// What may be on the disk, with the keys of the finished answer if it is one.
     on_disk: ByCount<OperationId, Vec<Key>>,
     /// Operations with a finished answer that may be on the disk, by what it is about.
-    finished: HashMap<Key, Vec<OperationId>>,
+    finished: ByKey<Vec<OperationId>>,
     taken: CommitNumber,
     done: CommitNumber,
     /// The next commit is made even if it is empty: something waits for its number.
@@ -73,7 +74,7 @@ impl Pending {
             due: None,
             urgent: false,
             on_disk: ByCount::default(),
-            finished: HashMap::new(),
+            finished: ByKey::default(),
             taken: 0,
             done: 0,
             forced: false,

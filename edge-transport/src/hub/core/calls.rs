@@ -1,6 +1,5 @@
 //! Calls through the hub: which frame goes where, and how a call ends at both sides.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -277,15 +276,9 @@ impl Core {
         let session = self.sessions.get_mut(&requester)?;
         let call = session.calls.remove(&number)?;
         session.own_calls -= usize::from(call.own);
-        if session.calls.is_empty() && session.calls.capacity() > 64 {
-            session.calls = HashMap::new();
-        }
         self.open_calls -= 1;
         if let Some(target) = self.sessions.get_mut(&call.target) {
             target.serving.remove(&(requester, number));
-            if target.serving.is_empty() && target.serving.capacity() > 64 {
-                target.serving = HashSet::new();
-            }
         }
         Some(call)
     }
@@ -294,9 +287,8 @@ impl Core {
     pub(super) fn end_calls(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         let (peer, epoch, resumes) = (session.peer.clone(), session.epoch, session.resumes);
-        // In order, so that the same events give the same frames.
-        let calls: BTreeMap<u64, Call> = std::mem::take(&mut session.calls).into_iter().collect();
-        let serving: BTreeSet<(SessionKey, u64)> = std::mem::take(&mut session.serving).into_iter().collect();
+        // Both in order, so that the same events give the same frames.
+        let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
         self.open_calls -= calls.len();
         for (number, call) in calls {
             if let Some(target) = self.sessions.get_mut(&call.target) {

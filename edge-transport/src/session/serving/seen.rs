@@ -1,7 +1,7 @@
 //! Which calls of whom have been seen, so that none is executed twice, and the answers of those that have ended.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::ServingId;
@@ -71,7 +71,8 @@ impl Source {
 
 #[derive(Debug, Default)]
 pub(super) struct SeenCalls {
-    sources: HashMap<PeerId, Source>,
+    /// Few, and looked up several times for every call.
+    sources: BTreeMap<PeerId, Source>,
     ended: VecDeque<(PeerId, CallId)>,
     /// Kept answers, the oldest first, and when they are forgotten.
     ages: BTreeMap<u64, (Instant, PeerId, CallId)>,

@@ -1,0 +1,84 @@
+//! Maps by what operations are about.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use super::subject::Key;
+
+/// A map by [`Key`]. Keys have a hash already, and each operation is looked up many times: here it is only stirred, by numbers that
+/// nobody can know who chooses the names of volumes.
+pub(super) type ByKey<V> = HashMap<Key, V, Stirred>;
+
+/// What the hashes of one map are stirred by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stirred {
+    before: u64,
+    factor: u64,
+}
+
+impl Default for Stirred {
+    fn default() -> Self {
+        let random = RandomState::new();
+        Self { before: random.hash_one(0), factor: random.hash_one(1) | 1 }
+    }
+}
+
+impl BuildHasher for Stirred {
+    type Hasher = Stir;
+
+    fn build_hasher(&self) -> Stir {
+        Stir { by: *self, number: 0 }
+    }
+}
+
+/// The hasher of [`Stirred`].
+#[derive(Debug)]
+pub(super) struct Stir {
+    by: Stirred,
+    number: u64,
+}
+
+impl Hasher for Stir {
+    fn finish(&self) -> u64 {
+        self.number
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Both halves of the product: each bit of it depends on bits of the number that the other half does not show.
+        let product = u128::from(self.number ^ number ^ self.by.before) * u128::from(self.by.factor);
+        let [low, high] = [product, product >> 64].map(|half| {
+            #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+            let half = half as u64;
+            half
+        });
+        self.number = low ^ high;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn maps_stir_differently_and_near_numbers_lie_far_apart() {
+        let (one, other) = (Stirred::default(), Stirred::default());
+        let hash = |by: Stirred, number: u64| {
+            let mut stir = by.build_hasher();
+            stir.write_u64(number);
+            stir.finish()
+        };
+        assert_ne!(hash(one, 7), hash(other, 7));
+        // Buckets are taken from the low bits and tags from the high ones.
+        let low: BTreeSet<u64> = (0..4096).map(|number| hash(one, number << 52) & 0xfff).collect();
+        let high: BTreeSet<u64> = (0..4096).map(|number| hash(one, number) >> 57).collect();
+        assert!(low.len() > 1024 && high.len() == 128, "{} {}", low.len(), high.len());
+    }
+}
