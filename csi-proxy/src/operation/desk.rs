@@ -61,13 +61,8 @@ impl Desk {
         state.next_asker += 1;
         let (sender, receiver) = oneshot::channel();
         state.waiting.insert(asker, sender);
-        let now = now();
-        state.core.handle(now, Event::Ask { asker, identity, until: until.map(Instant::into_std) });
-        let Performed { run, later, waits, begun } = state.perform(self.writer.as_ref(), Some(asker));
-        if let Some((operation, None)) = run {
-            state.core.handle(now, Event::Started { operation });
-            state.perform(self.writer.as_ref(), None);
-        }
+        let event = Event::Ask { asker, identity, until: until.map(Instant::into_std) };
+        let Performed { run, later, waits, begun } = state.take(event, self.writer.as_ref(), Some(asker));
         drop(state);
         self.begin(begun);
         let (gives_up, turn) = waits.map_or((None, None), |waits| (Some(waits.gives_up), waits.turn));
@@ -113,17 +108,7 @@ impl Desk {
     }
 
     fn handle(self: &Arc<Self>, event: Event) -> Option<Later> {
-        let mut state = self.lock();
-        let now = now();
-        state.core.handle(now, event);
-        let Performed { later, begun, .. } = state.perform(self.writer.as_ref(), None);
-        for Begun { operation, wait, .. } in &begun {
-            if wait.is_none() {
-                state.core.handle(now, Event::Started { operation: *operation });
-                state.perform(self.writer.as_ref(), None);
-            }
-        }
-        drop(state);
+        let Performed { later, begun, .. } = self.lock().take(event, self.writer.as_ref(), None);
         self.begin(begun);
         later
     }
@@ -194,6 +179,21 @@ impl Later {
 }
 
 impl State {
+    /// Takes what has happened, and does what the core wants then. What has begun by it has started, unless the journal is to be
+    /// waited for.
+    fn take(&mut self, event: Event, writer: Option<&Writer>, asks: Option<AskerId>) -> Performed {
+        let now = now();
+        self.core.handle(now, event);
+        let performed = self.perform(writer, asks);
+        let begun = performed.begun.iter().map(|begun| (begun.operation, &begun.wait));
+        let run = performed.run.iter().map(|(operation, wait)| (*operation, wait));
+        for (operation, _) in run.chain(begun).filter(|(_, wait)| wait.is_none()) {
+            self.core.handle(now, Event::Started { operation });
+            self.perform(writer, None);
+        }
+        performed
+    }
+
     /// Does what the core wants, with the request of the call that asks, if that is what has happened.
     fn perform(&mut self, writer: Option<&Writer>, asks: Option<AskerId>) -> Performed {
         let mut performed = Performed { run: None, later: None, waits: None, begun: Vec::new() };
@@ -418,5 +418,45 @@ impl Drop for Ticket {
         if !self.over {
             self.end(Fault::ServiceLost { what: "the dispatcher's task".to_owned() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use csi_proto::{DriverName, Method};
+
+    use super::*;
+    use crate::operation::core::Entry;
+    use crate::operation::{Digest, Stage, Subject};
+
+    fn identity(method: Method, volumes: &[&str]) -> Identity {
+        let driver = DriverName::new("csi-hostpath").unwrap();
+        let subjects = volumes.iter().map(|id| Subject::Volume((*id).into())).collect();
+        let digest = Digest::of(method.request_shape(), b"");
+        Identity::new(driver, method, subjects, digest).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_begins_because_another_call_found_it_overdue_has_started() {
+        let desk = Arc::new(Desk::new(Limits::default()));
+        let wait = Limits::default().wait;
+        let first = desk.ask(identity(Method::CreateSnapshot, &["a"]), None);
+        let group = desk.ask(identity(Method::CreateVolumeGroupSnapshot, &["a", "b"]), None);
+        tokio::time::advance(wait / 2).await;
+        let behind = desk.ask(identity(Method::ControllerPublishVolume, &["b"]), None);
+        tokio::time::advance(wait / 2 + Duration::from_millis(1)).await;
+        let other = desk.ask(identity(Method::CreateSnapshot, &["c"]), None);
+        assert!(matches!(&first.part, Part::Run(_)) && matches!(&other.part, Part::Run(_)));
+        assert!(group.asker.answer().await.is_err());
+        let Part::Turn(turn) = behind.part else { panic!("{:?}", behind.part) };
+        let run = turn.comes().await.unwrap();
+        let entries = desk.lock().core.entries();
+        for entry in &entries {
+            assert!(matches!(entry, Entry::Put { stage: Stage::Started, .. }), "{entry:?}");
+        }
+        assert_eq!(entries.len(), 3);
+        drop(run);
     }
 }
