@@ -49,15 +49,11 @@ impl Hasher for Stir {
         }
     }
 
+    #[allow(clippy::cast_possible_truncation, reason = "the halves are meant")]
     fn write_u64(&mut self, number: u64) {
         // Both halves of the product: each bit of it depends on bits of the number that the other half does not show.
         let product = u128::from(self.number ^ number ^ self.by.before) * u128::from(self.by.factor);
-        let [low, high] = [product, product >> 64].map(|half| {
-            #[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-            let half = half as u64;
-            half
-        });
-        self.number = low ^ high;
+        self.number = product as u64 ^ (product >> 64) as u64;
     }
 }
 
