@@ -9,74 +9,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::counting::{CountingDriver, call, create, delete};
+use common::edge::{Answer, Edge, asked};
 use common::{Act, Script, Stage, driver_name, framed, raw_call};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
-use csi_proxy::{
-    Call, Code, Dispatcher, Driver, DriverSettings, Fault, Outcome, Relay as _, RelayError, SocketAddress,
-};
+use csi_proxy::{Code, Dispatcher, Driver, DriverSettings, Fault, Outcome, Relay as _, SocketAddress};
 use prost::Message as _;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tonic::Status;
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
-
-type Answer = Result<(Vec<Bytes>, Outcome), Fault>;
-
-/// A dispatcher before a counting driver.
-struct Edge {
-    _directory: tempfile::TempDir,
-    driver: CountingDriver,
-    dispatcher: Dispatcher,
-}
-
-impl Edge {
-    fn holding() -> Self {
-        Self::with(CountingDriver::holding)
-    }
-
-    fn free() -> Self {
-        Self::with(CountingDriver::free)
-    }
-
-    fn with(serve: fn(&std::path::Path) -> (CountingDriver, SocketAddress)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (driver, address) = serve(directory.path());
-        let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
-        Self { _directory: directory, driver, dispatcher }
-    }
-
-    fn ask(&self, call: Call) -> JoinHandle<Answer> {
-        let dispatcher = self.dispatcher.clone();
-        tokio::spawn(async move { asked(&dispatcher, call).await })
-    }
-
-    /// Waits until so many calls are at the dispatcher.
-    async fn waiting(&self, askers: usize) {
-        common::in_time(async {
-            while self.dispatcher.operation_counts().askers != askers {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
-    }
-
-    /// Waits until so many answers are kept.
-    async fn kept(&self, answers: usize) {
-        common::in_time(async {
-            while self.dispatcher.operation_counts().kept != answers {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
-    }
-}
-
-async fn asked(dispatcher: &Dispatcher, call: Call) -> Answer {
-    let replies = dispatcher.relay(call).await.map_err(RelayError::into_fault)?;
-    Ok(replies.collect().await)
-}
 
 fn volume_id(answer: Answer) -> String {
     let (messages, outcome) = answer.unwrap();
@@ -127,7 +69,7 @@ async fn calls_that_come_several_times_and_in_any_order_are_executed_once() {
             asked.push((name, edge.ask(call)));
         }
     }
-    edge.waiting(20).await;
+    edge.until(|counts| counts.askers == 20).await;
     edge.driver.let_go(100);
     for (name, answer) in asked {
         assert_eq!(volume_id(answer.await.unwrap()), format!("vol-{name}"));
@@ -151,7 +93,7 @@ async fn a_retry_whose_map_entries_and_secrets_come_otherwise_joins() {
     let mut second = create("pvc-1");
     second.body = request(&[entry(4, "b", "2"), entry(5, "key", "y"), entry(4, "a", "1")]);
     let answers = [edge.ask(first), edge.ask(second)];
-    edge.waiting(2).await;
+    edge.until(|counts| counts.askers == 2).await;
     edge.driver.let_go(2);
     for answer in answers {
         assert_eq!(volume_id(answer.await.unwrap()), "vol-pvc-1");
@@ -208,9 +150,9 @@ async fn a_failure_of_the_driver_that_nobody_waited_for_is_handed_out_unchanged(
     let first = edge.ask(delete("v"));
     edge.driver.was_told("DeleteVolume v", 1).await;
     first.abort();
-    edge.waiting(0).await;
+    edge.until(|counts| counts.askers == 0).await;
     edge.driver.let_go(1);
-    edge.kept(1).await;
+    edge.until(|counts| counts.kept == 1).await;
     let (messages, outcome) = asked(&edge.dispatcher, delete("v")).await.unwrap();
     assert_eq!((messages.len(), outcome.code, &*outcome.message), (0, Code::FAILED_PRECONDITION, "größe"));
     assert_eq!(

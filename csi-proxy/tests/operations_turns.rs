@@ -7,57 +7,21 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use common::counting::{CountingDriver, call};
+use common::counting::call;
+use common::edge::{Answer, Edge, asked};
 use common::{Act, Script, Stage, driver_name, framed, raw_call};
 use csi_proto::csi::v1 as csi;
 use csi_proxy::operation::{Counts, Limits};
-use csi_proxy::{Call, Code, Dispatcher, Fault, Outcome, Relay as _, RelayError};
+use csi_proxy::{Call, Code, Fault, Outcome};
 use prost::Message as _;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-type Answer = Result<(Vec<Bytes>, Outcome), Fault>;
-
-struct Edge {
-    _directory: tempfile::TempDir,
-    driver: CountingDriver,
-    dispatcher: Dispatcher,
-}
-
-impl Edge {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (driver, address) = CountingDriver::holding(directory.path());
-        let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
-        Self { _directory: directory, driver, dispatcher }
-    }
-
-    fn ask(&self, call: Call) -> JoinHandle<Answer> {
-        let dispatcher = self.dispatcher.clone();
-        tokio::spawn(async move { asked(&dispatcher, call).await })
-    }
-
-    /// A snapshot of the volume is being made.
-    async fn snapshots(&self) -> JoinHandle<Answer> {
-        let asked = self.ask(snapshot());
-        self.driver.was_told("CreateSnapshot v", 1).await;
-        asked
-    }
-
-    async fn until(&self, right: impl Fn(Counts) -> bool) {
-        common::in_time(async {
-            while !right(self.dispatcher.operation_counts()) {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
-    }
-}
-
-async fn asked(dispatcher: &Dispatcher, call: Call) -> Answer {
-    let replies = dispatcher.relay(call).await.map_err(RelayError::into_fault)?;
-    Ok(replies.collect().await)
+/// A snapshot of the volume is being made.
+async fn snapshots(edge: &Edge) -> JoinHandle<Answer> {
+    let asked = edge.ask(snapshot());
+    edge.driver.was_told("CreateSnapshot v", 1).await;
+    asked
 }
 
 fn snapshot() -> Call {
@@ -88,8 +52,8 @@ const ATTACH: &str = "ControllerPublishVolume v";
 /// after it, and nobody has to ask twice.
 #[tokio::test]
 async fn a_detachment_waits_for_a_snapshot_and_the_next_attachment_for_the_detachment() {
-    let edge = Edge::new();
-    let snapshots = edge.snapshots().await;
+    let edge = Edge::holding();
+    let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     let attaches = edge.ask(attach("n2"));
@@ -104,7 +68,7 @@ async fn a_detachment_waits_for_a_snapshot_and_the_next_attachment_for_the_detac
 
 #[tokio::test(start_paused = true)]
 async fn two_that_want_the_opposite_of_a_slow_driver_take_turns() {
-    let edge = Edge::new();
+    let edge = Edge::holding();
     let leave = edge.driver.clone();
     tokio::spawn(async move {
         loop {
@@ -158,8 +122,8 @@ async fn a_caller_hears_that_another_operation_is_pending_before_its_time_is_ove
 
 #[tokio::test]
 async fn a_caller_that_has_gone_while_it_waited_has_nothing_begun() {
-    let edge = Edge::new();
-    let snapshots = edge.snapshots().await;
+    let edge = Edge::holding();
+    let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     detaches.abort();
@@ -172,8 +136,8 @@ async fn a_caller_that_has_gone_while_it_waited_has_nothing_begun() {
 
 #[tokio::test]
 async fn a_repeat_joins_who_waits_and_goes_on_waiting_when_that_one_has_gone() {
-    let edge = Edge::new();
-    let snapshots = edge.snapshots().await;
+    let edge = Edge::holding();
+    let snapshots = snapshots(&edge).await;
     let first = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     let again = edge.ask(detach("n1"));
@@ -187,8 +151,8 @@ async fn a_repeat_joins_who_waits_and_goes_on_waiting_when_that_one_has_gone() {
 
 #[tokio::test]
 async fn a_driver_that_is_taken_away_meanwhile_leaves_nothing_of_what_waited() {
-    let edge = Edge::new();
-    let snapshots = edge.snapshots().await;
+    let edge = Edge::holding();
+    let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     edge.dispatcher.unregister(&driver_name());
@@ -201,8 +165,8 @@ async fn a_driver_that_is_taken_away_meanwhile_leaves_nothing_of_what_waited() {
 
 #[tokio::test]
 async fn a_drain_waits_for_what_runs_and_sends_away_what_has_not_begun() {
-    let edge = Edge::new();
-    let snapshots = edge.snapshots().await;
+    let edge = Edge::holding();
+    let snapshots = snapshots(&edge).await;
     let detaches = edge.ask(detach("n1"));
     edge.until(|counts| counts.waiting == 1).await;
     let dispatcher = edge.dispatcher.clone();
@@ -217,11 +181,11 @@ async fn a_drain_waits_for_what_runs_and_sends_away_what_has_not_begun() {
 
 #[tokio::test]
 async fn without_patience_another_operation_is_refused_at_once() {
-    let mut edge = Edge::new();
+    let mut edge = Edge::holding();
     let mut limits = Limits::default();
     limits.wait = Duration::ZERO;
     edge.dispatcher = edge.dispatcher.with_operation_limits(limits);
-    let snapshots = edge.snapshots().await;
+    let snapshots = snapshots(&edge).await;
     let fault = asked(&edge.dispatcher, detach("n1")).await.unwrap_err();
     assert_eq!(Outcome::from(fault).code, Code::ABORTED);
     edge.driver.let_go(1);

@@ -8,6 +8,7 @@
 )]
 
 pub mod counting;
+pub mod edge;
 pub mod log;
 
 use std::collections::VecDeque;
