@@ -8,27 +8,16 @@ use super::tests::{
     DRIVER, attachment, claim, directory, driver, in_use, metadata, of_claim, persistent_volume, pod,
 };
 use super::*;
+use crate::kubernetes::chance::Chance;
 use crate::kubernetes::message::object::Kind;
 use crate::kubernetes::message::{InlineVolume, ObjectKey, Pod, PodVolume};
 
 const WALKS: u64 = 300;
 const STEPS: u64 = 60;
 
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 /// One object of a small cluster, or another version of it.
 fn some_object(chance: &mut Chance) -> Kind {
-    let name = ["a", "b", "c"][chance.below(3) as usize];
+    let name = ["a", "b", "c"][chance.below(3)];
     match chance.below(6) {
         0 | 1 => {
             let mut volumes = vec![of_claim("v", name)];

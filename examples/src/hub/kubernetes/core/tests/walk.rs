@@ -5,27 +5,11 @@ use std::panic;
 
 use super::objects::Applied;
 use super::*;
+use crate::kubernetes::chance::Chance;
 
 const SEEDS: u64 = 150;
 const STEPS: usize = 250;
 const NODES: [&str; 3] = ["a", "b", "c"];
-
-/// A small generator; the same seed gives the same walk.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % bound as u64).unwrap()
-    }
-
-    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
-}
 
 /// A watch of one kind, between the API server and the core.
 #[derive(Clone)]
