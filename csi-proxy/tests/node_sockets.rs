@@ -168,3 +168,30 @@ async fn a_path_that_is_too_long_for_a_socket_is_refused_with_its_bound_and_no_n
         assert!(NodeId::new(name).is_err(), "{name}");
     }
 }
+
+/// Whether the node's driver is ready within a second of paused time; `false` if it takes longer.
+async fn is_ready_at_once(sockets: &NodeSockets) -> bool {
+    let (_, startup) = sockets.nodes().pop().unwrap();
+    let ready = async {
+        while !startup.status().ready {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), ready).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_back_is_ready_as_soon_as_somebody_says_that_it_is_there() {
+    let site = Site::new();
+    let sockets = site.sockets();
+    site.nodes.off.store(true, Ordering::SeqCst);
+    sockets.serve(&node("edge-1")).await.unwrap();
+    // By now the pause between two tries is the longest.
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    site.nodes.off.store(false, Ordering::SeqCst);
+    assert!(!is_ready_at_once(&sockets).await, "nobody has said so");
+    sockets.online(&node("edge-2"));
+    assert!(!is_ready_at_once(&sockets).await, "it was said of another");
+    sockets.online(&node("edge-1"));
+    assert!(is_ready_at_once(&sockets).await);
+}

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use csi_proxy::{Drained, PatientRelay, ResumingRelay, SessionRelay};
 use edge_transport::Peer;
+use tokio::sync::Notify;
 
 use self::front::Front;
 pub use self::options::{CsiDriverOptions, Route};
@@ -51,7 +52,8 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
 
     let relay = PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration());
     let front = Front::new(&options, state.as_ref(), &destination, ResumingRelay::new(relay))?;
-    let follower = front.follower(&options, state.as_ref(), &destination)?;
+    let online = Arc::new(Notify::new());
+    let follower = front.follower(&options, state.as_ref(), &destination, &online)?;
     let driver = options.drivername.clone();
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
@@ -69,6 +71,7 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
             signal = signals.next() => break signal,
             // What the driver says of itself is asked for at once when there is a way, and not when its turn comes.
             Ok(()) = hub.changed() => if hub.borrow_and_update().is_connected() { serving.refresh() },
+            () = online.notified() => serving.online(),
         }
     };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");

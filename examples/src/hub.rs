@@ -1,5 +1,6 @@
 //! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
 
+mod gone_file;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod listeners;
@@ -9,6 +10,7 @@ mod options;
 mod status;
 mod trace;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,6 +20,7 @@ use edge_transport::reload::FileWatch;
 use edge_transport::{PeerId, ServiceName};
 use tokio::sync::broadcast::error::RecvError;
 
+use self::gone_file::GoneFile;
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::KubernetesAccess;
 pub use self::node_gone::{OperatorOptions, Tell};
@@ -25,7 +28,7 @@ pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
 use crate::process::{self, Fatal, Signals};
 use crate::security::keep_watch;
-use crate::state::wall_clock_epoch;
+use crate::state::{StateDirectory, wall_clock_epoch};
 use crate::status::StatusServer;
 
 /// The binary.
@@ -80,7 +83,8 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let operator = operator::Operator::default();
     let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
     let operators = OnlyCallers::new([PeerId::new(operator::NAME).map_err(Fatal::runtime)?]);
-    let builder = builder.presence().service(service, operators, operator.clone());
+    let builder = with_presence(builder, options.state_dir.as_deref())?;
+    let builder = builder.service(service, operators, operator.clone());
     let hub = builder.start().map_err(Fatal::input)?;
     operator.started(&hub);
     keep_watch(&watch, options.security.reload_interval);
@@ -126,6 +130,17 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
         "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
     );
     builder.policy(NodesCallNobody)
+}
+
+/// Tells who is there, and who is gone for good; that as long as it lasts, if there is a place to keep it.
+fn with_presence(builder: HubBuilder, directory: Option<&Path>) -> Result<HubBuilder, Fatal> {
+    let Some(directory) = directory else { return Ok(builder.presence()) };
+    let state = StateDirectory::open(directory).map_err(Fatal::runtime)?;
+    let (gone, file) = GoneFile::open(state)?;
+    for node in &gone {
+        tracing::warn!(%node, "an operator has said before that this node is gone for good");
+    }
+    Ok(builder.presence_keeping(gone, file))
 }
 
 async fn tell_presence(hub: Hub) {

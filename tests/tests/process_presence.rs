@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, ready};
-use edge_csi_tests::stand::{DRIVER, Over, Site, unix};
-use edge_csi_tests::{binaries, wait};
+use edge_csi_tests::stand::{DRIVER, NODE, Over, Site, Stand, unix};
+use edge_csi_tests::{binaries, page, wait};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::{IncomingRequest, Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
 use tonic::Code;
@@ -117,24 +117,165 @@ async fn two_proxies_on_one_state_directory_are_refused() {
     drop(proxy);
 }
 
+/// A peer that takes this name over the unix socket, as root may.
+async fn peer(site: &Site, name: &str, offers: Option<&str>) -> Peer {
+    let address: Address = site.stand.hub_url().parse().unwrap();
+    let mut builder = Peer::builder(PeerId::new(name).unwrap());
+    builder = builder.dialer(address.dialer(&DialOptions::default()).unwrap());
+    if let Some(service) = offers {
+        builder = builder.service(ServiceName::new(service).unwrap(), Silent);
+    }
+    let peer = builder.start().unwrap();
+    peer.connected().await.unwrap();
+    peer
+}
+
+/// Why the hub does not answer a call of this service of its own.
+async fn refused(peer: &Peer, service: &str, body: &'static [u8]) -> Reason {
+    let request = Request::new(peer.hub().unwrap(), ServiceName::new(service).unwrap(), body);
+    peer.call(request).await.unwrap().next().await.unwrap().unwrap_err().reason()
+}
+
 /// Root may take every name over the unix socket, and is none but who it says it is.
 #[tokio::test]
 async fn no_node_and_no_proxy_declares_a_node_gone() {
     let site = Site::start(Over::Uds, &[]).await;
     for (name, offers) in [("edge-1", Some("csi")), ("csi-proxy", None)] {
-        let address: Address = site.stand.hub_url().parse().unwrap();
-        let mut builder = Peer::builder(PeerId::new(name).unwrap());
-        builder = builder.dialer(address.dialer(&DialOptions::default()).unwrap());
-        if let Some(service) = offers {
-            builder = builder.service(ServiceName::new(service).unwrap(), Silent);
+        let peer = peer(&site, name, offers).await;
+        for body in [&b"edge-2"[..], b"undo edge-2"] {
+            assert_eq!(refused(&peer, "operator", body).await, Reason::Forbidden, "{name}");
         }
-        let peer = builder.start().unwrap();
-        peer.connected().await.unwrap();
-        let operator = ServiceName::new("operator").unwrap();
-        let request = Request::new(peer.hub().unwrap(), operator, "edge-2");
-        let refused = peer.call(request).await.unwrap().next().await.unwrap().unwrap_err();
-        assert_eq!(refused.reason(), Reason::Forbidden, "{name}: {refused:?}");
     }
+    let nobody = node_gone(&site, &["edge-2", "--volumes-are-lost"]);
+    assert_eq!(nobody.status.code(), Some(1), "nobody has heard of it: {}", said(&nobody));
+    assert!(
+        said(&nobody).contains("nobody was told") && said(&nobody).contains("--state-dir"),
+        "{}",
+        said(&nobody)
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_asks_who_is_there_is_refused_and_nobody_waits_for_what_it_says_of_one_that_is_gone() {
+    let mut site = Site::start(Over::Uds, &["edge-1"]).await;
+    let endpoint = site.endpoint();
+    site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
+    ready(&site.stand.proxy_socket()).await;
+    let hostile = peer(&site, "edge-66", Some("csi")).await;
+    // A question for the service "csi".
+    assert_eq!(refused(&hostile, "presence", b"\x0a\x03csi").await, Reason::Forbidden);
     let gone = node_gone(&site, &["edge-2", "--volumes-are-lost"]);
     assert!(gone.status.success(), "{}", said(&gone));
+    let text = said(&gone);
+    assert!(text.contains("told 1 proxies") && text.contains("it has no --state-dir"), "{text}");
+}
+
+#[tokio::test]
+async fn a_node_is_gone_for_a_proxy_that_was_away_though_the_hub_was_killed_since_and_until_the_node_comes() {
+    let mut site = Site::start(Over::Uds, &["edge-1", "edge-2"]).await;
+    let state = site.stand.path("hub-state").to_string_lossy().into_owned();
+    site.stand.hub_options(&["--state-dir", &state, "--http", "127.0.0.1:0"]);
+    site.stand.hub = None;
+    site.stand.start_hub().await;
+    let endpoint = site.endpoint();
+    let route = ["--endpoint", &endpoint, "--route", "topology"];
+    site.start_proxy(&route);
+    let lost = wait::until("pvc-2 is made", async || site.create("pvc-2", "edge-2").await.ok()).await;
+    site.stand.proxy.as_mut().unwrap().kill();
+    site.stop_agent("edge-2");
+    let gone = wait::until("the hub has noticed", async || {
+        let gone = node_gone(&site, &["edge-2", "--volumes-are-lost"]);
+        (!said(&gone).contains("is connected")).then_some(gone)
+    })
+    .await;
+    assert!(gone.status.success(), "{}", said(&gone));
+    assert!(
+        said(&gone).contains("told 0 proxies") && said(&gone).contains("also after a restart"),
+        "{}",
+        said(&gone)
+    );
+
+    site.stand.hub.as_mut().unwrap().kill();
+    // The address of its page is in it.
+    std::fs::remove_file(site.stand.path("hub.log")).unwrap();
+    site.stand.start_hub().await;
+    let shown = page::of(site.stand.hub.as_ref().unwrap(), "/").await;
+    assert!(shown.contains("gone for good") && shown.contains("edge-2"), "{shown}");
+    site.start_proxy(&route);
+    let anew = wait::until("pvc-2 is free", async || site.create("pvc-2", "edge-1").await.ok()).await;
+    assert_ne!(anew.volume_id, lost.volume_id);
+
+    // It is back, which is said; and no later life of the hub says that it is gone.
+    site.start_agent("edge-2");
+    site.stand.hub.as_ref().unwrap().logged("a peer is back that was declared gone for good").await;
+    let metrics = page::of(site.stand.hub.as_ref().unwrap(), "/metrics").await;
+    for line in ["edge_transport_hub_gone 0", "edge_transport_hub_gone_returned_total 1"] {
+        assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    }
+    wait::until("pvc-3 is made", async || site.create("pvc-3", "edge-2").await.ok()).await;
+    site.stand.hub.as_mut().unwrap().kill();
+    site.stand.start_hub().await;
+    let again =
+        wait::until("edge-2 is asked again", async || site.create("pvc-3", "edge-2").await.ok()).await;
+    assert!(!again.volume_id.is_empty());
+    let undone = node_gone(&site, &["edge-2", "--undo"]);
+    assert!(undone.status.success() && said(&undone).contains("was not declared"), "{}", said(&undone));
+}
+
+#[tokio::test]
+async fn what_was_said_of_a_node_is_taken_back_and_no_proxy_that_comes_later_hears_of_it() {
+    let mut site = Site::start(Over::Uds, &["edge-1", "edge-2"]).await;
+    let state = site.stand.path("hub-state").to_string_lossy().into_owned();
+    site.stand.hub_options(&["--state-dir", &state]);
+    site.stand.hub = None;
+    site.stand.start_hub().await;
+    let endpoint = site.endpoint();
+    let route = ["--endpoint", &endpoint, "--route", "topology"];
+    site.start_proxy(&route);
+    let kept = wait::until("pvc-2 is made", async || site.create("pvc-2", "edge-2").await.ok()).await;
+    site.stand.proxy.as_mut().unwrap().kill();
+    site.stop_agent("edge-2");
+    wait::until("the hub has noticed", async || {
+        node_gone(&site, &["edge-2", "--volumes-are-lost"]).status.success().then_some(())
+    })
+    .await;
+    let both = node_gone(&site, &["edge-2", "--volumes-are-lost", "--undo"]);
+    assert_eq!(both.status.code(), Some(2), "{}", said(&both));
+    let undone = node_gone(&site, &["edge-2", "--undo"]);
+    assert!(
+        undone.status.success() && said(&undone).contains("not gone for good any more"),
+        "{}",
+        said(&undone)
+    );
+    site.start_proxy(&route);
+    ready(&site.stand.proxy_socket()).await;
+    let elsewhere = site.create("pvc-2", "edge-1").await.unwrap_err();
+    assert_eq!(elsewhere.code(), Code::Unavailable, "it is on edge-2: {elsewhere}");
+    site.start_agent("edge-2");
+    let found = wait::until("edge-2 is back", async || site.create("pvc-2", "edge-2").await.ok()).await;
+    assert_eq!(found.volume_id, kept.volume_id);
+}
+
+/// Nobody waits for the next try of its own, which is 10 s to 30 s away by then: that is for the tests of csi-proxy, with their own
+/// clock. Here the ways of the news are what they are.
+#[tokio::test]
+async fn a_fixed_route_is_told_that_its_node_is_there_and_that_another_is_gone() {
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_hub().await;
+    stand.start_proxy(&[]);
+    stand.proxy.as_ref().unwrap().logged("the driver cannot be reached").await;
+    stand.start_agent(&[]);
+    ready(&stand.proxy_socket()).await;
+    let uds = unix(&stand.path("hub.sock"));
+    let mut command = Command::new(binaries::path("edge-hub"));
+    let gone = command.args(["node-gone", "edge-2", "--volumes-are-lost", "--uds", &uds]).output().unwrap();
+    assert!(said(&gone).contains("told 0 proxies"), "it did not ask for that node: {}", said(&gone));
+    stand.agent = None;
+    wait::until("its own node is away, of which it keeps nothing", async || {
+        let mut command = Command::new(binaries::path("edge-hub"));
+        let gone = command.args(["node-gone", NODE, "--volumes-are-lost", "--uds", &uds]).output().unwrap();
+        (gone.status.success() && said(&gone).contains("nothing is kept of nodes here")).then_some(())
+    })
+    .await;
 }

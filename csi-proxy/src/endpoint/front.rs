@@ -68,6 +68,10 @@ impl Front {
         self.learner.refresh();
     }
 
+    pub(super) fn online(&self) {
+        self.learner.online();
+    }
+
     pub(super) fn startup(&self) -> View {
         View::new(Arc::clone(&self.learner))
     }

@@ -221,6 +221,13 @@ impl NodeSockets {
         }
     }
 
+    /// A node is there: if its driver is not ready by what is known, it is [asked again](Serving::online).
+    pub fn online(&self, node: &NodeId) {
+        if let Some(known) = self.served().get(node) {
+            known.serving.online();
+        }
+    }
+
     /// Takes away the socket of a node that is gone for good, and its directory. Waits up to `bound` for open calls. Says whether
     /// there was one.
     pub async fn release(&self, node: &NodeId, bound: Duration) -> bool {

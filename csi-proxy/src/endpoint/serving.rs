@@ -52,6 +52,12 @@ impl Serving {
         self.front.refresh();
     }
 
+    /// The node is there. If its driver is not ready by what is known, it is asked again at once, at most once a second: for whoever
+    /// hears which nodes come, as from a hub.
+    pub fn online(&self) {
+        self.front.online();
+    }
+
     /// Removes the socket, takes no more calls, and waits up to `bound` for the answers of those that are open. Then those are
     /// answered `UNAVAILABLE`, for which it takes up to a second more, if a caller does not read.
     pub async fn shutdown(self, bound: Duration) -> Drained {

@@ -75,7 +75,7 @@ pub enum Event {
     Wake,
     /// The node or the driver has come back: do not wait for the next round.
     Returned,
-    /// A node of the route is online. Of interest only while the driver is not ready.
+    /// The node, or one of the route, is online. Of interest only while the driver is not ready.
     Online,
     /// A question that was asked has its answer.
     Answered(Question, Result<Bytes, Outcome>),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex as Turn, Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::age::Age;
@@ -31,6 +31,8 @@ pub(crate) struct Learner {
     /// Whether it was said that answers are given without the driver. Once each time that it goes away.
     stale_told: Mutex<bool>,
     store: Option<Arc<dyn FactsStore>>,
+    /// Held while the store is written, to the end of that: two at once would take each other's draft away.
+    writing: Arc<Turn<()>>,
 }
 
 impl Learner {
@@ -44,7 +46,7 @@ impl Learner {
         let core = Mutex::new(core.asking_node_info(asks_node_info));
         let (age, stale_told) = (Mutex::new(age), Mutex::default());
         let (learnt, returned, online) = (watch::Sender::new(()), Notify::new(), Notify::new());
-        Self { subject, core, age, learnt, returned, online, stale_told, store }
+        Self { subject, core, age, learnt, returned, online, stale_told, store, writing: Arc::default() }
     }
 
     /// How the answers stand.
@@ -167,9 +169,16 @@ impl Learner {
     }
 
     async fn keep(&self) {
-        let (Some(store), Some(as_of)) = (self.store.clone(), self.age().as_of()) else { return };
+        let Some(store) = self.store.clone() else { return };
+        let turn = Arc::clone(&self.writing).lock_owned().await;
+        let Some(as_of) = self.age().as_of() else { return };
         let (subject, kept) = (self.subject.clone(), Kept { facts: self.core().facts().clone(), as_of });
-        let kept = tokio::task::spawn_blocking(move || store.keep(&subject, &kept)).await;
+        let kept = tokio::task::spawn_blocking(move || {
+            let kept = store.keep(&subject, &kept);
+            drop(turn);
+            kept
+        });
+        let kept = kept.await;
         let error = match kept {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),

@@ -177,6 +177,12 @@ impl Core {
         others.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
     }
 
+    /// Whether a peer is connected.
+    #[must_use]
+    pub fn is_connected(&self, peer: &PeerId) -> bool {
+        self.by_name.contains_key(peer)
+    }
+
     /// Takes out a session whose link has something to send, or is to be closed. Call until `None` after every transition.
     pub fn poll_wake(&mut self) -> Option<SessionKey> {
         self.wakes.pop()

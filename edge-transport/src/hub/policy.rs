@@ -25,6 +25,13 @@ pub struct Requester<'a> {
 pub trait Policy: Send + Sync {
     /// Whether `requester` may call `service` of `target`.
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool;
+
+    /// Whether `requester` may ask which peers there are ([presence](crate::presence)), of which it is told only those that it may
+    /// call. No for those that may call nobody. Unless a policy says otherwise: yes.
+    fn may_watch(&self, requester: &Requester<'_>) -> bool {
+        let _ = requester;
+        true
+    }
 }
 
 /// Every authenticated peer may call every other.
@@ -48,6 +55,10 @@ impl Policy for NodesCallNobody {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
         requester.services.is_empty()
     }
+
+    fn may_watch(&self, requester: &Requester<'_>) -> bool {
+        requester.services.is_empty()
+    }
 }
 
 /// Only nodes may call: who offers services, as [`NodesCallNobody`] tells them. For a
@@ -58,6 +69,10 @@ pub struct OnlyNodes;
 
 impl Policy for OnlyNodes {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
+        !requester.services.is_empty()
+    }
+
+    fn may_watch(&self, requester: &Requester<'_>) -> bool {
         !requester.services.is_empty()
     }
 }
@@ -73,11 +88,19 @@ impl OnlyCallers {
     pub fn new(names: impl IntoIterator<Item = PeerId>) -> Self {
         Self { names: names.into_iter().collect() }
     }
+
+    fn names(&self, peer: &PeerId) -> bool {
+        covered_by(peer).any(|above| self.names.contains(above))
+    }
 }
 
 impl Policy for OnlyCallers {
     fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        covered_by(requester.peer).any(|above| self.names.contains(above))
+        self.names(requester.peer)
+    }
+
+    fn may_watch(&self, requester: &Requester<'_>) -> bool {
+        self.names(requester.peer)
     }
 }
 
@@ -190,6 +213,10 @@ impl Policy for Rules {
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, _: &ServiceName) -> bool {
         self.rules.iter().any(|rule| rule.from.hold(requester.peer) && rule.to.hold(target))
     }
+
+    fn may_watch(&self, requester: &Requester<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.from.hold(requester.peer))
+    }
 }
 
 #[cfg(test)]
@@ -229,6 +256,20 @@ mod tests {
             ("spiffe://edge/a/b", false),
         ] {
             assert_eq!(may(&callers, peer, &[]), expected, "{peer}");
+        }
+    }
+
+    #[test]
+    fn who_may_call_nobody_may_not_ask_who_is_there() {
+        let callers = OnlyCallers::new([PeerId::new("proxy").unwrap()]);
+        let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
+        let policies: [&dyn Policy; 3] = [&NodesCallNobody, &callers, &rules];
+        let (csi, none) = ([ServiceName::new("csi").unwrap()], []);
+        for policy in policies {
+            for (name, services, expected) in [("proxy/1", &none[..], true), ("edge-1", &csi[..], false)] {
+                let peer = PeerId::new(name).unwrap();
+                assert_eq!(policy.may_watch(&Requester { peer: &peer, services }), expected, "{name}");
+            }
         }
     }
 

@@ -42,6 +42,10 @@ pub enum Presence {
 pub struct HubStats {
     /// Connected peers.
     pub peers: usize,
+    /// Peers that an operator has declared gone for good.
+    pub gone: usize,
+    /// Peers that were gone for good and came back all the same.
+    pub returned: u64,
     /// Open calls.
     pub open_calls: usize,
     /// Bytes that wait for peers.

@@ -5,7 +5,11 @@
 //! It is a call like any other, over any link: it is resumed after a short cut, and made anew by a [`Watch`] after a longer one,
 //! which then starts with a list again. What a reader has not taken is not kept for it: it gets a new list.
 //!
-//! Somebody is told only of peers that the hub's policy lets it call.
+//! Somebody is told only of peers that the hub's policy lets it call, and who may call nobody may not ask either
+//! ([`Policy::may_watch`](crate::hub::Policy::may_watch)).
+//!
+//! An operator may declare that a peer is [gone for good](crate::hub::Hub::declare_gone). A hub that is given a [`KeepGone`] remembers that
+//! over a restart.
 //!
 //! # The messages
 //!
@@ -13,6 +17,7 @@
 //! message Question {
 //!   string service = 1;    // the service that is asked for; not with a report
 //!   Report report = 2;     // instead of a question: what was done about a peer that is gone
+//!   repeated string only = 3;  // the only peers that are of interest, at most 1024; none: all
 //! }
 //! message Report {
 //!   string peer = 1;
@@ -32,6 +37,8 @@
 //! }
 //! ```
 
+#[cfg(feature = "runtime")]
+mod gone;
 mod roster;
 #[cfg(feature = "runtime")]
 mod service;
@@ -39,11 +46,13 @@ mod service;
 mod watch;
 mod wire;
 
+#[cfg(feature = "runtime")]
+pub(crate) use self::gone::Gone;
+#[cfg(feature = "runtime")]
+pub use self::gone::{GoneError, KeepGone, MAX_GONE, Report};
 pub use self::roster::{Change, MAX_KNOWN};
 #[cfg(feature = "runtime")]
-pub(crate) use self::service::{Gone, PresenceService};
-#[cfg(feature = "runtime")]
-pub use self::service::{GoneError, MAX_GONE, Report};
+pub(crate) use self::service::{PresenceService, watchers_of};
 #[cfg(feature = "runtime")]
 pub use self::watch::{ReportError, Watch};
 

@@ -1,142 +1,24 @@
 //! The hub's side: tells peers who is there.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
-use tokio::sync::broadcast::{self, Receiver};
 
+use super::gone::{Report, Watched, Watching};
 use super::wire::{Entry, Question, Update};
 use crate::frame::Reason;
 use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
 use crate::name::{PeerId, ServiceName};
 use crate::peer::{IncomingRequest, ReplySender, Service};
 
-/// Most peers that a hub remembers as gone for good.
-pub const MAX_GONE: usize = 1024;
+/// Most peers that a watch may be restricted to.
+pub(super) const MAX_ONLY: usize = 1024;
 
 /// Peers in one message of a list.
 const PIECE: usize = 500;
-
-/// Reports that a slow receiver may lag behind.
-const REPORTS: usize = 1024;
-
-/// What a watcher has done about a peer that is gone for good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Report {
-    /// Who reports, as authenticated.
-    pub from: PeerId,
-    /// The peer that is gone.
-    pub peer: PeerId,
-    /// Whether nothing of it is left there.
-    pub done: bool,
-    /// What was done, for people.
-    pub words: String,
-}
-
-/// A peer cannot be declared gone.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GoneError {
-    /// It is there.
-    #[error("{peer} is connected, so it is not gone; stop it first")]
-    Connected {
-        /// The peer.
-        peer: PeerId,
-    },
-    /// Nobody could be told.
-    #[error("this hub tells nobody who is there; build it with `presence`")]
-    NoPresence,
-    /// Too many are.
-    #[error("{max} peers are remembered as gone, which is the bound; restart the hub to forget them")]
-    TooMany {
-        /// The bound.
-        max: usize,
-    },
-}
-
-/// Who is gone for good, who wants to hear of it, and what they report.
-#[derive(Debug)]
-pub(crate) struct Gone {
-    state: Mutex<State>,
-    reports: broadcast::Sender<Report>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    peers: BTreeSet<PeerId>,
-    /// Watchers, with the number of their watches.
-    watchers: BTreeMap<PeerId, usize>,
-}
-
-impl Default for Gone {
-    fn default() -> Self {
-        Self { state: Mutex::default(), reports: broadcast::channel(REPORTS).0 }
-    }
-}
-
-impl Gone {
-    /// Remembers it, if there is room.
-    pub(crate) fn remember(&self, peer: &PeerId) -> Result<(), GoneError> {
-        let mut state = self.state();
-        if state.peers.len() >= MAX_GONE && !state.peers.contains(peer) {
-            return Err(GoneError::TooMany { max: MAX_GONE });
-        }
-        state.peers.insert(peer.clone());
-        Ok(())
-    }
-
-    /// It is back.
-    pub(crate) fn forget(&self, peer: &PeerId) -> bool {
-        self.state().peers.remove(peer)
-    }
-
-    /// Who watches.
-    pub(crate) fn watchers(&self) -> Vec<PeerId> {
-        self.state().watchers.keys().cloned().collect()
-    }
-
-    /// The reports that come from now on.
-    pub(crate) fn reports(&self) -> Receiver<Report> {
-        self.reports.subscribe()
-    }
-
-    fn peers(&self) -> Vec<String> {
-        self.state().peers.iter().map(ToString::to_string).collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A watcher counts as one until this is dropped.
-struct Watching {
-    gone: Arc<Gone>,
-    peer: PeerId,
-}
-
-impl Watching {
-    fn begin(gone: Arc<Gone>, peer: PeerId) -> Self {
-        *gone.state().watchers.entry(peer.clone()).or_default() += 1;
-        Self { gone, peer }
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let mut state = self.gone.state();
-        if let Some(count) = state.watchers.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                state.watchers.remove(&self.peer);
-            }
-        }
-    }
-}
 
 /// The service of a hub's own.
 #[derive(Debug)]
@@ -152,23 +34,17 @@ impl Service for PresenceService {
         let ended = match question {
             Ok(Question { report: Some(report), .. }) => match PeerId::new(&report.peer) {
                 Ok(peer) => {
-                    let words = super::cut(&report.words).to_owned();
-                    // Nobody may be interested.
-                    let _ = hub.gone().reports.send(Report {
-                        from: request.source,
-                        peer,
-                        done: report.done,
-                        words,
-                    });
+                    let words = shown(super::cut(&report.words));
+                    hub.gone().report(Report { from: request.source, peer, done: report.done, words });
                     // Fails only if nobody waits any more, here and below.
                     let _ = replies.finish(Bytes::new()).await;
                     return;
                 }
                 Err(error) => error.to_string(),
             },
-            Ok(Question { service, .. }) => match ServiceName::new(&service) {
-                Ok(service) => {
-                    let watcher = Watcher::new(&hub, request.source, service);
+            Ok(Question { service, only, .. }) => match read(&service, only) {
+                Ok((service, only)) => {
+                    let watcher = Watcher::new(&hub, request.source, service, only);
                     let stopping = hub.stopping();
                     if let Some(Err(())) =
                         stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await
@@ -178,7 +54,7 @@ impl Service for PresenceService {
                     let _ = replies.fail(Reason::Draining, "the hub is ending").await;
                     return;
                 }
-                Err(error) => error.to_string(),
+                Err(error) => error,
             },
             Err(error) => error.to_string(),
         };
@@ -186,20 +62,49 @@ impl Service for PresenceService {
     }
 }
 
+/// What is asked for.
+fn read(service: &str, only: Vec<String>) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
+    let service = ServiceName::new(service).map_err(|error| error.to_string())?;
+    if only.len() > MAX_ONLY {
+        return Err(format!("field only has {} names; at most {MAX_ONLY} may be given", only.len()));
+    }
+    let only = only.into_iter().map(PeerId::new).collect::<Result<_, _>>();
+    Ok((service, only.map_err(|error| format!("field only: {error}"))?))
+}
+
+/// Words that cannot do anything to the terminal of those who read them.
+fn shown(words: &str) -> String {
+    words.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+/// Who is to hear that this peer is gone for good.
+pub(crate) fn watchers_of(hub: &Hub, peer: &PeerId) -> BTreeSet<PeerId> {
+    let watches = hub.gone().watches();
+    watches
+        .iter()
+        .filter(|watched| hears_of(hub, watched, peer))
+        .map(|watched| watched.source.clone())
+        .collect()
+}
+
+/// Whether a watch is told of a peer.
+fn hears_of(hub: &Hub, watched: &Watched, peer: &PeerId) -> bool {
+    watched.wants(peer) && hub.may_call((&watched.source, &watched.services), peer, &watched.service)
+}
+
 /// One watch.
 struct Watcher {
-    source: PeerId,
-    services: Arc<[ServiceName]>,
-    service: ServiceName,
+    watched: Arc<Watched>,
     _watching: Watching,
 }
 
 impl Watcher {
-    fn new(hub: &Hub, source: PeerId, service: ServiceName) -> Self {
+    fn new(hub: &Hub, source: PeerId, service: ServiceName, only: BTreeSet<PeerId>) -> Self {
         let known = hub.peers().into_iter().find(|info| info.peer == source);
         let services = known.map(|info| info.services).unwrap_or_default();
-        let watching = Watching::begin(hub.gone(), source.clone());
-        Self { source, services, service, _watching: watching }
+        let watched = Arc::new(Watched { source, services, service, only });
+        let _watching = Watching::begin(hub.gone(), Arc::clone(&watched));
+        Self { watched, _watching }
     }
 
     /// Until nobody listens.
@@ -250,7 +155,8 @@ impl Watcher {
             say(replies, &Update { reset, up, ..Update::default() }).await?;
             reset = false;
         }
-        let gone = hub.gone().peers();
+        let gone = hub.gone().peers().into_iter().filter(|peer| hears_of(hub, &self.watched, peer));
+        let gone = gone.map(|peer| peer.to_string()).collect();
         say(replies, &Update { reset, up: last, gone, complete: true, ..Update::default() }).await
     }
 
@@ -262,19 +168,20 @@ impl Watcher {
                 update.up.retain(|up| up.peer != name);
                 update.up.push(entry(info));
             }
-            Presence::Down { peer, .. } => {
+            Presence::Down { peer, .. } if self.watched.wants(&peer) => {
                 let name = peer.to_string();
                 update.up.retain(|up| up.peer != name);
                 update.down.push(name);
             }
-            Presence::Gone { peer } => update.gone.push(peer.to_string()),
-            Presence::Up(_) => {}
+            Presence::Gone { peer } if hears_of(hub, &self.watched, &peer) => {
+                update.gone.push(peer.to_string());
+            }
+            Presence::Up(_) | Presence::Down { .. } | Presence::Gone { .. } => {}
         }
     }
 
     fn concerns(&self, hub: &Hub, info: &PeerInfo) -> bool {
-        info.services.contains(&self.service)
-            && hub.may_call((&self.source, &self.services), &info.peer, &self.service)
+        info.services.contains(&self.watched.service) && hears_of(hub, &self.watched, &info.peer)
     }
 }
 

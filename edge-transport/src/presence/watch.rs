@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::SERVICE;
 use super::roster::{Change, Roster};
+use super::service::MAX_ONLY;
 use super::wire::{Question, ReportMessage, Update};
 use crate::frame::{Failure, Reason};
 use crate::name::{PeerId, ServiceName};
@@ -60,6 +61,7 @@ pub enum ReportError {
 pub struct Watch {
     peer: Peer,
     service: ServiceName,
+    only: Vec<PeerId>,
     roster: Roster,
     stream: Option<ReplyStream>,
     pause: Duration,
@@ -76,6 +78,7 @@ impl Watch {
         Self {
             peer,
             service,
+            only: Vec::new(),
             roster: Roster::default(),
             stream: None,
             pause: FIRST_PAUSE,
@@ -83,6 +86,16 @@ impl Watch {
             told: false,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// The same of these peers alone. More than 1024 are too many to be named: then it is told of all, as it is by a hub from before.
+    #[must_use]
+    pub fn only(mut self, peers: impl IntoIterator<Item = PeerId>) -> Self {
+        self.only = peers.into_iter().take(MAX_ONLY + 1).collect();
+        if self.only.len() > MAX_ONLY {
+            self.only.clear();
+        }
+        self
     }
 
     /// Waits for the next changes, which are never none. While the hub is away nothing changes. `None` once the peer is closed.
@@ -110,7 +123,7 @@ impl Watch {
     pub async fn report(&self, gone: &PeerId, done: bool, words: &str) -> Result<(), ReportError> {
         let words = super::cut(words).to_owned();
         let report = Some(ReportMessage { peer: gone.to_string(), done, words });
-        let question = Question { service: String::new(), report };
+        let question = Question { report, ..Question::default() };
         let request = self.request(&question).ok_or(ReportError::NoHub)?;
         let mut answer = self.peer.call(request.remaining(REPORT)).await?;
         match answer.next().await {
@@ -131,7 +144,8 @@ impl Watch {
         let Some(stream) = &mut self.stream else {
             sleep_until(self.again).await;
             self.peer.connected().await.ok()?;
-            let question = Question { service: self.service.to_string(), report: None };
+            let only = self.only.iter().map(ToString::to_string).collect();
+            let question = Question { service: self.service.to_string(), report: None, only };
             let Some(request) = self.request(&question) else { return Some(Ok(())) };
             return Some(match self.peer.call(request).await {
                 Ok(stream) => {

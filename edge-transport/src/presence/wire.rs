@@ -9,6 +9,8 @@ pub(super) struct Question {
     pub(super) service: String,
     #[prost(message, optional, tag = "2")]
     pub(super) report: Option<ReportMessage>,
+    #[prost(string, repeated, tag = "3")]
+    pub(super) only: Vec<String>,
 }
 
 #[cfg(feature = "runtime")]

@@ -1,5 +1,6 @@
 //! Which nodes there are, as the hub tells it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{NodeId, NodeSockets, TopologyRouter};
 use edge_transport::presence::{Change, Watch};
 use edge_transport::{Peer, PeerId, ServiceName};
+use tokio::sync::Notify;
 
 use super::roster::Roster;
 use crate::process::Fatal;
@@ -18,6 +20,13 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Who is to know which nodes there are.
 #[derive(Debug)]
 pub(super) enum Follower {
+    /// The one node that all calls go to.
+    Fixed {
+        node: NodeId,
+        there: bool,
+        /// Told when the node is there: its driver may be asked again.
+        online: Arc<Notify>,
+    },
     /// A route that chooses among them.
     Topology(Arc<TopologyRouter>),
     /// A socket for each.
@@ -26,6 +35,8 @@ pub(super) enum Follower {
         roster: Roster,
         /// Those that may have one; empty for all.
         only: Vec<NodeId>,
+        /// Those that have one and are there.
+        there: BTreeSet<NodeId>,
     },
 }
 
@@ -33,6 +44,9 @@ pub(super) enum Follower {
 pub(super) async fn follow(peer: Peer, driver: DriverName, mut follower: Follower) -> Result<(), Fatal> {
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
     let mut watch = Watch::new(peer, service);
+    if let Follower::Fixed { node, .. } = &follower {
+        watch = watch.only(PeerId::new(node.as_str()));
+    }
     while let Some(changes) = watch.next().await {
         follower.expect(&changes);
         for change in changes {
@@ -63,6 +77,18 @@ impl Follower {
     /// declared it so.
     async fn take(&mut self, driver: &DriverName, change: &Change) -> Option<(bool, String)> {
         match (self, change) {
+            (Self::Fixed { node, there, online }, Change::Up(peer)) if node_of(peer)? == *node => {
+                *there = true;
+                online.notify_one();
+            }
+            (Self::Fixed { node, there, .. }, Change::Down(peer)) if node_of(peer)? == *node => {
+                *there = false;
+            }
+            // It may have come before this could ask who is there, and a call in vain before that.
+            (Self::Fixed { there: true, online, .. }, Change::Current) => online.notify_one(),
+            (Self::Fixed { .. }, Change::Gone(_)) => {
+                return Some((true, format!("driver {driver}: nothing is kept of nodes here")));
+            }
             (Self::Topology(route), Change::Up(peer)) => route.arrived(&node_of(peer)?),
             (Self::Topology(route), Change::Down(peer)) => route.left(&node_of(peer)?),
             (Self::Topology(route), Change::Current) => route.current(),
@@ -70,7 +96,10 @@ impl Follower {
                 let node = node_of(peer)?;
                 return Some(match route.forget(&node).await {
                     Ok(rows) => {
-                        tracing::warn!(%node, rows, "the node is gone for good; what it had is forgotten");
+                        // It is told each time that the hub is asked anew.
+                        if rows > 0 {
+                            tracing::warn!(%node, rows, "the node is gone for good; what it had is forgotten");
+                        }
                         (true, format!("driver {driver}: {rows} rows released"))
                     }
                     Err(refusal) => {
@@ -80,10 +109,17 @@ impl Follower {
                     }
                 });
             }
-            (Self::Sockets { sockets, only, .. }, Change::Up(peer)) => {
+            (Self::Sockets { sockets, only, there, .. }, Change::Up(peer)) => {
                 let node = node_of(peer).filter(|node| only.is_empty() || only.contains(node))?;
-                if let Err(error) = sockets.serve(&node).await {
-                    tracing::error!("{error}");
+                match sockets.serve(&node).await {
+                    Ok(()) => drop(there.insert(node)),
+                    Err(error) => tracing::error!("{error}"),
+                }
+            }
+            (Self::Sockets { there, .. }, Change::Down(peer)) => drop(there.remove(&node_of(peer)?)),
+            (Self::Sockets { sockets, there, .. }, Change::Current) => {
+                for node in there.iter() {
+                    sockets.online(node);
                 }
             }
             (Self::Sockets { sockets, roster, .. }, Change::Gone(peer)) => {
@@ -107,4 +143,70 @@ impl Follower {
 /// A peer whose name is no node's is none.
 fn node_of(peer: &PeerId) -> Option<NodeId> {
     NodeId::new(peer.as_str()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use edge_transport::link::memory;
+    use edge_transport::{Hub, IncomingRequest, ReplySender, Service};
+    use futures_util::FutureExt as _;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    struct Silent;
+
+    #[async_trait]
+    impl Service for Silent {
+        async fn call(&self, _: IncomingRequest, _: ReplySender) {}
+    }
+
+    fn fixed() -> (Follower, Arc<Notify>) {
+        let online = Arc::new(Notify::new());
+        let node = NodeId::new("edge-1").unwrap();
+        (Follower::Fixed { node, there: false, online: Arc::clone(&online) }, online)
+    }
+
+    #[tokio::test]
+    async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_that_has_it() {
+        let (mut follower, online) = fixed();
+        let driver = DriverName::new("a.b").unwrap();
+        let [node, other] = ["edge-1", "edge-2"].map(|name| PeerId::new(name).unwrap());
+        for (change, expected) in [
+            (Change::Current, false),
+            (Change::Up(other.clone()), false),
+            (Change::Up(node.clone()), true),
+            (Change::Current, true),
+            (Change::Down(other), false),
+            (Change::Current, true),
+            (Change::Down(node.clone()), false),
+            (Change::Current, false),
+            (Change::Up(node.clone()), true),
+        ] {
+            assert_eq!(follower.take(&driver, &change).await, None);
+            assert_eq!(online.notified().now_or_never().is_some(), expected, "{change:?}");
+        }
+        let (done, words) = follower.take(&driver, &Change::Gone(node)).await.unwrap();
+        assert!(done && words.contains("a.b"), "whoever declared it must not wait for an answer: {words}");
+    }
+
+    #[tokio::test]
+    async fn a_fixed_route_hears_of_its_node_from_the_hub_and_of_no_other() {
+        let (listener, dialer) = memory::listen("hub", 1 << 20);
+        let hub =
+            Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
+        let peer = |name: &str| Peer::builder(PeerId::new(name).unwrap()).dialer(Box::new(dialer.clone()));
+        let proxy = peer("proxy").start().unwrap();
+        let (follower, online) = fixed();
+        let following = tokio::spawn(follow(proxy, DriverName::new("a.b").unwrap(), follower));
+        let service = ServiceName::new(SERVICE).unwrap();
+        let nodes =
+            ["edge-2", "edge-1"].map(|name| peer(name).service(service.clone(), Silent).start().unwrap());
+        timeout(Duration::from_secs(60), online.notified()).await.unwrap();
+        let [one, other] = nodes.each_ref().map(Peer::name);
+        assert_eq!(hub.watchers_of(one), []);
+        assert_eq!(hub.watchers_of(other).len(), 1);
+        following.abort();
+    }
 }

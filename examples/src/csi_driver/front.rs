@@ -1,5 +1,6 @@
 //! What the sidecars find: one socket, or one for each node.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use csi_proxy::startup::{DirectoryFacts, View};
 use csi_proxy::{
     DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSockets, Relay, Serving, SocketAddress,
 };
+use tokio::sync::Notify;
 
 use super::follow::Follower;
 use super::options::CsiDriverOptions;
@@ -60,22 +62,26 @@ impl Front {
         }
     }
 
-    /// Who is to know which nodes there are, if anybody is.
+    /// Who is to know which nodes there are, if anybody is. `online` is told when the one node of a fixed route is there.
     pub(super) fn follower(
         &self,
         options: &CsiDriverOptions,
         state: Option<&StateDirectory>,
         destination: &Destination,
+        online: &Arc<Notify>,
     ) -> Result<Option<Follower>, Fatal> {
         Ok(match (self, destination) {
             (Self::Each { sockets, .. }, _) => {
                 let mut roster = Roster::open(&options.drivername, state)?;
                 roster.add(options.topology.node.iter().cloned());
                 let (sockets, only) = (sockets.clone(), options.topology.node.clone());
-                Some(Follower::Sockets { sockets, roster, only })
+                Some(Follower::Sockets { sockets, roster, only, there: BTreeSet::new() })
             }
             (Self::One { .. }, Destination::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
-            (Self::One { .. }, _) => None,
+            (Self::One { .. }, Destination::Fixed(node)) => {
+                Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
+            }
+            (Self::One { .. }, Destination::Sockets { .. }) => None,
         })
     }
 
@@ -122,6 +128,13 @@ impl Open {
         match self {
             Self::One(serving) => serving.refresh(),
             Self::Each(sockets) => sockets.refresh(),
+        }
+    }
+
+    /// The node of the one socket is there: if its driver is not ready by what is known, it is asked again.
+    pub(super) fn online(&self) {
+        if let Self::One(serving) = self {
+            serving.online();
         }
     }
 

@@ -1,5 +1,7 @@
 //! The command line of `edge-hub`.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use csi_proxy::SocketAddress;
 use edge_transport::hub::Rule;
@@ -22,7 +24,7 @@ pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-hub", version)]
 #[command(
-    after_help = "To tell a running hub that a node is gone for good: edge-hub node-gone NODE --volumes-are-lost"
+    after_help = "To tell a running hub that a node is gone for good: edge-hub node-gone NODE --volumes-are-lost (and to take it back: --undo)"
 )]
 #[non_exhaustive]
 pub struct HubOptions {
@@ -76,6 +78,11 @@ pub struct HubOptions {
     #[cfg(not(feature = "kubernetes"))]
     #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
     pub kubeconfig: Option<String>,
+
+    /// Directory for what is kept over a restart, made if missing: which nodes are gone for good (node-gone). Without it a restart
+    /// forgets them, and proxies that come later are not told
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 
     /// Message bus between hubs, as nats://HOST:PORT; needs a build with the feature `nats`
     #[arg(long, value_name = "URL", value_parser = no_backplane)]

@@ -29,6 +29,8 @@ struct State {
     nodes: BTreeMap<String, BTreeSet<String>>,
     offline: BTreeSet<String>,
     without_driver: BTreeSet<String>,
+    /// Their driver never says how much room there is.
+    hanging: BTreeSet<String>,
     calls: Vec<(String, Method)>,
     open: usize,
     most_open: usize,
@@ -145,6 +147,11 @@ impl Relay for World {
         }
         sleep(Duration::from_millis(20)).await;
         self.lock().open -= 1;
+        let hangs = call.method.as_str() == Method::GetCapacity.path()
+            && self.lock().hanging.contains(call.node.as_str());
+        if hangs {
+            sleep(Duration::from_secs(3600)).await;
+        }
         self.answer(call)
     }
 }
@@ -272,6 +279,43 @@ async fn capacity_is_waited_for_once_and_a_node_that_is_away_has_none_at_once() 
         let everybody = world.lock().nodes.keys().cloned().collect();
         world.lock().offline = everybody;
         assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hangs_holds_up_only_the_question_for_its_own_room_and_that_for_a_bounded_time() {
+    let (world, disk) = (World::of(1000), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.lock().hanging.insert("edge-500".to_owned());
+        world.lock().most_open = 0;
+        let room = async |topology: Option<csi::Topology>| {
+            let request = csi::GetCapacityRequest { accessible_topology: topology, ..Default::default() };
+            let began = Instant::now();
+            let (_, code) = call(&route, &world, Method::GetCapacity, request.encode_to_vec()).await;
+            (code, began.elapsed())
+        };
+        let (code, took) = room(Some(place("edge-500"))).await;
+        assert_eq!(code, Code::DEADLINE_EXCEEDED);
+        assert!(took <= Duration::from_secs(6), "{took:?}");
+        let (code, took) = room(Some(place("edge-500"))).await;
+        assert_eq!((code, took), (Code::DEADLINE_EXCEEDED, Duration::ZERO), "as it was said a moment ago");
+        for number in 0..500 {
+            let (code, took) = room(Some(place(&format!("edge-{number}")))).await;
+            assert!(code == Code::OK && took <= Duration::from_millis(50), "edge-{number}: {code} {took:?}");
+        }
+        // All together: a sum without one of them would be a lie.
+        let (code, took) = room(None).await;
+        assert_eq!(code, Code::DEADLINE_EXCEEDED);
+        assert!(took <= Duration::from_secs(6), "{took:?}");
+        let most = world.lock().most_open;
+        assert!(most <= 2 * AT_ONCE, "{most} at once, those in the background among them");
+        route.left(&node("edge-500"));
+        let (code, took) = room(Some(place("edge-500"))).await;
+        assert_eq!((code, took), (Code::OK, Duration::ZERO), "it is away and has no room");
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What a hub is made of.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::broadcast;
@@ -11,11 +11,11 @@ use super::accept::accept_loop;
 use super::auth::Authentication;
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
-use crate::hub::{AllowAll, Core, HubSettings, NodesCallNobody, Policy};
+use crate::hub::{Core, HubSettings, NodesCallNobody, Policy, Requester};
 use crate::link::{Listener, memory};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
-use crate::presence::PresenceService;
+use crate::presence::{Gone, KeepGone, PresenceService};
 use crate::token::Tokens;
 
 /// Presence events that a slow receiver may lag behind.
@@ -63,6 +63,17 @@ pub struct HubBuilder {
     authentication: Authentication,
     services: HashMap<ServiceName, OwnService>,
     presence: bool,
+    gone: BTreeSet<PeerId>,
+    keeper: Option<Arc<dyn KeepGone>>,
+}
+
+/// Who may ask who is there.
+struct MayWatch(Arc<dyn Policy>);
+
+impl Policy for MayWatch {
+    fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
+        self.0.may_watch(requester)
+    }
 }
 
 impl HubBuilder {
@@ -76,6 +87,8 @@ impl HubBuilder {
             authentication: Authentication::default(),
             services: HashMap::new(),
             presence: false,
+            gone: BTreeSet::new(),
+            keeper: None,
         }
     }
 
@@ -131,9 +144,23 @@ impl HubBuilder {
     }
 
     /// Tells peers that ask which others are there, as the service [`presence::SERVICE`](crate::presence::SERVICE) of the hub's own
-    /// name. Everybody may ask, and nobody is told of peers that the policy does not let it call.
+    /// name. Nobody is told of peers that the policy does not let it call, and who may
+    /// [call nobody](crate::hub::Policy::may_watch) is refused.
     pub const fn presence(mut self) -> Self {
         self.presence = true;
+        self
+    }
+
+    /// [Tells who is there](Self::presence), and remembers over a restart which peers are [gone for good](Hub::declare_gone): begins
+    /// with `before`, which `keeper` has kept, and has it keep each change. Without this they are forgotten when the hub ends.
+    pub fn presence_keeping(
+        mut self,
+        before: impl IntoIterator<Item = PeerId>,
+        keeper: impl KeepGone + 'static,
+    ) -> Self {
+        self.presence = true;
+        self.gone = before.into_iter().collect();
+        self.keeper = Some(Arc::new(keeper));
         self
     }
 
@@ -194,7 +221,8 @@ impl HubBuilder {
         let shared = Arc::new_cyclic(|shared| {
             if let Some(name) = presence {
                 let service = Arc::new(PresenceService { hub: WeakHub(shared.clone()) });
-                services.insert(name, OwnService { callers: Arc::new(AllowAll), service });
+                let callers = Arc::new(MayWatch(Arc::clone(&self.policy)));
+                services.insert(name, OwnService { callers, service });
             }
             let mut core = Core::new(self.settings.clone(), self.policy);
             if let Some(own) = &own {
@@ -210,7 +238,8 @@ impl HubBuilder {
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
                 own: OnceLock::new(),
-                gone: Arc::default(),
+                gone: Arc::new(Gone::new(self.gone, self.keeper)),
+                tells: self.presence,
                 settings: self.settings,
             }
         });

@@ -40,7 +40,7 @@ pub(super) struct Connection {
     peer: Option<PeerId>,
     /// What the hello held to prove its name; never handed on.
     token: Option<Token>,
-    /// The question whether the token is the peer's, and the peer that waits for the answer.
+    /// What is to be known before the peer may come in, whose token it is for one, and the peer that waits for it.
     asking: Option<(Asking, Remote)>,
     timer: Pin<Box<Sleep>>,
     /// Answer to the last ping, until the link takes it. Of several that wait only the last is worth sending, and a peer that
@@ -150,15 +150,19 @@ impl Connection {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, before: Option<SessionKey>) -> Poll<()> {
-        if let Some((asking, _)) = &mut self.asking
+        // One answer may lead to another question.
+        while let Some((asking, _)) = &mut self.asking
             && let Poll::Ready(answer) = asking.as_mut().poll(cx)
             && let Some((_, remote)) = self.asking.take()
         {
             let decision = match answer {
-                Ok(()) => self.admit(&remote),
-                Err(reason) => self.unauthenticated(reason),
+                Ok(()) => self.admit(remote),
+                Err(reason @ CloseReason::Gone { .. }) => Some(HopEvent::Refuse(reason)),
+                Err(reason) => Some(self.unauthenticated(reason)),
             };
-            self.hop_event(decision);
+            if let Some(decision) = decision {
+                self.hop_event(decision);
+            }
         }
         if let Some(next) = self.next_wakeup() {
             // Being heard moves the wake-up back; that is found out when the timer fires, not at every frame.
@@ -337,7 +341,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer may come in; `None` while its token is looked at.
+    /// Whether the peer may come in; `None` while something is to be known for that.
     fn decide(&mut self, remote: Remote) -> Option<HopEvent> {
         let link = (self.pump.link().kind(), self.pump.link().credentials());
         if self.shared.own_name() == Some(&remote.peer) && link.0 != LinkKind::Memory {
@@ -345,7 +349,7 @@ impl Connection {
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }
         match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
-            Verdict::Proven => Some(self.admit(&remote)),
+            Verdict::Proven => self.admit(remote),
             Verdict::Refused(reason) => Some(self.unauthenticated(reason)),
             Verdict::Ask(question) => {
                 // The other end waits so long for this end's hello, and should hear the answer before.
@@ -362,15 +366,47 @@ impl Connection {
         HopEvent::Refuse(reason)
     }
 
-    fn admit(&mut self, remote: &Remote) -> HopEvent {
-        match self.shared.with_core(|core| core.admit(remote, now())) {
-            Ok(key) => {
+    /// Lets the peer in. One that was declared gone for good not before that is taken back; then it is asked for again.
+    fn admit(&mut self, remote: Remote) -> Option<HopEvent> {
+        let gone = &self.shared.gone;
+        let admitted = self.shared.with_core(|core| match gone.holds(&remote.peer) {
+            true => None,
+            false => Some(core.admit(&remote, now())),
+        });
+        match admitted {
+            Some(Ok(key)) => {
                 self.key = Some(key);
-                HopEvent::Admit
+                Some(HopEvent::Admit)
             }
-            Err(reason) => HopEvent::Refuse(reason),
+            Some(Err(reason)) => Some(HopEvent::Refuse(reason)),
+            None => {
+                let taken_back = take_back(Arc::clone(&self.shared), remote.peer.clone());
+                self.asking = Some((Box::pin(taken_back), remote));
+                None
+            }
         }
     }
+}
+
+/// Takes back that a peer is gone for good, since it has come.
+async fn take_back(shared: Arc<Shared>, peer: PeerId) -> Result<(), CloseReason> {
+    // The other end waits so long for this end's hello, and should hear the answer before.
+    let bound = shared.settings.session.hello_timeout / 2;
+    let cause = match tokio::time::timeout(bound, shared.gone.retract(&peer)).await {
+        Ok(Ok(known)) => {
+            if known {
+                tracing::warn!(%peer, "a peer is back that was declared gone for good; it is let in as a new one");
+                shared.with_core(|core| core.stats_mut().returned += 1);
+            }
+            return Ok(());
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => {
+            format!("{peer} was declared gone for good, and its record could not be changed within {bound:?}")
+        }
+    };
+    tracing::error!(%peer, cause, "a peer that was declared gone for good is not let in");
+    Err(CloseReason::Gone { peer, cause })
 }
 
 /// Tokio's clock, so that tests can pause it.

@@ -1,0 +1,278 @@
+//! Who is gone for good, as whoever operates the hub says; who is to hear of it, and what they report.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::broadcast::{self, Receiver};
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+use crate::name::{PeerId, ServiceName};
+
+/// Most peers that a hub remembers as gone for good.
+pub const MAX_GONE: usize = 1024;
+
+/// Reports that a slow receiver may lag behind.
+const REPORTS: usize = 1024;
+
+/// Where a hub keeps which peers are gone for good, so that its next life knows it.
+///
+/// A hub asks before anybody is told that a peer is gone, and before a peer that was gone is let in again. So who is told by a later
+/// life of the hub is never told a thing that is over.
+pub trait KeepGone: Send + Sync {
+    /// Puts these in the place of what was kept before, on the disk when it returns. May block. One call at a time.
+    ///
+    /// # Errors
+    /// If it cannot. What is kept then are these, or those before.
+    fn keep(&self, gone: &BTreeSet<PeerId>) -> io::Result<()>;
+}
+
+/// What a watcher has done about a peer that is gone for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Who reports, as authenticated.
+    pub from: PeerId,
+    /// The peer that is gone.
+    pub peer: PeerId,
+    /// Whether nothing of it is left there.
+    pub done: bool,
+    /// What was done, for people. Holds no control characters.
+    pub words: String,
+}
+
+/// A peer cannot be declared gone, or that cannot be taken back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GoneError {
+    /// It is there.
+    #[error("{peer} is connected, so it is not gone; stop it first")]
+    Connected {
+        /// The peer.
+        peer: PeerId,
+    },
+    /// Nobody could be told.
+    #[error("this hub tells nobody who is there, so nobody would hear of it; build the hub with `presence`")]
+    NoPresence,
+    /// Too many are.
+    #[error(
+        "{max} peers are remembered as gone, which is the bound; take back those that everybody has been told of"
+    )]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
+    /// It cannot be kept for the hub's next life.
+    #[error(
+        "{peer}: nobody was told, for it cannot be kept: {cause}; say it again when the disk can be written"
+    )]
+    NotKept {
+        /// The peer.
+        peer: PeerId,
+        /// What failed.
+        cause: String,
+    },
+    /// It cannot be taken back for the hub's next life.
+    #[error(
+        "{peer} stays gone, for that it is back cannot be kept: {cause}; say it again when the disk can be written"
+    )]
+    NotTakenBack {
+        /// The peer.
+        peer: PeerId,
+        /// What failed.
+        cause: String,
+    },
+}
+
+/// Who is gone for good, who wants to hear of it, and what they report.
+pub(crate) struct Gone {
+    state: Mutex<State>,
+    /// Held while what is kept is changed.
+    turn: Arc<Turn<()>>,
+    keeper: Option<Arc<dyn KeepGone>>,
+    reports: broadcast::Sender<Report>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Those that are kept and told.
+    peers: BTreeSet<PeerId>,
+    /// The one that is being declared.
+    coming: Option<PeerId>,
+    /// Those that could not be declared. What is kept may hold them all the same.
+    doubtful: BTreeSet<PeerId>,
+    watches: BTreeMap<u64, Arc<Watched>>,
+    last_watch: u64,
+}
+
+/// What somebody watches.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) source: PeerId,
+    /// What it offers itself.
+    pub(super) services: Arc<[ServiceName]>,
+    pub(super) service: ServiceName,
+    /// The only peers that it wants to hear of; empty for all.
+    pub(super) only: BTreeSet<PeerId>,
+}
+
+impl Watched {
+    /// Whether it wants to hear of a peer.
+    pub(super) fn wants(&self, peer: &PeerId) -> bool {
+        self.only.is_empty() || self.only.contains(peer)
+    }
+}
+
+impl Gone {
+    /// Knows these from before, and has changes kept if there is somebody who does.
+    pub(crate) fn new(peers: BTreeSet<PeerId>, keeper: Option<Arc<dyn KeepGone>>) -> Self {
+        let state = Mutex::new(State { peers, ..State::default() });
+        Self { state, turn: Arc::default(), keeper, reports: broadcast::channel(REPORTS).0 }
+    }
+
+    /// Whether the next life of the hub will know what this one is told.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Remembers a peer, and has that kept. `is_connected` is asked once no link of it is let in unnoticed any more.
+    pub(crate) async fn declare(
+        self: &Arc<Self>,
+        peer: &PeerId,
+        is_connected: impl FnOnce() -> bool,
+    ) -> Result<(), GoneError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut next = {
+            let mut state = self.state();
+            if state.peers.contains(peer) {
+                return Ok(());
+            }
+            if state.peers.len() >= MAX_GONE {
+                return Err(GoneError::TooMany { max: MAX_GONE });
+            }
+            state.coming = Some(peer.clone());
+            state.peers.clone()
+        };
+        if is_connected() {
+            self.state().coming = None;
+            return Err(GoneError::Connected { peer: peer.clone() });
+        }
+        next.insert(peer.clone());
+        let kept = self.keep(turn, next).await;
+        kept.map_err(|cause| GoneError::NotKept { peer: peer.clone(), cause: cause.to_string() })
+    }
+
+    /// Forgets a peer, and has that kept. Says whether it was remembered.
+    pub(crate) async fn retract(self: &Arc<Self>, peer: &PeerId) -> Result<bool, GoneError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut next = {
+            let state = self.state();
+            if !state.holds(peer) {
+                return Ok(false);
+            }
+            state.peers.clone()
+        };
+        let known = next.remove(peer);
+        let kept = self.keep(turn, next).await;
+        kept.map_err(|cause| GoneError::NotTakenBack { peer: peer.clone(), cause: cause.to_string() })?;
+        Ok(known)
+    }
+
+    /// Puts these in the place of those before. Goes on if nobody waits for it any more.
+    async fn keep(self: &Arc<Self>, turn: OwnedMutexGuard<()>, next: BTreeSet<PeerId>) -> io::Result<()> {
+        let Some(keeper) = &self.keeper else {
+            self.state().settle(next, true);
+            return Ok(());
+        };
+        let (gone, keeper) = (Arc::clone(self), Arc::clone(keeper));
+        let written = tokio::task::spawn_blocking(move || {
+            let kept = keeper.keep(&next);
+            gone.state().settle(next, kept.is_ok());
+            drop(turn);
+            kept
+        });
+        written.await.map_err(io::Error::other)?
+    }
+
+    /// Whether a peer may not be let in before it is [retracted](Self::retract).
+    pub(crate) fn holds(&self, peer: &PeerId) -> bool {
+        self.state().holds(peer)
+    }
+
+    /// Those that are gone, by name.
+    pub(crate) fn peers(&self) -> Vec<PeerId> {
+        self.state().peers.iter().cloned().collect()
+    }
+
+    /// How many are.
+    pub(crate) fn count(&self) -> usize {
+        self.state().peers.len()
+    }
+
+    /// What is watched, by whom.
+    pub(super) fn watches(&self) -> Vec<Arc<Watched>> {
+        self.state().watches.values().cloned().collect()
+    }
+
+    /// The reports that come from now on.
+    pub(crate) fn reports(&self) -> Receiver<Report> {
+        self.reports.subscribe()
+    }
+
+    pub(super) fn report(&self, report: Report) {
+        // Nobody may be interested.
+        let _ = self.reports.send(report);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn holds(&self, peer: &PeerId) -> bool {
+        self.peers.contains(peer) || self.doubtful.contains(peer) || self.coming.as_ref() == Some(peer)
+    }
+
+    /// What is kept was to be changed, and was or was not.
+    fn settle(&mut self, next: BTreeSet<PeerId>, kept: bool) {
+        let coming = self.coming.take();
+        if kept {
+            self.peers = next;
+            self.doubtful.clear();
+        } else {
+            self.doubtful.extend(coming);
+        }
+    }
+}
+
+/// A watch counts as one until this is dropped.
+pub(super) struct Watching {
+    gone: Arc<Gone>,
+    number: u64,
+}
+
+impl Watching {
+    pub(super) fn begin(gone: Arc<Gone>, watched: Arc<Watched>) -> Self {
+        let number = {
+            let mut state = gone.state();
+            state.last_watch += 1;
+            let number = state.last_watch;
+            state.watches.insert(number, watched);
+            number
+        };
+        Self { gone, number }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.gone.state().watches.remove(&self.number);
+    }
+}
+
+impl std::fmt::Debug for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gone").field("peers", &self.count()).finish_non_exhaustive()
+    }
+}
