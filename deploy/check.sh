@@ -103,6 +103,8 @@ for overlay in overlays/*/; do
     accepted "overlay $overlay" "$work/$overlay.yaml"
     untagged=$(grep -E '^ *-? *image: ' "$work/$overlay.yaml" | grep -vE 'image: [^ ]+:v?[0-9.]+$')
     [[ -z $untagged ]] || wrong "overlay $overlay has images without a version: $untagged"
+    # A name that kustomize looks for is taken for a part of another as well.
+    grep -q 'path: /var/lib/kubelet/plugins$' "$work/$overlay.yaml" || wrong "overlay $overlay hides the drivers' sockets from the agent"
 done
 for component in cert-manager secrets without-snapshots; do
     with_components topology "$component" >"$work/component.yaml" || { wrong "component $component"; continue; }

@@ -18,9 +18,8 @@ work=$(mktemp -d /tmp/edge-live.XXXXXX) || exit
 export TMPDIR=$work
 processes=()
 declare -A process_of
-failed=0
-
-wrong() { echo "WRONG: $*"; failed=1; }
+# shellcheck source=steps.sh
+source deploy/steps.sh
 
 ended() {
     ((${#processes[@]})) && kill "${processes[@]}" 2>/dev/null && wait "${processes[@]}" 2>/dev/null
@@ -40,18 +39,6 @@ killed() { # name
     kill -KILL "${process_of[$1]}"
     wait "${process_of[$1]}" 2>/dev/null
 }
-
-until_true() { # what command...
-    local what=$1
-    shift
-    for _ in {1..300}; do
-        "$@" >/dev/null 2>&1 && { echo "good: $what"; return; }
-        sleep 0.2
-    done
-    wrong "not within a minute: $what"
-}
-
-says() { [[ $("$KUBECTL" get "$1" "$2" --output "jsonpath=$3" 2>/dev/null) == "$4" ]]; }
 
 # The commands of a page. The hub is on this machine.
 guide() {
@@ -189,7 +176,6 @@ capacities() { [[ $("$KUBECTL" get csistoragecapacities --namespace edge-csi --o
 attached() { [[ $("$KUBECTL" get volumeattachments --output 'jsonpath={.items[*].status.attached}' 2>/dev/null) == *true* ]]; }
 owned() { [[ $("$KUBECTL" get csistoragecapacities --namespace edge-csi --output 'jsonpath={.items[0].metadata.ownerReferences[0].kind}') == StatefulSet ]]; }
 expanded() { [[ $("$KUBECTL" get pv --output 'jsonpath={.items[*].spec.capacity.storage}') == *2Gi* ]]; }
-no() { [[ -z $("$KUBECTL" get "$1" --output name 2>/dev/null) ]]; }
 
 until_true "the room on the node is published" capacities
 until_true "and belongs to the StatefulSet" owned
@@ -212,11 +198,6 @@ guide upgrading.md
 
 # ---- drills of the guide's page on recovery ----
 
-# A claim with a pod, both of that name.
-claim() {
-    sed "s/name: data\$/name: $1/; s/claimName: data\$/claimName: $1/; s/name: writer\$/name: $1/" deploy/examples/dynamic.yaml |
-        "$KUBECTL" apply -f - >/dev/null || wrong "cannot make the claim $1"
-}
 all_run() { for sidecar in "${sidecars[@]}"; do kill -0 "${process_of[$sidecar]}" || return; done; }
 made() { find "$work/volumes/data" -mindepth 1 -maxdepth 1 | wc -l; }
 asked() { grep -q "CreateVolume.*$("$KUBECTL" get pvc "$1" --output 'jsonpath={.metadata.uid}')" "$work/$2.log"; }

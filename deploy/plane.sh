@@ -4,12 +4,15 @@
 #   deploy/plane.sh BIN COMMAND...
 #
 # BIN has the program `kubernetes` that `cargo xtask real` builds. COMMAND gets KUBECONFIG, of an admin, and KUBECTL.
+#
+#   ADDRESS   where the API server listens; if it is not the loopback, for nodes with kubelets too, and for pods on them
 set -uo pipefail
 (($# > 1)) || { echo "plane.sh: give the folder with the program kubernetes, and a command" >&2; exit 2; }
 program=$(realpath "$1")/kubernetes
 shift
 [[ -x $program ]] || { echo "plane.sh: there is no $program; cargo xtask real builds it" >&2; exit 2; }
-work=$(mktemp -d /tmp/edge-plane.XXXXXX) || exit
+ADDRESS=${ADDRESS:-127.0.0.1}
+work=$(mktemp -d "${TMPDIR:-/tmp}/edge-plane.XXXXXX") || exit
 processes=()
 
 ended() {
@@ -54,28 +57,34 @@ apiVersion: v1
 kind: Config
 current-context: it
 contexts: [{name: it, context: {cluster: it, user: admin}}]
-clusters: [{name: it, cluster: {server: "https://127.0.0.1:$api", insecure-skip-tls-verify: true}}]
+clusters: [{name: it, cluster: {server: "https://$ADDRESS:$api", insecure-skip-tls-verify: true}}]
 users: [{name: admin, user: {token: $token}}]
 CONFIG
 # By this name the program is kubectl.
 mkdir "$work/bin" && ln -s "$program" "$work/bin/kubectl"
 export KUBECTL=$work/bin/kubectl PATH=$work/bin:$PATH
 
+if [[ $ADDRESS == 127.0.0.1 ]]; then
+    # No node has a kubelet, so nobody may look whether it lives, and no pod looks for the API server.
+    server=(--endpoint-reconciler-type none) without=,-node-lifecycle-controller
+else
+    server=(--kubelet-preferred-address-types InternalIP) without=
+fi
+
 begin etcd etcd --name it --data-dir "$work/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
     --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
     --initial-cluster "it=http://127.0.0.1:$peer"
 begin apiserver "$program" kube-apiserver --etcd-servers "http://127.0.0.1:$client" \
-    --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port "$api" --cert-dir "$work/certificates" \
+    --bind-address "$ADDRESS" --advertise-address "$ADDRESS" --secure-port "$api" --cert-dir "$work/certificates" \
     --token-auth-file "$work/tokens.csv" --authorization-mode RBAC --anonymous-auth=false --allow-privileged=true \
     --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range 10.96.0.0/16 \
     --service-account-key-file "$work/accounts.key" --service-account-signing-key-file "$work/accounts.key" \
-    --endpoint-reconciler-type none
+    "${server[@]}"
 until_ready apiserver "$KUBECTL" get --raw /readyz
-# Without the controllers that tell whether a node lives: ours have no kubelet.
 begin controllers "$program" kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port=0 \
-    --service-account-private-key-file "$work/accounts.key" \
-    --controllers='*,-node-lifecycle-controller,-node-ipam-controller' --attach-detach-reconcile-sync-period 10s
+    --service-account-private-key-file "$work/accounts.key" --root-ca-file "$work/certificates/apiserver.crt" \
+    --controllers="*,-node-ipam-controller$without" --attach-detach-reconcile-sync-period 10s
 begin scheduler "$program" kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port=0
 until_ready controllers "$KUBECTL" get serviceaccount default
 

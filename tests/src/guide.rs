@@ -11,7 +11,7 @@ pub enum Mark {
     Run,
     /// `cluster`: run the same way where there is an API server.
     Cluster,
-    /// `nodes`: wants nodes that run pods.
+    /// `nodes`: run the same way where nodes run pods.
     Nodes,
     /// Nothing: the shell has to understand it, and our programs its options.
     Read,

@@ -52,6 +52,49 @@ fn every_file_that_a_block_of_the_guide_names_exists() {
     }
 }
 
+/// Blocks that nothing runs and that start none of our programs, by what they begin with, and why that has to be so.
+const FOR_READERS: [(&str, &str); 3] = [
+    ("for program in edge-hub edge-agent", "wants a container builder and a registry"),
+    ("node-driver-registrar ", "the manifests start it, with these options"),
+    (
+        "GOBIN=$dir go install github.com/kubernetes-csi/csi-test",
+        "`cargo xtask real` runs it, so against one node",
+    ),
+];
+
+/// A page whose blocks for nodes nothing runs.
+const WITHOUT_NODES: (&str, &str) = ("static.md", "wants a kernel with NFS and a server of it");
+
+#[test]
+fn no_block_of_the_guide_is_run_by_nobody() {
+    let source = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let (tests, live, pods) =
+        (source("tests/tests/guide.rs"), source("deploy/live.sh"), source("deploy/pods.sh"));
+    let mut forgotten = Vec::new();
+    for page in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap().to_owned();
+        let by_script = |script: &str| {
+            script.lines().any(|line| line.trim_start().starts_with("guide ") && line.contains(&name))
+        };
+        for block in blocks_of(&page) {
+            let run = match block.mark {
+                Mark::Run => tests.contains(&format!("runs(\"{name}\")")) || by_script(&live),
+                Mark::Cluster => by_script(&live) && by_script(&pods),
+                Mark::Nodes => by_script(&pods) || name == WITHOUT_NODES.0,
+                // Its options are held against the program.
+                _ => {
+                    !commands_of(&block.text, &PROGRAMS).is_empty()
+                        || FOR_READERS.iter().any(|(begin, _)| block.text.starts_with(begin))
+                }
+            };
+            if !run {
+                forgotten.push(block.place);
+            }
+        }
+    }
+    assert!(forgotten.is_empty(), "nobody runs {}", forgotten.join(", "));
+}
+
 /// The sources of the repository below these folders, in one text.
 fn sources(folders: &[&str]) -> String {
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();

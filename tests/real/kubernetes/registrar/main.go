@@ -1,6 +1,7 @@
-// Command registrar tells kubelet of a CSI driver: it asks the driver at --endpoint
-// for its name and serves NAME-reg.sock in --registry, until it is ended. It stands
-// for node-driver-registrar, which is published as an image and not as a module.
+// Command registrar tells kubelet of a CSI driver: it asks the driver for its name
+// and serves NAME-reg.sock in kubelet's folder, until it is ended. It stands for
+// node-driver-registrar, which is published as an image and not as a module, and
+// takes its options.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,25 +23,31 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// patience is how long a driver may take to say its name.
-const patience = 10 * time.Second
+type options struct {
+	driver, kubelets, registry, health string
+	patience                           time.Duration
+}
 
 func main() {
-	endpoint := flag.String("endpoint", "", "path of the driver's unix socket, as kubelet sees it")
-	registry := flag.String("registry", "", "kubelet's folder plugins_registry")
+	var o options
+	flag.StringVar(&o.driver, "csi-address", "", "path of the driver's unix socket")
+	flag.StringVar(&o.kubelets, "kubelet-registration-path", "", "the same, as kubelet sees it")
+	flag.StringVar(&o.registry, "plugin-registration-path", "/registration", "kubelet's folder plugins_registry")
+	flag.StringVar(&o.health, "http-endpoint", "", "address to serve /healthz on, if any")
+	flag.DurationVar(&o.patience, "timeout", 10*time.Second, "how long the driver may take to say its name")
 	flag.Parse()
-	if err := run(*endpoint, *registry); err != nil {
+	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "registrar:", err)
 		os.Exit(1)
 	}
 }
 
-func run(endpoint, registry string) error {
-	name, err := driverName(endpoint)
+func run(o options) error {
+	name, err := driverName(o.driver, o.patience)
 	if err != nil {
-		return fmt.Errorf("ask %s for its name: %w", endpoint, err)
+		return fmt.Errorf("ask %s for its name: %w", o.driver, err)
 	}
-	path := filepath.Join(registry, name+"-reg.sock")
+	path := filepath.Join(o.registry, name+"-reg.sock")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -48,17 +56,32 @@ func run(endpoint, registry string) error {
 		return err
 	}
 	server := grpc.NewServer()
-	registration.RegisterRegistrationServer(server, &plugin{name: name, endpoint: endpoint})
+	registration.RegisterRegistrationServer(server, &plugin{name: name, endpoint: o.kubelets})
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		<-end
 		server.Stop()
 	}()
+	if o.health != "" {
+		go serveHealth(o.health, path)
+	}
 	return server.Serve(listener)
 }
 
-func driverName(endpoint string) (string, error) {
+// serveHealth says that all is well for as long as the socket is there: kubelet, or
+// whoever tidies up its folder, may take it away.
+func serveHealth(address, socket string) {
+	http.HandleFunc("/healthz", func(answer http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(socket); err != nil {
+			http.Error(answer, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	fmt.Fprintln(os.Stderr, "registrar:", http.ListenAndServe(address, nil))
+	os.Exit(1)
+}
+
+func driverName(endpoint string, patience time.Duration) (string, error) {
 	connection, err := grpc.NewClient("unix://"+endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return "", err

@@ -73,7 +73,8 @@ impl Kubelet {
         std::fs::create_dir_all(&registry)
             .map_err(|cause| RealError::Folder { path: registry.clone(), cause })?;
         let mut command = Command::new(&ground.components.registrar);
-        command.arg("--endpoint").arg(socket).arg("--registry").arg(&registry);
+        command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
+        command.arg("--plugin-registration-path").arg(&registry);
         self.processes.push(Process::spawn(&format!("registrar-{driver}"), &mut command, ground.logs)?);
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
         plane.api.until(&path, &format!("with {driver}"), START, |node| {

@@ -1,0 +1,24 @@
+# What live.sh and pods.sh do on their clusters; to be sourced. A script ends with `failed`.
+failed=0
+
+wrong() { echo "WRONG: $*"; failed=1; }
+
+until_true() { # what command...
+    local what=$1
+    shift
+    for _ in {1..300}; do
+        "$@" >/dev/null 2>&1 && { echo "good: $what"; return; }
+        sleep 0.2
+    done
+    wrong "not within a minute: $what"
+}
+
+says() { [[ $("$KUBECTL" get "$1" "$2" --output "jsonpath=$3" 2>/dev/null) == "$4" ]]; } # kind name path value
+
+# A claim with a pod, both of that name.
+claim() {
+    sed "s/name: data\$/name: $1/; s/claimName: data\$/claimName: $1/; s/name: writer\$/name: $1/" deploy/examples/dynamic.yaml |
+        "$KUBECTL" apply -f - >/dev/null || wrong "cannot make the claim $1"
+}
+
+no() { [[ -z $("$KUBECTL" get "$1" --output name 2>/dev/null) ]]; }
