@@ -9,8 +9,8 @@
 //! Errands follow: volumes on the mock, which says that it mounts and does not; kubelet's example plugin, which registers
 //! with the agent; one random trace of orders to volumes, put to each driver; and external-provisioner and
 //! external-attacher, whose own code judges every code and every trouble of ours, and which run as processes, with -resizer
-//! and -snapshotter, while the edge is off. Then Kubernetes itself is brought up, scene by scene (`kubernetes`). At the end
-//! the schema is compared with the official one.
+//! and -snapshotter, while the edge is off. What waits is run side by side, while Kubernetes is built (`lanes`). Then Kubernetes
+//! itself is brought up, scene by scene (`kubernetes`). At the end the schema is compared with the official one.
 
 mod arguments;
 mod certificates;
@@ -19,6 +19,7 @@ mod enclosure;
 mod errand;
 mod error;
 mod kubernetes;
+mod lanes;
 mod leftovers;
 mod leg;
 mod node;
@@ -34,6 +35,7 @@ mod wait;
 mod weather;
 
 use std::path::{Path, PathBuf};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use certificates::Certificates;
@@ -41,6 +43,7 @@ use component::{Components, Needs};
 use errand::Errand;
 use error::RealError;
 use kubernetes::{Ground, Scene};
+use lanes::{Lane, Task};
 use leg::{Leg, Subject, Way};
 use report::Outcomes;
 use stack::Stack;
@@ -57,6 +60,10 @@ pub(crate) struct Options {
     /// Run only the legs with Kubernetes itself: a control plane, stock sidecars and a kubelet
     #[arg(long)]
     kubernetes: bool,
+
+    /// Run nothing side by side. Slower, and with less to do for the host at a time
+    #[arg(long)]
+    one_at_a_time: bool,
 
     /// Leave the schema out
     #[arg(long)]
@@ -92,7 +99,7 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
         let scratch = scratch()?;
         return enclosure::run(scratch.path());
     }
-    let mut place = Place::new(options.inside.as_deref())?;
+    let place = Place::new(options.inside.as_deref())?;
     if wanted.is_empty() && errands.is_empty() && scenes.is_empty() {
         return Err(RealError::NoSuchLeg {
             found: options.leg.clone().unwrap_or_default(),
@@ -110,42 +117,8 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
     };
     let components = Components::build(&place.root, needs)?;
 
-    let mut rows = Vec::new();
-    let mut direct: Option<(Subject, Outcomes)> = None;
-    for leg in wanted {
-        if leg.subject.needs_root() && !root {
-            rows.push(Row::not_run(leg.to_string(), NEEDS_ROOT));
-            continue;
-        }
-        let baseline =
-            direct.as_ref().filter(|(subject, _)| *subject == leg.subject).map(|(_, outcomes)| outcomes);
-        let started = Instant::now();
-        let row = match place.run(leg, &components) {
-            Ok(outcomes) => {
-                let row = Row::finished(leg, &outcomes, baseline, started.elapsed());
-                if leg.way == Way::Direct {
-                    direct = Some((leg.subject, outcomes));
-                }
-                row
-            }
-            Err(error) => Row::broken(leg.to_string(), &error, started.elapsed()),
-        };
-        table::say(&row.line());
-        rows.push(row);
-    }
-    for errand in errands {
-        if errand.needs_root() && !root {
-            rows.push(Row::not_run(errand.to_string(), NEEDS_ROOT));
-            continue;
-        }
-        let started = Instant::now();
-        let row = match place.go(errand, options, &components) {
-            Ok(facts) => Row::of_errand(errand.to_string(), facts, started.elapsed()),
-            Err(error) => Row::broken(errand.to_string(), &error, started.elapsed()),
-        };
-        table::say(&row.line());
-        rows.push(row);
-    }
+    let tasks = Task::all(&wanted, &errands);
+    let mut rows = place.perform(&tasks, options, root, &components)?;
     if !scenes.is_empty() {
         rows.extend(place.play(&scenes, options.offline.length(), root, &components));
     }
@@ -198,8 +171,54 @@ impl Place {
         Ok(Self { root, logs, scratch, _removal: removal, certificates })
     }
 
+    /// All legs and errands, a row for each in this order. What is built later is there afterwards.
+    fn perform(
+        &self,
+        tasks: &[Task],
+        options: &Options,
+        root: bool,
+        components: &Components,
+    ) -> Result<Vec<Row>, RealError> {
+        let (possible, not_run): (Vec<Task>, Vec<Task>) =
+            tasks.iter().partition(|task| root || !task.needs_root());
+        let (first, rest): (Vec<Task>, Vec<Task>) = possible.into_iter().partition(|task| task.is_baseline());
+        let lanes = lanes::lanes(&rest, options.one_at_a_time);
+        let (later, at_once): (Vec<Lane>, Vec<Lane>) =
+            lanes.into_iter().partition(|lane| lane.behind_sidecars);
+        if options.one_at_a_time {
+            components.build_sidecars()?;
+            components.build_kubernetes()?;
+        }
+
+        let work = Work { place: self, options, components };
+        let mut rows: Vec<(Task, Row)> =
+            not_run.into_iter().map(|task| (task, Row::not_run(task.to_string(), NEEDS_ROOT))).collect();
+        thread::scope(|scope| {
+            let built = scope.spawn(|| -> Result<Vec<(Task, Row)>, RealError> {
+                components.build_sidecars()?;
+                let lanes: Vec<_> = later.iter().map(|lane| scope.spawn(|| work.lane(lane, &[]))).collect();
+                components.build_kubernetes()?;
+                Ok(lanes.into_iter().flat_map(joined).collect())
+            });
+            let mut baselines = Vec::new();
+            for task in first {
+                let (row, baseline) = work.row(task, &[]);
+                rows.push((task, row));
+                baselines.extend(baseline);
+            }
+            rows.extend(thread::scope(|scope| {
+                let lanes: Vec<_> =
+                    at_once.iter().map(|lane| scope.spawn(|| work.lane(lane, &baselines))).collect();
+                lanes.into_iter().flat_map(joined).collect::<Vec<_>>()
+            }));
+            joined(built).map(|more| rows.extend(more))
+        })?;
+        rows.sort_by_key(|(task, _)| tasks.iter().position(|other| other == task));
+        Ok(rows.into_iter().map(|(_, row)| row).collect())
+    }
+
     /// The scenes with Kubernetes, a row for each.
-    fn play(&mut self, scenes: &[Scene], offline: Duration, root: bool, components: &Components) -> Vec<Row> {
+    fn play(&self, scenes: &[Scene], offline: Duration, root: bool, components: &Components) -> Vec<Row> {
         if !root {
             return vec![Row::not_run("kubernetes".to_owned(), NEEDS_ROOT)];
         }
@@ -215,7 +234,7 @@ impl Place {
     }
 
     /// One leg from start to an empty table: what the cases gave.
-    fn run(&mut self, leg: Leg, components: &Components) -> Result<Outcomes, RealError> {
+    fn run(&self, leg: Leg, components: &Components) -> Result<Outcomes, RealError> {
         let (scratch, logs) = self.folders(&leg.to_string())?;
         let run = Stack::start(leg, components, &self.certificates, &scratch, &logs)
             .and_then(|stack| {
@@ -234,12 +253,7 @@ impl Place {
     }
 
     /// One errand from start to an empty table: what was found.
-    fn go(
-        &mut self,
-        errand: Errand,
-        options: &Options,
-        components: &Components,
-    ) -> Result<Vec<Fact>, RealError> {
+    fn go(&self, errand: Errand, options: &Options, components: &Components) -> Result<Vec<Fact>, RealError> {
         let (scratch, logs) = self.folders(&errand.to_string())?;
         let facts = errand.run(options, components, &self.certificates, &scratch, &logs);
         let clean = leftovers::clear(&scratch);
@@ -260,4 +274,48 @@ impl Place {
         }
         Ok(folders)
     }
+}
+
+/// What a driver itself gave.
+type Baseline = (Subject, Outcomes);
+
+/// What legs and errands are done with.
+struct Work<'a> {
+    place: &'a Place,
+    options: &'a Options,
+    components: &'a Components,
+}
+
+impl Work<'_> {
+    fn lane(&self, lane: &Lane, baselines: &[Baseline]) -> Vec<(Task, Row)> {
+        lane.tasks.iter().map(|&task| (task, self.row(task, baselines).0)).collect()
+    }
+
+    /// Does one, and says how it went; with what others are compared with, if it is that.
+    fn row(&self, task: Task, baselines: &[Baseline]) -> (Row, Option<Baseline>) {
+        let started = Instant::now();
+        let broken = |error| Row::broken(task.to_string(), &error, started.elapsed());
+        let (row, baseline) = match task {
+            Task::Leg(leg) => match self.place.run(leg, self.components) {
+                Ok(outcomes) => {
+                    let direct = baselines.iter().find(|(subject, _)| *subject == leg.subject);
+                    let direct = direct.map(|(_, outcomes)| outcomes);
+                    let row = Row::finished(leg, &outcomes, direct, started.elapsed());
+                    (row, task.is_baseline().then_some((leg.subject, outcomes)))
+                }
+                Err(error) => (broken(error), None),
+            },
+            Task::Errand(errand) => match self.place.go(errand, self.options, self.components) {
+                Ok(facts) => (Row::of_errand(task.to_string(), facts, started.elapsed()), None),
+                Err(error) => (broken(error), None),
+            },
+        };
+        table::say(&row.line());
+        (row, baseline)
+    }
+}
+
+/// What a thread gave. Its panic is ours.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

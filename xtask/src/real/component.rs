@@ -30,24 +30,25 @@ const HUB_TESTS: &str = "hub_kubernetes";
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo xtask`";
 
-/// Paths of everything that a leg starts.
+/// Paths of everything that a leg starts. What is said to be built later is there after
+/// [`build_sidecars`](Components::build_sidecars) and [`build_kubernetes`](Components::build_kubernetes).
 #[derive(Debug)]
 pub(crate) struct Components {
+    root: PathBuf,
+    needs: Needs,
     pub(crate) csi_sanity: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) mock_driver: PathBuf,
     /// Built only if a leg needs it.
     pub(crate) example_plugin: PathBuf,
-    /// Built only if a leg needs it.
+    /// Their code under ours, beside which they are themselves. Built later, and only if a leg needs it.
     pub(crate) sidecars: PathBuf,
-    /// Control plane, kubelet and kubectl. Built only if a leg needs it, as the following two.
+    /// Control plane, kubelet and kubectl. Built later, and only if a leg needs it, as the following two.
     pub(crate) kubernetes: PathBuf,
     /// What pods run.
     pub(crate) pod: PathBuf,
     /// What tells kubelet of a driver.
     pub(crate) registrar: PathBuf,
-    /// Folder with the definitions of snapshots; empty if no leg needs it.
-    pub(crate) snapshot_definitions: PathBuf,
     pub(crate) cable: PathBuf,
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
@@ -69,7 +70,7 @@ pub(crate) struct Needs {
 }
 
 impl Components {
-    /// Builds what is not built; seconds if nothing changed, about two minutes on two cores if nothing is there.
+    /// Builds what is not built and soon done: seconds if nothing changed.
     pub(crate) fn build(root: &Path, needs: Needs) -> Result<Self, RealError> {
         let bin = root.join("target/real/bin");
         std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
@@ -90,32 +91,6 @@ impl Components {
         if needs.example_plugin {
             go_build(root, "exampleplugin", ".", &example_plugin)?;
         }
-
-        let sidecars = bin.join("sidecars");
-        let (kubernetes, pod, registrar) = (bin.join("kubernetes"), bin.join("pod"), bin.join("registrar"));
-        if needs.kubernetes {
-            let (version, major, minor) = KUBERNETES;
-            let says = |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
-            let says =
-                [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
-            go_link(root, "kubernetes", ".", &kubernetes, &says)?;
-            go_build(root, "kubernetes", "./pod", &pod)?;
-            go_build(root, "kubernetes", "./registrar", &registrar)?;
-        }
-        if needs.sidecars {
-            go_build(root, "sidecars", ".", &sidecars)?;
-        }
-        if needs.sidecars || needs.kubernetes {
-            for (name, package) in SIDECARS {
-                go_build(root, "sidecars", package, &bin.join(name))?;
-            }
-        }
-        // There since the snapshotter was built.
-        let snapshot_definitions = if needs.kubernetes {
-            go_module(root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd")
-        } else {
-            PathBuf::new()
-        };
 
         table::say("building the workspace's binaries");
         // What the binaries leave out by default, and the tests of it.
@@ -147,14 +122,15 @@ impl Components {
             PathBuf::new()
         };
         Ok(Self {
+            root: root.to_owned(),
+            needs,
             csi_sanity: bin.join("csi-sanity"),
             mock_driver,
             example_plugin,
-            sidecars,
-            kubernetes,
-            pod,
-            registrar,
-            snapshot_definitions,
+            sidecars: bin.join("sidecars"),
+            kubernetes: bin.join("kubernetes"),
+            pod: bin.join("pod"),
+            registrar: bin.join("registrar"),
             cable: binary("cable")?,
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
@@ -168,6 +144,37 @@ impl Components {
 }
 
 impl Components {
+    /// Builds what legs with the sidecars' code need, and Kubernetes too: seconds if nothing changed, else minutes.
+    pub(crate) fn build_sidecars(&self) -> Result<(), RealError> {
+        if self.needs.sidecars {
+            go_build(&self.root, "sidecars", ".", &self.sidecars)?;
+        }
+        if self.needs.sidecars || self.needs.kubernetes {
+            for (name, package) in SIDECARS {
+                go_build(&self.root, "sidecars", package, &self.sidecar(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds what the legs with Kubernetes need: seconds if nothing changed, else minutes.
+    pub(crate) fn build_kubernetes(&self) -> Result<(), RealError> {
+        if !self.needs.kubernetes {
+            return Ok(());
+        }
+        let (version, major, minor) = KUBERNETES;
+        let says = |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
+        let says = [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
+        go_link(&self.root, "kubernetes", ".", &self.kubernetes, &says)?;
+        go_build(&self.root, "kubernetes", "./pod", &self.pod)?;
+        go_build(&self.root, "kubernetes", "./registrar", &self.registrar)
+    }
+
+    /// The folder with the definitions of snapshots. There since the snapshotter was built.
+    pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, RealError> {
+        Ok(go_module(&self.root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd"))
+    }
+
     /// One of the sidecars, by its name.
     pub(crate) fn sidecar(&self, name: &str) -> PathBuf {
         self.sidecars.with_file_name(name)
@@ -193,8 +200,9 @@ fn go_link(
 ) -> Result<(), RealError> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     table::say(&format!("building {name}"));
-    let build = Command::new("go")
-        .args(["build", "-buildvcs=false", "-trimpath", "-ldflags", &format!("-s -w{linker}"), "-o"])
+    // Legs may be running, which have their times to keep.
+    let build = Command::new("nice")
+        .args(["go", "build", "-buildvcs=false", "-trimpath", "-ldflags", &format!("-s -w{linker}"), "-o"])
         .arg(program)
         .arg(package)
         .env("CGO_ENABLED", "0")
@@ -215,8 +223,9 @@ fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealErr
 /// Compares our schema with the official one, which is a Go module too.
 pub(crate) fn compare_schema(root: &Path) -> Result<(), RealError> {
     table::say("comparing the schema with the official one");
+    // All packages, and so those as they were built for the tests of all.
     let test = Command::new("cargo")
-        .args(["test", "--locked", "--package", "edge-csi-tests", "--test", "real_schema"])
+        .args(["test", "--locked", "--workspace", "--test", "real_schema"])
         .args(["--", "--include-ignored"])
         .env("EDGE_CSI_REAL", "1")
         .current_dir(root)

@@ -88,7 +88,7 @@ pub(crate) fn loop_devices(place: &str) -> Vec<(String, String)> {
         .filter_map(|block| {
             let file = fs::read_to_string(block.path().join("loop/backing_file")).ok()?;
             let device = format!("/dev/{}", block.file_name().to_string_lossy());
-            file.starts_with(place).then(|| (device, file.trim().to_owned()))
+            (file.starts_with(place) && names(&file, place)).then(|| (device, file.trim().to_owned()))
         })
         .collect()
 }
@@ -101,10 +101,17 @@ fn processes(place: &str) -> Vec<String> {
             let line = fs::read(process.path().join("cmdline")).ok()?;
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             let id = process.file_name().to_string_lossy().into_owned();
-            line.contains(place)
+            names(&line, place)
                 .then(|| format!("process {id}: {}", line.chars().take(120).collect::<String>()))
         })
         .collect()
+}
+
+/// Whether a text has this path, or one below it. Another one that only begins in the same way is somebody else's.
+fn names(text: &str, place: &str) -> bool {
+    let goes_on =
+        |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    text.match_indices(place).any(|(at, _)| text.get(at + place.len()..).is_some_and(|rest| !goes_on(rest)))
 }
 
 #[cfg(test)]
@@ -117,6 +124,16 @@ mod tests {
                      90 22 7:0 / /t/ecr-1/a/mnt/target rw - ext4 /dev/loop0 rw\n\
                      91 22 7:1 / /t/ecr-12/mnt rw - ext4 /dev/loop1 rw\n";
         assert_eq!(mount_points(table, "/t/ecr-1"), ["/t/ecr-1/a/mnt/target"]);
+    }
+
+    #[test]
+    fn a_place_is_no_other_whose_name_begins_with_its_own() {
+        assert!(names("edge-agent --state-dir /t/ecr-1/mock-ws/agent -vv", "/t/ecr-1/mock-ws"));
+        assert!(names("xtask real --inside /t/ecr-1", "/t/ecr-1"));
+        assert!(names("--driver a=unix:///t/ecr-1/mock-ws-far/d --uds /t/ecr-1/mock-ws", "/t/ecr-1/mock-ws"));
+        assert!(!names("edge-agent --state-dir /t/ecr-1/mock-wss/agent", "/t/ecr-1/mock-ws"));
+        assert!(!names("edge-agent --state-dir /t/ecr-1/mock-ws-far/agent", "/t/ecr-1/mock-ws"));
+        assert!(!names("edge-agent", "/t/ecr-1/mock-ws"));
     }
 
     #[test]

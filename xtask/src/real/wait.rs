@@ -1,7 +1,8 @@
 //! Waiting for other processes, which nothing but asking again can do.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,7 +58,35 @@ pub(crate) fn is_ready(status: SocketAddr) -> bool {
     ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// A port of the loopback address that nobody uses now.
+/// Ports that a host's defaults give to nobody who dials, and Kubernetes to no service: what is free here stays so until its
+/// process listens, however many connections others open meanwhile.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// How many of them are tried.
+const TRIES: usize = 100;
+
+/// A port of the loopback address that nobody uses now, neither with TCP nor with UDP.
 pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let random = || RandomState::new().hash_one(()) % u64::try_from(PORTS.len()).unwrap_or(1);
+    let port = (0..TRIES).filter_map(|_| Some(PORTS.start + u16::try_from(random()).ok()?)).find(|&port| {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+            && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    });
+    match port {
+        Some(port) => Ok(port),
+        // All of them taken by others: the kernel may still have one.
+        None => Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_port_is_none_that_a_dialler_may_get_and_another_one_each_time() {
+        let ports: std::collections::BTreeSet<u16> = (0..20).map(|_| free_port().unwrap()).collect();
+        assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
+        assert!(ports.len() > 10, "{ports:?}");
+    }
 }

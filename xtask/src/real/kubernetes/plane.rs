@@ -107,11 +107,9 @@ impl Plane {
 
     /// Makes the server know snapshots, by the definitions that their client's module has.
     fn define_snapshots(&self, ground: &Ground<'_>) -> Result<(), RealError> {
+        let definitions = ground.components.snapshot_definitions()?;
         for (group, resource) in SNAPSHOTS {
-            let path = ground
-                .components
-                .snapshot_definitions
-                .join(format!("{group}.storage.k8s.io_{resource}.yaml"));
+            let path = definitions.join(format!("{group}.storage.k8s.io_{resource}.yaml"));
             let text = std::fs::read_to_string(&path).map_err(|cause| RealError::File { path, cause })?;
             self.api.create_yaml(DEFINITIONS, &text)?;
             let path = format!("{DEFINITIONS}/{resource}.{group}.storage.k8s.io");
