@@ -247,6 +247,33 @@ async fn a_pod_has_a_block_volume_as_a_device_and_shares_it_with_nobody_if_its_c
     node.forgotten().await;
 }
 
+/// The scheduler binds the next pod as soon as the first one is gone from the API server, and the node is at its unmount then.
+#[tokio::test]
+async fn a_claim_for_one_pod_goes_to_the_next_one_though_its_volume_is_attached_by_others() {
+    if !may_mount("a_claim_for_one_pod_goes_to_the_next_one_though_its_volume_is_attached_by_others") {
+        return;
+    }
+    let mut node = ground().await;
+    let volume = node.volume("pvc-1").await;
+    node.attach_as_others_do(&volume).await;
+    let pv = Kind::PersistentVolume(PersistentVolume {
+        access_modes: vec!["ReadWriteOncePod".into()],
+        ..persistent_volume("pv-1", volume.id.as_str())
+    });
+    let (first, second) = (pod("web-0", [of_claim("data")]), pod("web-1", [of_claim("data")]));
+    let objects = vec![driver(true), claim("data", "pv-1", 0), pv, first.clone(), attachment("pv-1", true)];
+    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    start_agent(&mut node);
+    let place = mounted(&node, "web-0", "pv-1").await;
+    fs::write(place.join("hello"), "from web-0").unwrap();
+    cluster.change(vec![second.clone()], &[first]);
+    let place = mounted(&node, "web-1", "pv-1").await;
+    assert_eq!(fs::read_to_string(place.join("hello")).unwrap(), "from web-0");
+    cluster.told_of("web-1", |volume| volume.published).await;
+    cluster.change(vec![], &[second]);
+    node.nothing_mounted().await;
+}
+
 #[tokio::test]
 async fn a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment() {
     if !may_mount("a_volume_waits_for_its_attachment_and_its_secret_and_outlives_the_attachment") {

@@ -97,7 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<(), RealError> {
     let root = rustix::process::geteuid().is_root();
     if options.inside.is_none() && root && !scenes.is_empty() {
         let scratch = scratch()?;
-        return enclosure::run(scratch.path());
+        return enclosure::run(scratch.path(), scenes.iter().any(|scene| scene.needs_kubelet()));
     }
     let place = Place::new(options.inside.as_deref())?;
     if wanted.is_empty() && errands.is_empty() && scenes.is_empty() {

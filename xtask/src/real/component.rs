@@ -43,12 +43,14 @@ pub(crate) struct Components {
     pub(crate) example_plugin: PathBuf,
     /// Their code under ours, beside which they are themselves. Built later, and only if a leg needs it.
     pub(crate) sidecars: PathBuf,
-    /// Control plane, kubelet and kubectl. Built later, and only if a leg needs it, as the following two.
+    /// Control plane, kubelet and kubectl. Built later, and only if a leg needs it, as the following three.
     pub(crate) kubernetes: PathBuf,
     /// What pods run.
     pub(crate) pod: PathBuf,
     /// What tells kubelet of a driver.
     pub(crate) registrar: PathBuf,
+    /// A driver that hands secrets to pods.
+    pub(crate) vault: PathBuf,
     pub(crate) cable: PathBuf,
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
@@ -131,6 +133,7 @@ impl Components {
             kubernetes: bin.join("kubernetes"),
             pod: bin.join("pod"),
             registrar: bin.join("registrar"),
+            vault: bin.join("vault"),
             cable: binary("cable")?,
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
@@ -167,7 +170,8 @@ impl Components {
         let says = [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
         go_link(&self.root, "kubernetes", ".", &self.kubernetes, &says)?;
         go_build(&self.root, "kubernetes", "./pod", &self.pod)?;
-        go_build(&self.root, "kubernetes", "./registrar", &self.registrar)
+        go_build(&self.root, "kubernetes", "./registrar", &self.registrar)?;
+        go_build(&self.root, "kubernetes", "./vault", &self.vault)
     }
 
     /// The folder with the definitions of snapshots. There since the snapshotter was built.

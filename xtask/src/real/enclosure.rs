@@ -19,13 +19,13 @@ pub(crate) const INSIDE: &str = "--inside";
 
 const NEEDS: &str = "install util-linux";
 
-/// Runs this program once more with its own arguments, enclosed.
+/// Runs this program once more with its own arguments, enclosed; with a kubelet, or without.
 ///
 /// # Errors
 /// If it cannot be started, if it failed, if it was interrupted, or if it left something behind.
-pub(crate) fn run(scratch: &Path) -> Result<(), RealError> {
-    let missing: Vec<PathBuf> =
-        HOST_FOLDERS.iter().map(PathBuf::from).filter(|folder| !folder.exists()).collect();
+pub(crate) fn run(scratch: &Path, kubelet: bool) -> Result<(), RealError> {
+    let folders = HOST_FOLDERS.iter().filter(|_| kubelet).map(PathBuf::from);
+    let missing: Vec<PathBuf> = folders.filter(|folder| !folder.exists()).collect();
     let groups = leftovers::cgroups(CGROUP);
     let ended = enclosed(scratch);
     for folder in missing.iter().rev() {
@@ -33,7 +33,7 @@ pub(crate) fn run(scratch: &Path) -> Result<(), RealError> {
         let _ = std::fs::remove_dir(folder);
     }
     let left = leftovers::clear(scratch);
-    if groups.is_empty() {
+    if kubelet && groups.is_empty() {
         leftovers::remove_cgroups(&leftovers::cgroups(CGROUP));
     }
     match ended? {

@@ -1,9 +1,10 @@
 //! A real control plane with stock sidecars before our hub, proxies and agents, and a real kubelet on one node.
 //!
-//! etcd, API server, controllers, scheduler, kubelet and containerd are what a cluster has, in its own programs. Four nodes have
-//! two drivers each, and the first one a third, of others, that names no topology. `edge-1` has the kubelet; the others are a Node
-//! and a CSINode, where pods are only ever bound, until a scene makes the agents of two of them their volume plugin (`plugin`). One
-//! edge-csi-driver for each driver chooses among them by topology, before provisioner, attacher, resizer and snapshotter.
+//! etcd, API server, controllers, scheduler, kubelet and containerd are what a cluster has, in its own programs; the last two are
+//! left out if no scene has pods that run. Four nodes have two drivers each, and the first one a third, of others, that names no
+//! topology. `edge-1` has the kubelet; the others are a Node and a CSINode, where pods are only ever bound, until a scene makes the
+//! agents of some of them their volume plugin (`plugin`). One edge-csi-driver for each driver chooses among them by topology, before
+//! provisioner, attacher, resizer and snapshotter.
 
 mod absence;
 mod api;
@@ -24,10 +25,13 @@ mod node;
 mod objects;
 mod outage;
 mod own;
+mod own_pods;
+mod own_storm;
 mod part;
 mod plane;
 mod plugin;
 mod secrets;
+mod vault;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -83,6 +87,8 @@ pub(crate) enum Scene {
     Capacity,
     /// All workflows with the agent's own volume plugin.
     Own,
+    /// What a pod can ask for beyond a claim, there.
+    OwnPods,
     /// A node with that boots while hub and API server are away.
     Offline,
     /// The tests of the hub alone.
@@ -97,12 +103,14 @@ pub(crate) enum Scene {
     Lease,
     /// Many claims and many cuts.
     Storm,
+    /// Many pods of such nodes, and many cuts.
+    OwnStorm,
     /// A thousand nodes.
     Crowd,
 }
 
 impl Scene {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Life,
         Self::OtherNodes,
         Self::Static,
@@ -117,6 +125,7 @@ impl Scene {
         Self::FileSystem,
         Self::Capacity,
         Self::Own,
+        Self::OwnPods,
         Self::Offline,
         Self::HubTests,
         Self::Hub,
@@ -124,6 +133,7 @@ impl Scene {
         Self::Deaths,
         Self::Lease,
         Self::Storm,
+        Self::OwnStorm,
         Self::Crowd,
     ];
 
@@ -135,6 +145,11 @@ impl Scene {
 
     pub(crate) fn names() -> String {
         Self::ALL.map(|scene| scene.to_string()).join(", ")
+    }
+
+    /// Whether it has pods that run.
+    pub(crate) const fn needs_kubelet(self) -> bool {
+        !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline)
     }
 
     fn run(
@@ -158,6 +173,7 @@ impl Scene {
             Self::FileSystem => features::filesystem(cluster, findings),
             Self::Capacity => absence::capacity(ground, cluster, findings),
             Self::Own => own::workflows(ground, cluster, findings),
+            Self::OwnPods => own_pods::run(ground, cluster, findings),
             Self::Offline => outage::offline(ground, cluster, findings),
             Self::HubTests => hub_tests::run(ground, cluster, findings),
             Self::Hub => absence::hub(ground, cluster, findings),
@@ -165,6 +181,7 @@ impl Scene {
             Self::Deaths => deaths::run(ground, cluster, findings),
             Self::Lease => lease::run(ground, cluster, findings),
             Self::Storm => cuts::storm(ground, cluster, findings),
+            Self::OwnStorm => own_storm::run(ground, cluster, findings),
             Self::Crowd => crowd::run(ground, cluster, findings),
         }
     }
@@ -187,6 +204,7 @@ impl fmt::Display for Scene {
             Self::FileSystem => "kubernetes-fstype",
             Self::Capacity => "kubernetes-capacity",
             Self::Own => "kubernetes-own",
+            Self::OwnPods => "kubernetes-own-pods",
             Self::Offline => "kubernetes-offline",
             Self::HubTests => "kubernetes-watch",
             Self::Hub => "kubernetes-hub",
@@ -194,6 +212,7 @@ impl fmt::Display for Scene {
             Self::Deaths => "kubernetes-deaths",
             Self::Lease => "kubernetes-lease",
             Self::Storm => "kubernetes-storm",
+            Self::OwnStorm => "kubernetes-own-storm",
             Self::Crowd => "kubernetes-crowd",
         })
     }
@@ -216,7 +235,7 @@ pub(crate) fn run(scenes: &[Scene], ground: &Ground<'_>) -> Vec<Row> {
         rows.push(row);
     };
     let started = Instant::now();
-    match Cluster::start(ground) {
+    match Cluster::start(ground, scenes.iter().any(|scene| scene.needs_kubelet())) {
         Err(error) => add(Row::broken("kubernetes-up".to_owned(), &error, started.elapsed())),
         Ok(mut cluster) => {
             let fact =

@@ -18,8 +18,9 @@ use super::wait;
 /// Options of this errand.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OfflineOptions {
-    /// Minutes that sidecars-offline keeps the edge off under the sidecars, and kubernetes-hub the hub; without it, as long as
-    /// it takes them to ask twenty times whether the driver is ready
+    /// Minutes that sidecars-offline keeps the edge off under the sidecars, and kubernetes-hub the hub, and that the rounds of
+    /// kubernetes-own-storm go on, which are larger then; without it, as long as it takes them to ask twenty times whether the
+    /// driver is ready, and one small round
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1440))]
     minutes: u64,
 }

@@ -2,7 +2,8 @@
 //!
 //! It is done once for a pod's volume and boot, after the volume is published and before it is told to be. What was done is on
 //! the disk, so that a restart of the agent does not change the files of a pod that runs; a boot begins anew, as kubelet
-//! does.
+//! does. Where a driver publishes again and again, such as one that exchanges a pod's certificates, its files may be new each
+//! time: there it is done after each of them, and the volume is there all the while.
 
 mod bits;
 mod done_file;
@@ -48,6 +49,15 @@ pub(super) enum GroupState {
 struct Walk {
     wish: Wish,
     state: State,
+    /// What came of it before, while it is done again.
+    before: Option<Done>,
+}
+
+/// How many files could not be given, and why not the first of them.
+#[derive(Debug, Clone, Default)]
+struct Done {
+    failed: u64,
+    first: String,
 }
 
 #[derive(Debug)]
@@ -61,10 +71,7 @@ enum State {
         again: Instant,
         reason: String,
     },
-    Done {
-        failed: u64,
-        first: String,
-    },
+    Done(Done),
 }
 
 /// The groups that are wanted, each for as long as its pod's volume is published.
@@ -107,10 +114,9 @@ impl Groups {
         self.unsure = unsure;
         for wish in wanted {
             let done = self.done.contains(&wish);
-            let state =
-                || if done { State::Done { failed: 0, first: String::new() } } else { State::Waiting };
+            let state = || if done { State::Done(Done::default()) } else { State::Waiting };
             let id = wish.consumer.clone();
-            let walk = self.walks.entry(id).or_insert_with(|| Walk { wish, state: state() });
+            let walk = self.walks.entry(id).or_insert_with(|| Walk { wish, state: state(), before: None });
             if matches!(&walk.state, State::Failed { again, .. } if *again <= now) {
                 walk.state = State::Waiting;
             }
@@ -173,12 +179,17 @@ impl Groups {
         }
     }
 
-    /// A volume was published anew: what failed before is tried at once.
-    pub(super) fn published(&mut self, consumer: &ConsumerId) {
-        if let Some(walk) = self.walks.get_mut(consumer)
-            && matches!(walk.state, State::Failed { .. })
-        {
-            walk.state = State::Waiting;
+    /// A volume was published anew: what failed before is tried at once. What was done is done again if the driver may have
+    /// made files `anew`; one that is not done yet sees them anyway, or the next time.
+    pub(super) fn published(&mut self, consumer: &ConsumerId, anew: bool) {
+        let Some(walk) = self.walks.get_mut(consumer) else { return };
+        match &walk.state {
+            State::Failed { .. } => walk.state = State::Waiting,
+            State::Done(done) if anew => {
+                walk.before = Some(done.clone());
+                walk.state = State::Waiting;
+            }
+            State::Waiting | State::Running { .. } | State::Done(_) => {}
         }
     }
 
@@ -207,9 +218,9 @@ impl Groups {
         let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.wish.key == key);
         if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
             walk.state = walk.after(result);
-            if matches!(walk.state, State::Done { .. }) {
-                self.done.insert(walk.wish.clone());
-                self.unsaved = true;
+            walk.before = None;
+            if matches!(walk.state, State::Done(_)) {
+                self.unsaved |= self.done.insert(walk.wish.clone());
             }
         }
         self.begin();
@@ -258,7 +269,7 @@ impl Walk {
                 let group = gift.group;
                 tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "the files are the group's");
                 let first = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
-                State::Done { failed, first }
+                State::Done(Done { failed, first })
             }
             Err(error) => {
                 tracing::warn!(volume = %key, %consumer, group = gift.group, "not given to its group, trying again: {error}");
@@ -270,17 +281,27 @@ impl Walk {
     fn shown(&self) -> GroupState {
         let group = self.wish.gift.group;
         match &self.state {
-            State::Waiting | State::Running { .. } => {
-                GroupState::Pending(format!("its files are being given to group {group}"))
-            }
+            State::Waiting | State::Running { .. } => match &self.before {
+                Some(done) => done.shown(group),
+                None => GroupState::Pending(format!("its files are being given to group {group}")),
+            },
             State::Failed { reason, .. } => {
                 GroupState::Failed(format!("its files are not given to group {group}, tried again: {reason}"))
             }
-            State::Done { failed: 0, .. } => GroupState::Given(String::new()),
-            State::Done { failed, first } => GroupState::Given(format!(
-                "{failed} of its files could not be given to group {group}, the first since: {first}"
-            )),
+            State::Done(done) => done.shown(group),
         }
+    }
+}
+
+impl Done {
+    fn shown(&self, group: u32) -> GroupState {
+        let Self { failed, first } = self;
+        GroupState::Given(match failed {
+            0 => String::new(),
+            _ => {
+                format!("{failed} of its files could not be given to group {group}, the first since: {first}")
+            }
+        })
     }
 }
 

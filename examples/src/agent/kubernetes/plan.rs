@@ -148,12 +148,13 @@ impl<'a> Planner<'a> {
             Ok(_) => 2,
         });
         for (at, id, found) in asked {
+            let once = found.as_ref().is_ok_and(|found| found.read_write_once);
             let place = match found {
                 Ok(found) => self.add(found, id),
                 Err(reason) => self.keep(id, reason),
             };
             if let Some(planned) = self.pod_volumes.get_mut(at) {
-                planned.place = place;
+                (planned.place, planned.read_write_once) = (place, once);
             }
         }
         let (mut volumes, mut attached, mut unmarked) = (Vec::new(), BTreeSet::new(), BTreeSet::new());

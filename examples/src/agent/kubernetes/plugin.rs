@@ -152,7 +152,11 @@ impl Plugin {
     fn happened(&mut self, key: &VolumeKey, kind: &ChangeKind) {
         match kind {
             ChangeKind::Unpublished(_) => self.vacated = true,
-            ChangeKind::Published(consumer) => self.groups.published(consumer),
+            ChangeKind::Published(consumer) => {
+                let policy = self.plan.as_ref().map(|plan| plan.set.policy(&key.driver));
+                let anew = policy.is_some_and(|policy| policy.requires_republish);
+                self.groups.published(consumer, anew);
+            }
             ChangeKind::MountLost(consumer) => self.groups.lost(key, consumer.as_ref()),
             _ => {}
         }
@@ -192,6 +196,9 @@ impl Plugin {
 
     /// Makes the volumes as the pods want them, and tells how they are.
     async fn settle(&mut self) -> Result<(), Stopped> {
+        if self.vacated && !self.volumes.shown().refused.is_empty() {
+            self.volumes.settle_again().await;
+        }
         let mut seen = self.look().await?;
         if self.metadata.watch() != Watch::default() {
             let before = self.volumes.desired().await;

@@ -102,8 +102,11 @@ pub(in super::super) async fn open(
     if let Some(file) = &options.boot_id_file {
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
-    let settings =
+    let mut settings =
         Settings::new(root).jitter_seed(fnv_1a(nodeid.as_bytes())).groups_given_by_caller(!peers_decide);
+    if let Some(interval) = options.republish_interval {
+        settings = settings.republish_interval(interval.duration());
+    }
     let (volumes, run) = Volumes::open(parts, settings).await.map_err(Fatal::runtime)?;
     let revision = desired.as_ref().map_or(0, |set| set.revision);
     let known = volumes.clone();

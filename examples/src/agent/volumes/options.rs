@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::values::TimeSpan;
+
 /// The options about volumes.
 #[derive(Debug, Clone, clap::Args)]
 #[non_exhaustive]
@@ -23,4 +25,8 @@ pub struct VolumesOptions {
     /// File to read the id of this boot from, to try what a reboot does
     #[arg(long, value_name = "FILE", requires = "volumes", hide = true)]
     pub boot_id_file: Option<PathBuf>,
+
+    /// Time between two calls of NodePublishVolume where a driver wants it again and again, to try what that does
+    #[arg(long, value_name = "TIME", requires = "volumes", hide = true)]
+    pub republish_interval: Option<TimeSpan>,
 }

@@ -105,6 +105,11 @@ impl NodeVolumes {
         state.unsettled = true;
         let reconciled = self.0.volumes.reconcile(set.volumes.iter().cloned()).await?;
         let told = self.tell_attached(state, &set).await?;
+        // Whoever has such a volume may go before another one gets it: then nothing is known of it in between, and that it is
+        // attached is to be told once more.
+        for (key, ..) in &reconciled.refused {
+            state.attached.remove(key);
+        }
         state.unsettled = !reconciled.refused.is_empty() || !told;
         let reconciled = Reconciled::new(set.revision, &reconciled);
         self.shown_mut().refused = Arc::new(reconciled.refused.clone());
@@ -139,6 +144,16 @@ impl NodeVolumes {
             }
         }
         Ok(all)
+    }
+
+    /// Tries at once what could not be settled, since something has changed that may have been in its way.
+    #[cfg(feature = "kubernetes-node")]
+    pub(in super::super) async fn settle_again(&self) {
+        let mut state = self.0.state.lock().await;
+        if state.unsettled {
+            // What fails is tried again without being asked for.
+            let _ = self.settle(&mut state).await;
+        }
     }
 
     /// Settles what is on the disk, and tries again what could not be settled, for ever. Keeps the figures too.

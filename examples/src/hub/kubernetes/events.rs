@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::book::PodName;
 use self::book::{Book, Failure, Order, Reason};
+pub(super) use self::write::{COMPONENT, event_name};
 use super::node_name::NodeName;
 use crate::kubernetes::message::{NodeStatus, PodVolumeStatus};
 
@@ -114,7 +115,8 @@ fn cut(text: &str, bytes: usize) -> &str {
     &text[..end]
 }
 
-fn now() -> Duration {
+/// The time since 1970.
+pub(super) fn now() -> Duration {
     // A clock before 1970 is no clock.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -39,6 +39,17 @@ impl Api {
         self.change("POST", collection, "application/json", &object.to_string())
     }
 
+    /// Puts a question that is written as an object; the object that answers it.
+    pub(crate) fn ask_with(&self, collection: &str, object: &Value) -> Result<Value, RealError> {
+        match self.ask("POST", collection, "application/json", &object.to_string())? {
+            (200..=202, text) => serde_json::from_str(&text).map_err(|cause| RealError::Api {
+                asked: format!("POST {collection}"),
+                cause: io::Error::new(io::ErrorKind::InvalidData, cause),
+            }),
+            (status, said) => Err(refused("POST", collection, status, &said)),
+        }
+    }
+
     /// Makes an object that is written as YAML.
     pub(crate) fn create_yaml(&self, collection: &str, object: &str) -> Result<(), RealError> {
         self.change("POST", collection, "application/yaml", object)

@@ -23,7 +23,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Cluster {
     // In the order in which they end.
-    kubelet: Kubelet,
+    kubelet: Option<Kubelet>,
     pub(crate) edge: Edge,
     pub(crate) plane: Plane,
     pub(crate) api: Api,
@@ -48,23 +48,25 @@ impl Findings {
 }
 
 impl Cluster {
-    /// Brings everything up.
-    pub(crate) fn start(ground: &Ground<'_>) -> Result<Self, RealError> {
+    /// Brings everything up; without a kubelet, its node is like the others.
+    pub(crate) fn start(ground: &Ground<'_>, with_kubelet: bool) -> Result<Self, RealError> {
         let plane = Plane::start(ground)?;
         let api = plane.api;
         let mut edge = Edge::start(ground, &plane)?;
         for (collection, object) in objects::foundation() {
             api.create(collection, &object)?;
         }
-        let (first, others) = (OURS[0], OURS.get(1..).unwrap_or_default());
-        for name in others {
+        let first = OURS[0];
+        for name in OURS.into_iter().filter(|name| !with_kubelet || *name != first) {
             add_node(api, name, &DRIVERS)?;
         }
         edge.start_sidecars(ground, &plane)?;
-        let mut kubelet = Kubelet::start(ground, &plane, first)?;
+        let mut kubelet = if with_kubelet { Some(Kubelet::start(ground, &plane, first)?) } else { None };
         for driver in DRIVERS.into_iter().chain([FOREIGN]) {
             let socket = edge.nodes.first().map_or_else(PathBuf::new, |node| node.kubelet_socket(driver));
-            kubelet.register(ground, &plane, (first, driver), &socket)?;
+            if let Some(kubelet) = &mut kubelet {
+                kubelet.register(ground, &plane, (first, driver), &socket)?;
+            }
         }
         Ok(Self { kubelet, edge, plane, api })
     }

@@ -85,7 +85,7 @@ pub(super) fn expansion(cluster: &mut Cluster, findings: &mut Findings) -> Resul
 }
 
 /// The size of the filesystem that is mounted for a PersistentVolume, in bytes.
-fn size_of(volume: &str) -> Option<u64> {
+pub(super) fn size_of(volume: &str) -> Option<u64> {
     let (target, _) = mount_of(volume)?;
     let facts = rustix::fs::statvfs(target).ok()?;
     Some(facts.f_blocks * facts.f_frsize)

@@ -28,6 +28,11 @@ pub(crate) const GROUP_SNAPSHOTS: &str =
 /// Where a pod's claim is, inside of it.
 pub(crate) const MOUNTED: &str = "/data";
 
+/// The events of an object, by its UID.
+pub(crate) fn events_of(uid: &str) -> String {
+    format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid}")
+}
+
 /// The label that a driver's topology makes on a node.
 pub(crate) fn topology_key(driver: &str) -> String {
     format!("topology.{driver}/node")
@@ -176,6 +181,13 @@ pub(crate) fn pod_with_device(name: &str, node: &str, claim: &str, orders: &[&st
 
 /// Where such a pod has it.
 pub(crate) const DEVICE: &str = "/dev/claim";
+
+/// The same, with a volume of its own in the place of a claim: what the volume is.
+pub(crate) fn pod_with_inline(name: &str, node: &str, inline: &Value) -> Value {
+    let mut pod = pod(name, node, "", &["wait"]);
+    pod["spec"]["volumes"] = json!([{"name": "v", "csi": inline}]);
+    pod
+}
 
 fn bare_pod(name: &str, node: &str, claim: &str, orders: &[&str]) -> Value {
     json!({

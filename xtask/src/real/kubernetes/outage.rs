@@ -65,7 +65,7 @@ pub(super) fn offline(
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    plugin::with(ground, cluster, findings, |cluster, findings| {
+    plugin::with(ground, cluster, findings, &OWN, |cluster, findings| {
         boots(ground, cluster, findings).inspect_err(|_| {
             // The next scenes need them, and what these would say is worth less than the first error.
             let _ = cluster.plane.restore_server(ground);

@@ -95,7 +95,7 @@ pub(super) fn workflows(
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    plugin::with(ground, cluster, findings, |cluster, findings| lives(cluster, findings, &Case::all()))
+    plugin::with(ground, cluster, findings, &OWN, |cluster, findings| lives(cluster, findings, &Case::all()))
 }
 
 fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), RealError> {

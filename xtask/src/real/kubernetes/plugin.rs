@@ -1,6 +1,6 @@
 //! Nodes whose agent is the volume plugin itself, where no kubelet is.
 //!
-//! Two of the nodes get it for a scene, and give it back afterwards. They join the cluster as Nodes of which nothing is said;
+//! Some of the nodes get it for a scene, and give it back afterwards. They join the cluster as Nodes of which nothing is said;
 //! what kubelet would say of them is the agent's and the hub's. Pods are bound to them by the scheduler, and nobody runs their
 //! containers: the scene writes and reads in the directories that are made for them.
 
@@ -22,20 +22,21 @@ use crate::real::error::RealError;
 use crate::real::leftovers;
 use crate::real::wait;
 
-/// The nodes that have it in a scene.
+/// The nodes that have it in most scenes.
 pub(super) const OWN: [&str; 2] = [NODES[2], NODES[3]];
 
-/// Plays a scene in which two nodes are their own volume plugin. Whatever it leaves is taken away, and then looked for.
+/// Plays a scene in which these nodes are their own volume plugin. Whatever it leaves is taken away, and then looked for.
 pub(super) fn with(
     ground: &Ground<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
+    nodes: &[&'static str],
     scene: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), RealError>,
 ) -> Result<(), RealError> {
-    let played = begin(ground, cluster, findings)
+    let played = begin(ground, cluster, findings, nodes)
         .and_then(|()| scene(cluster, findings))
         .and_then(|()| cluster.clear(findings))
-        .and_then(|()| nothing_is_left(cluster, findings));
+        .and_then(|()| nothing_is_left(cluster, findings, nodes));
     if let Err(error) = played {
         findings.note(false, error.to_string());
         // As long as the plugin is there to unmount.
@@ -44,19 +45,24 @@ pub(super) fn with(
         }
     }
     // What the hub has written of them is what the other scenes write themselves.
-    let mut own = cluster.edge.nodes.iter_mut().filter(|node| OWN.contains(&node.name));
+    let mut own = cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name));
     own.try_for_each(|node| node.agent.restart_with(ground, Arguments::new()))
 }
 
 /// The nodes join the cluster anew, and tell of themselves what kubelet would have told.
-fn begin(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn begin(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+    nodes: &[&'static str],
+) -> Result<(), RealError> {
     let api = cluster.api;
-    for node in cluster.edge.nodes.iter_mut().filter(|node| OWN.contains(&node.name)) {
+    for node in cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name)) {
         cluster::remove_node(api, node.name)?;
         cluster::add_bare_node(api, node.name)?;
         node.mount_pods(ground)?;
     }
-    for name in OWN {
+    for name in nodes {
         let [expected, expected_drivers] = objects::node(name, &DRIVERS);
         let drivers = api.until(&format!("{CSI_NODES}/{name}"), "with both drivers", BOUND, |found| {
             let drivers = found["spec"]["drivers"].as_array()?;
@@ -81,8 +87,12 @@ fn begin(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) ->
 }
 
 /// With the last pod goes the last mount, and the last directory of a pod.
-fn nothing_is_left(cluster: &Cluster, findings: &mut Findings) -> Result<(), RealError> {
-    for node in OWN.iter().filter_map(|name| cluster.edge.node(name)) {
+fn nothing_is_left(
+    cluster: &Cluster,
+    findings: &mut Findings,
+    nodes: &[&'static str],
+) -> Result<(), RealError> {
+    for node in nodes.iter().filter_map(|name| cluster.edge.node(name)) {
         let mut left = Vec::new();
         wait::until(BOUND, || {
             left = node.mounts().into_iter().map(|mount| mount.place).chain(node.pods()).collect();
@@ -124,7 +134,12 @@ impl Node {
     /// Its agent is the volume plugin from now on.
     fn mount_pods(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
         self.another_boot()?;
-        let options = Arguments::new()
+        self.mount_pods_with(ground, Arguments::new())
+    }
+
+    /// The same in the boot that it is in, with these options beside.
+    pub(super) fn mount_pods_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
+        let options = more
             .pair("--volumes", self.folder.join("volumes"))
             .pair("--kubelet-dir", self.folder.join("kubelet"))
             .pair("--boot-id-file", self.boot_id());

@@ -18,7 +18,7 @@ const WATCHED: Duration = Duration::from_secs(5);
 
 /// Name of the class, and of its secret.
 pub(super) const CLASS: &str = "secret";
-const NAME: &str = "credentials";
+pub(super) const NAME: &str = "credentials";
 
 /// The secrets that a class can name.
 const KINDS: [&str; 6] =
@@ -82,14 +82,19 @@ pub(super) fn run(
 
 /// A class whose volumes want the secret with each call.
 pub(super) fn class() -> Value {
-    let parameters: Map<String, Value> = KINDS
-        .into_iter()
+    objects::class(CLASS, FOREIGN, &parameters(&KINDS), "Delete")
+}
+
+/// Parameters of a class that name the secret for these kinds of calls.
+pub(super) fn parameters(kinds: &[&str]) -> Value {
+    let parameters: Map<String, Value> = kinds
+        .iter()
         .flat_map(|kind| {
             let key = |part: &str| format!("csi.storage.k8s.io/{kind}-secret-{part}");
             [(key("name"), json!(NAME)), (key("namespace"), json!("default"))]
         })
         .collect();
-    objects::class(CLASS, FOREIGN, &json!(parameters), "Delete")
+    json!(parameters)
 }
 
 /// The secret that it names.
@@ -110,14 +115,19 @@ pub(super) fn forget(cluster: &Cluster) -> Result<(), RealError> {
 
 /// Files below `folder` that have the secret in them.
 fn holders(folder: &Path) -> Vec<PathBuf> {
+    holders_of(SECRET, folder)
+}
+
+/// Files below `folder` that have a text in them.
+pub(super) fn holders_of(text: &str, folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, kind) = (entry.path(), entry.file_type());
         match kind {
-            Ok(kind) if kind.is_dir() => found.extend(holders(&path)),
+            Ok(kind) if kind.is_dir() => found.extend(holders_of(text, &path)),
             Ok(kind) if kind.is_file() => {
                 let bytes = std::fs::read(&path).unwrap_or_default();
-                if bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()) {
+                if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
                     found.push(path);
                 }
             }

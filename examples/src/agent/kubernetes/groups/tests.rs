@@ -45,7 +45,7 @@ async fn what_fails_is_tried_again_after_a_while_or_when_the_volume_is_published
     want_at(&mut groups, due);
     assert_eq!(groups.busy.len(), 1);
     groups.ended().await;
-    groups.published(&one.consumer);
+    groups.published(&one.consumer, false);
     want(&mut groups);
     assert_eq!(groups.busy.len(), 1);
     // Nobody wants it any more: nothing is shown, and its end is nobody's.
@@ -81,6 +81,32 @@ async fn one_driver_has_two_walks_and_all_have_eight_and_a_volume_has_one() {
         ended += 1;
     }
     assert_eq!(ended, all, "each once");
+}
+
+#[tokio::test]
+async fn a_driver_that_makes_files_anew_has_them_given_again_while_the_volume_is_there() {
+    let (directory, mut groups) = groups();
+    let one = wish(&directory, "d.example", "v", "9f0c/data");
+    groups.done.insert(one.clone());
+    let want = |groups: &mut Groups| groups.want(vec![one.clone()], BTreeSet::new(), Instant::now());
+    want(&mut groups);
+    // Published once more, and nothing in it is new.
+    groups.published(&one.consumer, false);
+    want(&mut groups);
+    assert!(groups.busy.is_empty());
+    groups.published(&one.consumer, true);
+    for walks in [0, 1] {
+        assert_eq!(groups.busy.len(), walks);
+        assert_eq!(pending(&groups, "9f0c/data"), GroupState::Given(String::new()), "the pod has it");
+        want(&mut groups);
+    }
+    // While it is being done, it is not begun once more.
+    groups.published(&one.consumer, true);
+    want(&mut groups);
+    assert_eq!(groups.busy.len(), 1);
+    groups.ended().await;
+    assert!(matches!(pending(&groups, "9f0c/data"), GroupState::Failed(_)));
+    assert!(groups.done.contains(&one) && !groups.unsaved, "the disk has it still");
 }
 
 #[tokio::test]

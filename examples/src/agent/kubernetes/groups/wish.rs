@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::driver::{
-    ConsumerSpec, DriverPolicy, MountPath, NodeCapabilities, OwnershipChange, VolumeSpec,
+    Access, ConsumerSpec, DriverPolicy, FsGroupPolicy, MountPath, NodeCapabilities, OwnershipChange,
+    VolumeSpec,
 };
 use volume_manager::{ConsumerId, VolumeKey};
 
@@ -38,7 +39,11 @@ pub(in super::super) fn wishes(plan: &Plan, seen: &Seen) -> (Vec<Wish>, BTreeSet
         let driver = seen.drivers.iter().find(|driver| driver.name == key.driver);
         let facts = driver.and_then(|driver| driver.facts.as_ref());
         let can = facts.map(|facts| &facts.capabilities.node);
-        match giver(&volume.spec, spec, &plan.set.policy(&key.driver), can) {
+        let mut policy = plan.set.policy(&key.driver);
+        if planned.read_write_once {
+            policy.fs_group_policy = of_one_node(policy.fs_group_policy, &volume.spec);
+        }
+        match giver(&volume.spec, spec, &policy, can) {
             Giver::Nobody => {}
             Giver::Unknown => drop(unsure.insert(consumer.clone())),
             Giver::Here { group } => {
@@ -49,6 +54,18 @@ pub(in super::super) fn wishes(plan: &Plan, seen: &Seen) -> (Vec<Wish>, BTreeSet
         }
     }
     (wishes.into_values().collect(), unsure)
+}
+
+/// A policy for volumes of one node, where this one is such a volume among others: all of its modes count, as with kubelet.
+fn of_one_node(policy: FsGroupPolicy, volume: &VolumeSpec) -> FsGroupPolicy {
+    match (policy, volume.access()) {
+        (FsGroupPolicy::ReadWriteOnceWithFsType, Access::Filesystem { fs_type, .. })
+            if !fs_type.is_empty() =>
+        {
+            FsGroupPolicy::File
+        }
+        _ => policy,
+    }
 }
 
 /// Who gives the files of a pod's volume to its group.
@@ -88,9 +105,36 @@ fn giver(
 #[cfg(test)]
 mod tests {
     use csi_proto::{DriverName, VolumeId};
-    use volume_manager::driver::{Access, AccessMode, FsGroupPolicy};
+    use volume_manager::driver::AccessMode;
 
     use super::*;
+
+    #[test]
+    fn a_policy_for_volumes_of_one_node_holds_for_one_that_many_nodes_may_have_too() {
+        let key =
+            VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() };
+        let volume = |fs_type: &str| {
+            let access = Access::Filesystem { fs_type: fs_type.into(), mount_flags: Vec::new() };
+            VolumeSpec::builder(key.clone(), access, AccessMode::MultiNodeMultiWriter).build().unwrap()
+        };
+        let asks = ConsumerSpec::new(
+            ConsumerId::new("9f0c/data").unwrap(),
+            MountPath::new("/pods/9f0c/mount").unwrap(),
+        )
+        .fs_group(7);
+        for (policy, fs_type, once, expected) in [
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", true, Giver::Here { group: 7 }),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", false, Giver::Nobody),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "", true, Giver::Nobody),
+            (FsGroupPolicy::None, "ext4", true, Giver::Nobody),
+        ] {
+            let volume = volume(fs_type);
+            let mut of_driver = DriverPolicy::default();
+            of_driver.fs_group_policy = if once { of_one_node(policy, &volume) } else { policy };
+            let found = giver(&volume, &asks, &of_driver, Some(&NodeCapabilities::default()));
+            assert_eq!(found, expected, "{policy:?} {fs_type:?} {once}");
+        }
+    }
 
     #[test]
     fn files_are_given_here_if_the_pod_asks_the_policy_lets_and_the_driver_cannot() {

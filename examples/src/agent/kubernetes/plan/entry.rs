@@ -19,6 +19,8 @@ pub(in super::super) struct PodVolumePlan {
     pub(in super::super) place: Place,
     /// Whether its files are left alone if its root is the pod's group's.
     pub(in super::super) on_root_mismatch: bool,
+    /// Whether one of the volume's access modes is for one node, as policies of groups ask.
+    pub(in super::super) read_write_once: bool,
 }
 
 /// Where a volume of a pod goes.
@@ -46,6 +48,7 @@ impl PodVolumePlan {
             volume: volume.name.clone(),
             place,
             on_root_mismatch: pod.fs_group_on_root_mismatch,
+            read_write_once: false,
         }
     }
 }

@@ -181,6 +181,26 @@ fn every_kind_of_volume_gets_the_place_and_the_mode_that_kubelet_gives_it() {
 }
 
 #[test]
+fn of_the_access_modes_the_one_counts_that_allows_most_in_whatever_order() {
+    use AccessMode::*;
+    for (modes, expected, once) in [
+        (&["ReadWriteOnce", "ReadWriteMany"][..], MultiNodeMultiWriter, true),
+        (&["ReadOnlyMany", "ReadWriteMany"], MultiNodeMultiWriter, false),
+        (&["ReadOnlyMany", "ReadWriteOnce"], SingleNodeWriter, true),
+        (&["ReadOnlyMany"], MultiNodeReaderOnly, false),
+        (&["ReadWriteOncePod"], SingleNodeSingleWriter, true),
+    ] {
+        for order in [modes.to_vec(), modes.iter().copied().rev().collect()] {
+            let access_modes = order.iter().map(|mode| (*mode).to_owned()).collect();
+            let found = planned(one(PersistentVolume { access_modes, ..plain() }), &nothing(), &[]);
+            let spec = &found.set.volumes[0].spec;
+            assert_eq!((spec.mode(), found.pod_volumes[0].read_write_once), (expected, once), "{order:?}");
+            assert_eq!(spec.is_read_only(), expected == MultiNodeReaderOnly, "{order:?}");
+        }
+    }
+}
+
+#[test]
 fn an_inline_volume_has_the_handle_of_kubelet_and_lives_with_its_pod() {
     let inline = InlineVolume {
         driver: DRIVER.into(),
@@ -259,7 +279,7 @@ fn a_pod_with_a_volume_under_two_names_has_it_once_and_a_place_is_never_shared()
 fn what_cannot_be_found_yet_says_what_it_waits_for() {
     let other = PersistentVolume { claim_uid: "other".into(), ..plain() };
     let spelt = PersistentVolume { driver: "-".into(), ..plain() };
-    let mode = PersistentVolume { access_modes: vec!["Sometimes".into()], ..plain() };
+    let mode = PersistentVolume { access_modes: vec!["ReadWriteMany".into(), "Sometimes".into()], ..plain() };
     let secret = SecretName { namespace: "ns".into(), name: String::new() };
     let secret = PersistentVolume { node_stage_secret: Some(secret), ..plain() };
     let astray = PersistentVolume { name: "../../etc".into(), ..plain() };

@@ -26,6 +26,8 @@ pub(super) struct Found {
     pub(super) consumer: ConsumerSpec,
     /// What its claim asks for.
     pub(super) expansion: Option<Expansion>,
+    /// Whether it may be had by one node alone, though another mode of it counts.
+    pub(super) read_write_once: bool,
 }
 
 /// Why a pod's volume cannot be found, or cannot be.
@@ -108,8 +110,8 @@ pub(super) fn find(
     volume: &PodVolume,
     id: &ConsumerId,
 ) -> Result<Found, NotFound> {
-    let (name, spec, expansion) = match &volume.inline {
-        Some(inline) => (volume.name.clone(), of_inline(pod, volume, inline)?, None),
+    let (name, spec, expansion, read_write_once) = match &volume.inline {
+        Some(inline) => (volume.name.clone(), of_inline(pod, volume, inline)?, None, true),
         None if volume.claim.is_empty() => return Err(NotFound::Unknown),
         None => of_claim(metadata, pod, volume)?,
     };
@@ -122,7 +124,7 @@ pub(super) fn find(
     if let Some(group) = pod.fs_group.filter(|_| !spec.access().is_block()) {
         consumer = consumer.fs_group(group);
     }
-    Ok(Found { name, spec: Arc::new(spec), consumer, expansion })
+    Ok(Found { name, spec: Arc::new(spec), consumer, expansion, read_write_once })
 }
 
 fn of_inline(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<VolumeSpec, NotFound> {
@@ -140,7 +142,7 @@ fn of_inline(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<Vol
         .build()?)
 }
 
-type OfClaim = (String, VolumeSpec, Option<Expansion>);
+type OfClaim = (String, VolumeSpec, Option<Expansion>, bool);
 
 fn of_claim(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> Result<OfClaim, NotFound> {
     let name = || volume.claim.clone();
@@ -167,7 +169,8 @@ fn of_claim(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> Result<OfClai
         uid: claim.uid.clone(),
         bytes: claim.expand_to,
     });
-    Ok((found.name.clone(), spec, expansion))
+    let once = found.access_modes.iter().any(|mode| mode.starts_with(READ_WRITE_ONCE));
+    Ok((found.name.clone(), spec, expansion, once))
 }
 
 fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<VolumeSpec, NotFound> {
@@ -196,15 +199,29 @@ fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<Volum
         .build()?)
 }
 
-/// The first mode of the list counts, as with kubelet. What a driver of the older modes gets is settled at the call.
+/// The modes of one node and, with more to its name, of one pod.
+const READ_WRITE_ONCE: &str = "ReadWriteOnce";
+
+/// Of the modes of the list the one counts that allows most, as with the attacher: the list has no order. What a driver of the
+/// older modes gets is settled at the call.
 fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
-    match volume.access_modes.first().map(String::as_str) {
-        None | Some("ReadWriteOnce") => Ok(AccessMode::SingleNodeWriter),
-        Some("ReadWriteOncePod") => Ok(AccessMode::SingleNodeSingleWriter),
-        Some("ReadOnlyMany") => Ok(AccessMode::MultiNodeReaderOnly),
-        Some("ReadWriteMany") => Ok(AccessMode::MultiNodeMultiWriter),
-        Some(found) => Err(NotFound::AccessMode { name: volume.name.clone(), found: found.to_owned() }),
-    }
+    // From the one that allows least.
+    const RANKS: [AccessMode; 4] = [
+        AccessMode::MultiNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeWriter,
+        AccessMode::MultiNodeMultiWriter,
+    ];
+    let rank = |mode: &String| match mode.as_str() {
+        "ReadOnlyMany" => Ok(0),
+        "ReadWriteOncePod" => Ok(1),
+        READ_WRITE_ONCE => Ok(2),
+        "ReadWriteMany" => Ok(3),
+        found => Err(NotFound::AccessMode { name: volume.name.clone(), found: found.to_owned() }),
+    };
+    let ranks = volume.access_modes.iter().map(rank).collect::<Result<Vec<usize>, _>>()?;
+    let most = ranks.into_iter().max().and_then(|rank| RANKS.get(rank));
+    Ok(most.copied().unwrap_or(AccessMode::SingleNodeWriter))
 }
 
 fn secret(name: Option<&SecretName>) -> Result<Option<SecretReference>, NotFound> {

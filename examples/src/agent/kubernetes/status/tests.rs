@@ -59,6 +59,7 @@ fn plan() -> Plan {
         volume: "data".into(),
         place: Place::At { key, consumer, unsure: None },
         on_root_mismatch: false,
+        read_write_once: true,
     };
     Plan {
         set: DesiredSet::new(1, vec![volume]),

@@ -14,13 +14,13 @@ use super::book::Order;
 use super::cut;
 
 /// Who says so.
-const COMPONENT: &str = "edge-csi";
+pub(in super::super) const COMPONENT: &str = "edge-csi";
 
 /// The longest time for one.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// The most bytes of a pod's name in that of an event.
-const POD: usize = 200;
+/// The most bytes of an object's name in that of an event.
+const OBJECT: usize = 200;
 
 /// Writes an event. One that is counted and is not there any more is made again.
 pub(super) async fn write(client: &Client, order: &Order, life: u64) -> Result<(), ApiFailure> {
@@ -50,7 +50,7 @@ fn event(order: &Order, life: u64) -> Event {
     let source = EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.clone()) };
     Event {
         metadata: ObjectMeta {
-            name: Some(name(&pod.name, life, order.number)),
+            name: Some(event_name(&pod.name, life.wrapping_add(order.number))),
             namespace: Some(pod.namespace.clone()),
             ..ObjectMeta::default()
         },
@@ -76,9 +76,9 @@ fn event(order: &Order, life: u64) -> Event {
 }
 
 /// As Kubernetes names events: after the object, with a number that no other has.
-fn name(pod: &str, life: u64, number: u64) -> String {
-    let pod = cut(pod, POD).trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
-    format!("{pod}.{:x}", life.wrapping_add(number))
+pub(in super::super) fn event_name(object: &str, number: u64) -> String {
+    let object = cut(object, OBJECT).trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
+    format!("{object}.{number:x}")
 }
 
 fn time(since_1970: Duration) -> Option<Time> {
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(found["firstTimestamp"], "2023-11-14T22:13:20Z");
         assert_eq!(found["lastTimestamp"], "2023-11-14T22:14:20Z");
         assert_eq!(found["count"], 2);
-        let long = name(&format!("{}.{}", "a".repeat(199), "b".repeat(53)), u64::MAX, 2);
+        let long = event_name(&format!("{}.{}", "a".repeat(199), "b".repeat(53)), 1);
         assert_eq!(long, format!("{}.1", "a".repeat(199)));
     }
 

@@ -4,11 +4,12 @@
 mod bounds;
 mod claim;
 mod csi_node;
+mod grown_event;
 mod node;
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -17,6 +18,7 @@ use self::bounds::OutOfBounds;
 use self::csi_node::CsiNodeStep;
 use self::node::LabelRefused;
 use super::board::Board;
+use super::events;
 use super::failure::ApiFailure;
 use super::node_name::NodeName;
 use crate::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus};
@@ -175,19 +177,27 @@ async fn write_claim(
         }
     }
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-    retried(|| try_claim(&claims, expanded)).await
+    if let Some(claim) = retried(|| try_claim(&claims, expanded)).await? {
+        let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+        let event = grown_event::event(&claim, node, events::now());
+        // The claim says its size, with or without one.
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            let failure = ApiFailure::from(error);
+            tracing::debug!(%node, claim = name, %failure, "the event of a larger claim is not written");
+        }
+    }
+    Ok(())
 }
 
+/// Writes the size; the claim if that was new.
 async fn try_claim(
     claims: &Api<PersistentVolumeClaim>,
     expanded: &ExpandedClaim,
-) -> Result<(), ReportFailure> {
+) -> Result<Option<PersistentVolumeClaim>, ReportFailure> {
     let what = "the size of a claim";
     let found = claims.get_opt(&expanded.name).await.map_err(failed(what))?;
-    if let Some(patch) = found.and_then(|found| claim::grown(&found, expanded)) {
-        let patch = Patch::Merge(&patch);
-        let patched = claims.patch_status(&expanded.name, &PatchParams::default(), &patch).await;
-        patched.map_err(failed(what))?;
-    }
-    Ok(())
+    let Some(patch) = found.and_then(|found| claim::grown(&found, expanded)) else { return Ok(None) };
+    let patch = Patch::Merge(&patch);
+    let patched = claims.patch_status(&expanded.name, &PatchParams::default(), &patch).await;
+    patched.map(Some).map_err(failed(what))
 }
