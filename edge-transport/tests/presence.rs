@@ -367,3 +367,25 @@ async fn a_peer_that_is_gone_or_may_be_kept_as_gone_is_not_let_in_before_the_dis
     assert_eq!(kept.names(), [""; 0]);
     assert_eq!(net.hub.stats().returned, 1, "the other one was never gone");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_older_life_of_a_peer_that_is_gone_is_refused_and_takes_nothing_back() {
+    let kept = Kept::default();
+    let net = kept.hub();
+    let mut latest = Raw::dial(&net).await;
+    latest.send(Kind::Hello(hello("edge-1", 5, 1, 1))).await;
+    assert!(matches!(latest.receive().await.unwrap().kind, Kind::Hello(_)));
+    drop(latest);
+    let declared = async {
+        while net.hub.declare_gone(&peer_id("edge-1")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), declared).await.expect("its link is gone");
+    let mut older = Raw::dial(&net).await;
+    older.send(Kind::Hello(hello("edge-1", 4, 1, 1))).await;
+    let refusal = older.refusal().await;
+    assert!(refusal.contains('5'), "{refusal}");
+    assert_eq!((kept.names(), net.hub.stats().returned), (vec!["edge-1".to_owned()], 0));
+    assert_eq!(net.hub.stats().fenced, 1);
+}

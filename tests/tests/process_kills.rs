@@ -178,14 +178,17 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
         .await
         .unwrap_or_else(|_| panic!("calls were stuck {END:?} after the last kill"));
 
-    wait::until("no call is open, and nothing runs at the driver", async || {
-        let counts = metrics::of(stand.hub.as_ref().unwrap()).await;
-        let idle = driver.executions().values().all(|executions| executions.begun == executions.ended);
-        (counts["edge_transport_hub_open_calls"] == 0.0
-            && counts["edge_transport_hub_queued_bytes"] == 0.0
-            && idle)
-            .then_some(())
-    })
+    wait::until(
+        "no call is open but the question who is there, and nothing runs at the driver",
+        async || {
+            let counts = metrics::of(stand.hub.as_ref().unwrap()).await;
+            let idle = driver.executions().values().all(|executions| executions.begun == executions.ended);
+            (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_own_calls"]
+                && counts["edge_transport_hub_queued_bytes"] == 0.0
+                && idle)
+                .then_some(())
+        },
+    )
     .await;
     let [operations, asked, refused] =
         [&told.operations, &told.asked, &told.refused].map(|count| count.load(Ordering::Relaxed));

@@ -259,7 +259,7 @@ async fn what_was_said_of_a_node_is_taken_back_and_no_proxy_that_comes_later_hea
 /// Nobody waits for the next try of its own, which is 10 s to 30 s away by then: that is for the tests of csi-proxy, with their own
 /// clock. Here the ways of the news are what they are.
 #[tokio::test]
-async fn a_fixed_route_is_told_that_its_node_is_there_and_that_another_is_gone() {
+async fn a_fixed_route_is_told_that_its_node_is_there_and_is_gone_and_nothing_of_another() {
     let mut stand = Stand::empty(Over::Uds);
     stand.start_driver();
     stand.start_hub().await;

@@ -82,6 +82,7 @@ pub struct Core {
     next_key: u64,
     queued_bytes: usize,
     open_calls: usize,
+    own_calls: usize,
     draining: Option<String>,
     encoder: Encoder,
     wakes: Vec<SessionKey>,
@@ -113,6 +114,7 @@ impl Core {
             next_key: 0,
             queued_bytes: 0,
             open_calls: 0,
+            own_calls: 0,
             draining: None,
             encoder: Encoder::default(),
             wakes: Vec::new(),
@@ -159,6 +161,7 @@ impl Core {
         HubStats {
             peers: self.others(),
             open_calls: self.open_calls,
+            own_calls: self.own_calls,
             queued_bytes: self.queued_bytes,
             ..self.stats
         }
@@ -193,31 +196,41 @@ impl Core {
         self.presence.pop_front()
     }
 
+    /// Whether a peer would be let in now whose name has been authenticated. A later life of it keeps an older one out, which is counted.
+    ///
+    /// # Errors
+    /// Those of [`Core::admit`].
+    pub fn may_come(&mut self, remote: &Remote, now: Instant) -> Result<(), CloseReason> {
+        if let Some(reason) = &self.draining {
+            return Err(CloseReason::Drained { reason: reason.clone() });
+        }
+        let connected = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
+        let later = match connected {
+            Some(other) => Some(other.epoch).filter(|epoch| remote.epoch < *epoch),
+            None => self.fences.later_life(&remote.peer, remote.epoch, now),
+        };
+        if let Some(current) = later {
+            self.stats.fenced += 1;
+            return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
+        }
+        let max = self.settings.max_peers;
+        if connected.is_none() && self.others() >= max && !self.is_own(&remote.peer) {
+            return Err(CloseReason::Overloaded { what: "the number of peers", max });
+        }
+        Ok(())
+    }
+
     /// Lets a peer in whose name has been authenticated. An older life of it, or its older link, is closed. What was the latest
     /// life is remembered for two minutes after its link has gone.
     ///
     /// # Errors
     /// [`CloseReason::Fenced`] if a later life is connected, [`CloseReason::Overloaded`] if the hub is full.
     pub fn admit(&mut self, remote: &Remote, now: Instant) -> Result<SessionKey, CloseReason> {
-        if let Some(reason) = &self.draining {
-            return Err(CloseReason::Drained { reason: reason.clone() });
-        }
+        self.may_come(remote, now)?;
         if let Some(old_key) = self.by_name.get(&remote.peer).copied() {
-            let current = self.sessions.get(&old_key).map_or(remote.epoch, |old| old.epoch);
-            if remote.epoch < current {
-                self.stats.fenced += 1;
-                return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
-            }
-            self.stats.fenced += u64::from(remote.epoch > current);
+            let later = self.sessions.get(&old_key).is_some_and(|old| remote.epoch > old.epoch);
+            self.stats.fenced += u64::from(later);
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.epoch });
-        } else if let Some(current) = self.fences.later_life(&remote.peer, remote.epoch, now) {
-            self.stats.fenced += 1;
-            return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
-        } else if self.others() >= self.settings.max_peers && !self.is_own(&remote.peer) {
-            return Err(CloseReason::Overloaded {
-                what: "the number of peers",
-                max: self.settings.max_peers,
-            });
         }
         self.next_key += 1;
         let key = SessionKey::after(self.next_key);

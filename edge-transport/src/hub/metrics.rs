@@ -10,6 +10,7 @@ impl HubStats {
         metrics::gauge!("edge_transport_hub_gone").set(self.gone as f64);
         metrics::counter!("edge_transport_hub_gone_returned_total").absolute(self.returned);
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
+        metrics::gauge!("edge_transport_hub_own_calls").set(self.own_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
         metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
         metrics::counter!("edge_transport_hub_resumed_total").absolute(self.resumed);

@@ -42,12 +42,14 @@ pub enum Presence {
 pub struct HubStats {
     /// Connected peers.
     pub peers: usize,
-    /// Peers that an operator has declared gone for good.
+    /// Peers that an operator has declared gone for good. A table alone does not know: 0 there, as the next one.
     pub gone: usize,
     /// Peers that were gone for good and came back all the same.
     pub returned: u64,
     /// Open calls.
     pub open_calls: usize,
+    /// Those of them that the hub answers itself, such as the question who is there, which stays open.
+    pub own_calls: usize,
     /// Bytes that wait for peers.
     pub queued_bytes: usize,
     /// Calls that were passed on.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::broadcast::{self, Receiver};
@@ -64,7 +65,7 @@ pub enum GoneError {
     },
     /// It cannot be kept for the hub's next life.
     #[error(
-        "{peer}: nobody was told, for it cannot be kept: {cause}; say it again when the disk can be written"
+        "{peer}: nobody was told, for it cannot be kept: {cause}; a later life of the hub may tell it all the same, and till then the peer is not let in: say it again, or take it back, when the disk can be written"
     )]
     NotKept {
         /// The peer.
@@ -74,7 +75,7 @@ pub enum GoneError {
     },
     /// It cannot be taken back for the hub's next life.
     #[error(
-        "{peer} stays gone, for that it is back cannot be kept: {cause}; say it again when the disk can be written"
+        "{peer} may still be kept as gone, since that it is not cannot be kept: {cause}; say it again when the disk can be written"
     )]
     NotTakenBack {
         /// The peer.
@@ -91,6 +92,7 @@ pub(crate) struct Gone {
     turn: Arc<Turn<()>>,
     keeper: Option<Arc<dyn KeepGone>>,
     reports: broadcast::Sender<Report>,
+    returned: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -127,7 +129,8 @@ impl Gone {
     /// Knows these from before, and has changes kept if there is somebody who does.
     pub(crate) fn new(peers: BTreeSet<PeerId>, keeper: Option<Arc<dyn KeepGone>>) -> Self {
         let state = Mutex::new(State { peers, ..State::default() });
-        Self { state, turn: Arc::default(), keeper, reports: broadcast::channel(REPORTS).0 }
+        let (reports, _) = broadcast::channel(REPORTS);
+        Self { state, turn: Arc::default(), keeper, reports, returned: AtomicU64::new(0) }
     }
 
     /// Whether the next life of the hub will know what this one is told.
@@ -147,7 +150,8 @@ impl Gone {
             if state.peers.contains(peer) {
                 return Ok(());
             }
-            if state.peers.len() >= MAX_GONE {
+            // A disk that is broken is no way around the bound.
+            if state.peers.len() + state.doubtful.len() >= MAX_GONE {
                 return Err(GoneError::TooMany { max: MAX_GONE });
             }
             state.coming = Some(peer.clone());
@@ -158,12 +162,12 @@ impl Gone {
             return Err(GoneError::Connected { peer: peer.clone() });
         }
         next.insert(peer.clone());
-        let kept = self.keep(turn, next).await;
+        let kept = self.keep(turn, next, None).await;
         kept.map_err(|cause| GoneError::NotKept { peer: peer.clone(), cause: cause.to_string() })
     }
 
-    /// Forgets a peer, and has that kept. Says whether it was remembered.
-    pub(crate) async fn retract(self: &Arc<Self>, peer: &PeerId) -> Result<bool, GoneError> {
+    /// Forgets a peer, since it `came` or an operator says so, and has that kept. Says whether it was remembered.
+    pub(crate) async fn retract(self: &Arc<Self>, peer: &PeerId, came: bool) -> Result<bool, GoneError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let mut next = {
             let state = self.state();
@@ -173,25 +177,40 @@ impl Gone {
             state.peers.clone()
         };
         let known = next.remove(peer);
-        let kept = self.keep(turn, next).await;
+        let kept = self.keep(turn, next, (came && known).then_some(peer)).await;
         kept.map_err(|cause| GoneError::NotTakenBack { peer: peer.clone(), cause: cause.to_string() })?;
         Ok(known)
     }
 
-    /// Puts these in the place of those before. Goes on if nobody waits for it any more.
-    async fn keep(self: &Arc<Self>, turn: OwnedMutexGuard<()>, next: BTreeSet<PeerId>) -> io::Result<()> {
+    /// Puts these in the place of those before; one is not among them any more since it has `come`. Goes on if nobody waits for it any
+    /// more, as when the link of that one is lost meanwhile.
+    async fn keep(
+        self: &Arc<Self>,
+        turn: OwnedMutexGuard<()>,
+        next: BTreeSet<PeerId>,
+        come: Option<&PeerId>,
+    ) -> io::Result<()> {
         let Some(keeper) = &self.keeper else {
-            self.state().settle(next, true);
+            self.settle(next, true, come);
             return Ok(());
         };
-        let (gone, keeper) = (Arc::clone(self), Arc::clone(keeper));
+        let (gone, keeper, come) = (Arc::clone(self), Arc::clone(keeper), come.cloned());
         let written = tokio::task::spawn_blocking(move || {
             let kept = keeper.keep(&next);
-            gone.state().settle(next, kept.is_ok());
+            gone.settle(next, kept.is_ok(), come.as_ref());
             drop(turn);
             kept
         });
         written.await.map_err(io::Error::other)?
+    }
+
+    /// What is kept was to be changed, and was or was not. Who has come has it said, whatever becomes of its link.
+    fn settle(&self, next: BTreeSet<PeerId>, kept: bool, come: Option<&PeerId>) {
+        self.state().settle(next, kept);
+        if let Some(peer) = come.filter(|_| kept) {
+            tracing::warn!(%peer, "a peer is back that was declared gone for good; it comes as a new one");
+            self.returned.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether a peer may not be let in before it is [retracted](Self::retract).
@@ -202,6 +221,16 @@ impl Gone {
     /// Those that are gone, by name.
     pub(crate) fn peers(&self) -> Vec<PeerId> {
         self.state().peers.iter().cloned().collect()
+    }
+
+    /// Whether one is, and whoever asks is to be told.
+    pub(super) fn is_declared(&self, peer: &PeerId) -> bool {
+        self.state().peers.contains(peer)
+    }
+
+    /// How many have come back.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned.load(Ordering::Relaxed)
     }
 
     /// How many are.
@@ -274,5 +303,38 @@ impl Drop for Watching {
 impl std::fmt::Debug for Gone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gone").field("peers", &self.count()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver as Turns, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Writes when it is told to.
+    struct Slow(Mutex<Turns<()>>);
+
+    impl KeepGone for Slow {
+        fn keep(&self, _: &BTreeSet<PeerId>) -> io::Result<()> {
+            self.0.lock().unwrap().recv().map_err(io::Error::other)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_came_is_counted_though_its_link_is_lost_while_the_disk_is_written() {
+        let [first, second] = ["edge-1", "edge-2"].map(|name| PeerId::new(name).unwrap());
+        let (write, turns) = channel();
+        let keeper = Arc::new(Slow(Mutex::new(turns)));
+        let gone = Arc::new(Gone::new(BTreeSet::from([first.clone()]), Some(keeper)));
+        let left = tokio::time::timeout(Duration::ZERO, gone.retract(&first, true)).await;
+        assert!(left.is_err(), "nobody waits for the disk any more");
+        (0..2).for_each(|_| write.send(()).unwrap());
+        gone.declare(&second, || false).await.unwrap();
+        assert_eq!((gone.peers(), gone.returned()), (vec![second.clone()], 1));
+        write.send(()).unwrap();
+        assert!(gone.retract(&second, false).await.unwrap());
+        assert_eq!(gone.returned(), 1, "an operator took it back");
     }
 }

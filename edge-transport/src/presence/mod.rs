@@ -17,7 +17,7 @@
 //! message Question {
 //!   string service = 1;    // the service that is asked for; not with a report
 //!   Report report = 2;     // instead of a question: what was done about a peer that is gone
-//!   repeated string only = 3;  // the only peers that are of interest, at most 1024; none: all
+//!   repeated string only = 3;  // the only peers that are of interest, at most 64; none: all
 //! }
 //! message Report {
 //!   string peer = 1;

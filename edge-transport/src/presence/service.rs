@@ -15,7 +15,7 @@ use crate::name::{PeerId, ServiceName};
 use crate::peer::{IncomingRequest, ReplySender, Service};
 
 /// Most peers that a watch may be restricted to.
-pub(super) const MAX_ONLY: usize = 1024;
+pub(super) const MAX_ONLY: usize = 64;
 
 /// Peers in one message of a list.
 const PIECE: usize = 500;
@@ -166,14 +166,19 @@ impl Watcher {
                 let name = info.peer.to_string();
                 update.down.retain(|down| *down != name);
                 update.up.retain(|up| up.peer != name);
+                // Of one message what is gone is taken in last.
+                update.gone.retain(|gone| *gone != name);
                 update.up.push(entry(info));
             }
-            Presence::Down { peer, .. } if self.watched.wants(&peer) => {
+            Presence::Down { peer, .. } if hears_of(hub, &self.watched, &peer) => {
                 let name = peer.to_string();
                 update.up.retain(|up| up.peer != name);
                 update.down.push(name);
             }
-            Presence::Gone { peer } if hears_of(hub, &self.watched, &peer) => {
+            // It may have come since, and the list have said so.
+            Presence::Gone { peer }
+                if hears_of(hub, &self.watched, &peer) && hub.gone().is_declared(&peer) =>
+            {
                 update.gone.push(peer.to_string());
             }
             Presence::Up(_) | Presence::Down { .. } | Presence::Gone { .. } => {}
@@ -191,4 +196,43 @@ fn entry(info: PeerInfo) -> Entry {
 
 async fn say(replies: &mut ReplySender, update: &Update) -> Result<(), ()> {
     replies.message(update.encode_to_vec().into()).await.map_err(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::Rules;
+    use crate::link::memory;
+    use crate::name::Epoch;
+
+    #[tokio::test]
+    async fn a_peer_that_has_come_is_not_told_to_be_gone_after_that_and_a_hidden_one_not_to_have_left() {
+        let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
+        let (listener, _dialer) = memory::listen("hub", 1 << 20);
+        let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
+        let hub = hub.policy(rules).presence().start().unwrap();
+        let [proxy, edge, other] = ["proxy", "edge-1", "other"].map(|name| PeerId::new(name).unwrap());
+        let csi = ServiceName::new("csi").unwrap();
+        let watcher = Watcher::new(&hub, proxy, csi.clone(), BTreeSet::new());
+        let told = async |events: Vec<Presence>| {
+            let mut update = Update::default();
+            events.into_iter().for_each(|event| watcher.add(&hub, &mut update, event));
+            (update.up.len(), update.down, update.gone)
+        };
+        let gone = || Presence::Gone { peer: edge.clone() };
+        let up = || {
+            Presence::Up(PeerInfo {
+                peer: edge.clone(),
+                epoch: Epoch::new(1),
+                services: [csi.clone()].into(),
+            })
+        };
+        let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), epoch: Epoch::new(1) };
+        assert_eq!(told(vec![gone()]).await, (0, vec![], vec![]), "that was taken back");
+        hub.declare_gone(&edge).await.unwrap();
+        assert_eq!(told(vec![gone()]).await, (0, vec![], vec!["edge-1".to_owned()]));
+        assert_eq!(told(vec![gone(), up()]).await, (1, vec![], vec![]), "what is gone is taken in last");
+        let left = told(vec![down(&edge), down(&other)]).await;
+        assert_eq!(left, (0, vec!["edge-1".to_owned()], vec![]));
+    }
 }

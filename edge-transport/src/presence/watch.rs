@@ -88,7 +88,8 @@ impl Watch {
         }
     }
 
-    /// The same of these peers alone. More than 1024 are too many to be named: then it is told of all, as it is by a hub from before.
+    /// The same of these peers alone. None, or more than 64, which are too many to be named: then it is told of all, as it is by a hub
+    /// from before.
     #[must_use]
     pub fn only(mut self, peers: impl IntoIterator<Item = PeerId>) -> Self {
         self.only = peers.into_iter().take(MAX_ONLY + 1).collect();

@@ -9,6 +9,7 @@ use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{NodeId, NodeSockets, TopologyRouter};
 use edge_transport::presence::{Change, Watch};
 use edge_transport::{Peer, PeerId, ServiceName};
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::Notify;
 
 use super::roster::Roster;
@@ -16,6 +17,9 @@ use crate::process::Fatal;
 
 /// How long open calls may take when a node's socket is taken away.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Reports to the hub at once.
+const REPORTS_AT_ONCE: usize = 16;
 
 /// Who is to know which nodes there are.
 #[derive(Debug)]
@@ -49,14 +53,21 @@ pub(super) async fn follow(peer: Peer, driver: DriverName, mut follower: Followe
     }
     while let Some(changes) = watch.next().await {
         follower.expect(&changes);
+        let mut reports = Vec::new();
         for change in changes {
-            let Some((done, words)) = follower.take(&driver, &change).await else { continue };
-            if let Change::Gone(peer) = &change
-                && let Err(error) = watch.report(peer, done, &words).await
-            {
-                tracing::warn!(node = %peer, "{error}");
+            let said = follower.take(&driver, &change).await;
+            if let (Change::Gone(peer), Some((done, words))) = (change, said) {
+                reports.push((peer, done, words));
             }
         }
+        // A list has all that are gone, and each report goes to the hub and back.
+        let reports =
+            stream::iter(reports).for_each_concurrent(REPORTS_AT_ONCE, async |(peer, done, words)| {
+                if let Err(error) = watch.report(&peer, done, &words).await {
+                    tracing::warn!(node = %peer, "{error}");
+                }
+            });
+        reports.await;
     }
     Ok(())
 }
@@ -87,7 +98,12 @@ impl Follower {
             // It may have come before this could ask who is there, and a call in vain before that.
             (Self::Fixed { there: true, online, .. }, Change::Current) => online.notify_one(),
             (Self::Fixed { .. }, Change::Gone(_)) => {
-                return Some((true, format!("driver {driver}: nothing is kept of nodes here")));
+                return Some((
+                    true,
+                    format!(
+                        "driver {driver}: nothing is kept of nodes here; what Kubernetes has of it stays"
+                    ),
+                ));
             }
             (Self::Topology(route), Change::Up(peer)) => route.arrived(&node_of(peer)?),
             (Self::Topology(route), Change::Down(peer)) => route.left(&node_of(peer)?),

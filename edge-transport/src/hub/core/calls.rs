@@ -276,6 +276,7 @@ impl Core {
         let session = self.sessions.get_mut(&requester)?;
         let call = session.calls.remove(&number)?;
         session.own_calls -= usize::from(call.own);
+        self.own_calls -= usize::from(call.own);
         self.open_calls -= 1;
         if let Some(target) = self.sessions.get_mut(&call.target) {
             target.serving.remove(&(requester, number));
@@ -290,6 +291,7 @@ impl Core {
         // Both in order, so that the same events give the same frames.
         let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
         self.open_calls -= calls.len();
+        self.own_calls -= session.own_calls;
         for (number, call) in calls {
             if let Some(target) = self.sessions.get_mut(&call.target) {
                 target.serving.remove(&(key, number));

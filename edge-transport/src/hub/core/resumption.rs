@@ -113,5 +113,6 @@ impl Core {
             session.own_calls += usize::from(own);
         }
         self.open_calls += 1;
+        self.own_calls += usize::from(own);
     }
 }

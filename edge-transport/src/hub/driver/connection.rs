@@ -370,7 +370,8 @@ impl Connection {
     fn admit(&mut self, remote: Remote) -> Option<HopEvent> {
         let gone = &self.shared.gone;
         let admitted = self.shared.with_core(|core| match gone.holds(&remote.peer) {
-            true => None,
+            // Who may not come in for another reason has not come back.
+            true => core.may_come(&remote, now()).err().map(Err),
             false => Some(core.admit(&remote, now())),
         });
         match admitted {
@@ -392,14 +393,8 @@ impl Connection {
 async fn take_back(shared: Arc<Shared>, peer: PeerId) -> Result<(), CloseReason> {
     // The other end waits so long for this end's hello, and should hear the answer before.
     let bound = shared.settings.session.hello_timeout / 2;
-    let cause = match tokio::time::timeout(bound, shared.gone.retract(&peer)).await {
-        Ok(Ok(known)) => {
-            if known {
-                tracing::warn!(%peer, "a peer is back that was declared gone for good; it is let in as a new one");
-                shared.with_core(|core| core.stats_mut().returned += 1);
-            }
-            return Ok(());
-        }
+    let cause = match tokio::time::timeout(bound, shared.gone.retract(&peer, true)).await {
+        Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
         Err(_) => {
             format!("{peer} was declared gone for good, and its record could not be changed within {bound:?}")

@@ -130,7 +130,7 @@ impl Hub {
     #[must_use]
     pub fn stats(&self) -> HubStats {
         let stats = self.shared.table().core.stats();
-        HubStats { gone: self.shared.gone.count(), ..stats }
+        HubStats { gone: self.shared.gone.count(), returned: self.shared.gone.returned(), ..stats }
     }
 
     /// Declares that a peer is gone for good. Whoever watches who is there is told, now and each time that it asks anew, until a peer
@@ -159,7 +159,7 @@ impl Hub {
     /// # Errors
     /// If that cannot be kept.
     pub async fn retract_gone(&self, peer: &PeerId) -> Result<bool, GoneError> {
-        self.shared.gone.retract(peer).await
+        self.shared.gone.retract(peer, false).await
     }
 
     /// The peers that are declared gone for good, by name.
