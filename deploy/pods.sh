@@ -28,11 +28,27 @@ detach() { # file
     done
 }
 
+# A file that is gone from its folder is known by its volume alone, and all that mounts it has ended: the path is not below WORK.
+held() {
+    local device file id
+    for device in /sys/block/loop*/loop; do
+        file=$(cat "$device/backing_file" 2>/dev/null) || continue
+        file=${file%' (deleted)'}
+        id=${file%/disk.img}
+        [[ $file == "$WORK"/* ]] || { [[ $id != "$file" ]] && grep -Fqs -- "^${id##*/}" "$WORK"/*/kubelet.log; } || continue
+        device=/dev/$(basename "${device%/loop}")
+        wrong "$device is left, over $file"
+        detach "$device"
+        losetup --detach "$device"
+    done
+}
+
 ended() {
     local image
     # All that runs goes with it.
     kill -KILL "$inside" 2>/dev/null && wait "$inside" 2>/dev/null
     while read -r image; do detach "$image"; done < <(find "$WORK" -name disk.img)
+    held
     find /sys/fs/cgroup -depth -type d -path "*/${WORK##*/}*" -exec rmdir {} + 2>/dev/null
     if [[ $failed == 0 ]]; then rm -rf "$WORK"; else echo "logs are in $WORK"; fi
     exit "$failed"

@@ -25,6 +25,8 @@ pub struct Block {
     pub place: String,
     /// What becomes of it.
     pub mark: Mark,
+    /// Whether it stands below the heading "Away with it", and takes away what other pages begin with.
+    pub away: bool,
     /// The commands.
     pub text: String,
 }
@@ -65,8 +67,12 @@ pub fn blocks_of(page: &Path) -> Vec<Block> {
 /// If one has a mark that does not exist, or no end.
 pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut blocks = Vec::new();
+    let mut away = false;
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {
+        if line.starts_with("## ") {
+            away = line == "## Away with it";
+        }
         let Some(fence) = line.strip_prefix("```") else { continue };
         let place = format!("{name}:{}", number + 1);
         let mut body = String::new();
@@ -88,7 +94,7 @@ pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
             Some("nodes") => Mark::Nodes,
             Some(other) => return Err(format!("{place}: there is no mark {other}")),
         };
-        blocks.push(Block { place, mark, text: body });
+        blocks.push(Block { place, mark, away, text: body });
     }
     Ok(blocks)
 }
@@ -158,6 +164,15 @@ mod tests {
         let marks: Vec<_> = found.iter().map(|block| (block.place.as_str(), block.mark)).collect();
         assert_eq!(marks, [("page:2", Mark::Run), ("page:8", Mark::Read)]);
         assert_eq!(found[0].text, "ls\n");
+    }
+
+    #[test]
+    fn a_block_is_away_below_that_heading_and_no_further() {
+        let block = "```sh\nls\n```\n";
+        let text = format!("# A\n{block}## Away with it\n{block}### More\n{block}## Next\n{block}");
+        let found = blocks("page", &text).expect("good marks");
+        let away: Vec<_> = found.iter().map(|block| block.away).collect();
+        assert_eq!(away, [false, true, true, false]);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between two questions.
@@ -62,31 +64,45 @@ pub(crate) fn is_ready(status: SocketAddr) -> bool {
 /// process listens, however many connections others open meanwhile.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// How many of them are tried.
-const TRIES: usize = 100;
+/// How many of them were looked at, beginning with one by chance: another process that does the same hardly ever meets this one.
+static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
+static FIRST: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(()) >> 1);
 
-/// A port of the loopback address that nobody uses now, neither with TCP nor with UDP.
+/// A port of the loopback address that nobody uses now, neither with TCP nor with UDP. No two calls in one process get the same one
+/// of [`PORTS`]; only when all of those are through comes one of the kernel's, which a dialler may get before its process listens.
 pub(crate) fn free_port() -> std::io::Result<u16> {
-    let random = || RandomState::new().hash_one(()) % u64::try_from(PORTS.len()).unwrap_or(1);
-    let port = (0..TRIES).filter_map(|_| Some(PORTS.start + u16::try_from(random()).ok()?)).find(|&port| {
+    let next = || {
+        let at = LOOKED_AT.fetch_add(1, Ordering::Relaxed);
+        (at < PORTS.len()).then_some(at)
+    };
+    let port = std::iter::from_fn(next).filter_map(nth_port).find(|&port| {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
             && UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     });
     match port {
         Some(port) => Ok(port),
-        // All of them taken by others: the kernel may still have one.
         None => Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port()),
     }
 }
 
+/// The port so many behind the first.
+fn nth_port(at: usize) -> Option<u16> {
+    let offset = FIRST.checked_add(u64::try_from(at).ok()?)? % u64::try_from(PORTS.len()).ok()?;
+    PORTS.start.checked_add(u16::try_from(offset).ok()?)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn a_free_port_is_none_that_a_dialler_may_get_and_another_one_each_time() {
-        let ports: std::collections::BTreeSet<u16> = (0..20).map(|_| free_port().unwrap()).collect();
+        let ports: BTreeSet<u16> = (0..200).map(|_| free_port().unwrap()).collect();
         assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
-        assert!(ports.len() > 10, "{ports:?}");
+        assert_eq!(ports.len(), 200);
+        let all: BTreeSet<u16> = (0..PORTS.len()).filter_map(nth_port).collect();
+        assert_eq!(all, PORTS.collect());
     }
 }

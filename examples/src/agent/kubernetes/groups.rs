@@ -3,7 +3,7 @@
 //! It is done once for a pod's volume and boot, after the volume is published and before it is told to be. What was done is on
 //! the disk, so that a restart of the agent does not change the files of a pod that runs; a boot begins anew, as kubelet
 //! does. Where a driver publishes again and again, such as one that exchanges a pod's certificates, its files may be new each
-//! time: there it is done after each of them, and the volume is there all the while.
+//! time: there it is done after each of them, and the volume is there all the while, also if that fails and is tried again.
 
 mod bits;
 mod done_file;
@@ -22,7 +22,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::done_file::DoneFile;
 use self::tree::{GiveError, Given};
-pub(super) use self::wish::{Wish, wishes};
+pub(super) use self::wish::{Unsure, Wish, wishes};
 
 /// The most volumes that are walked at the same time, and of one driver: what hangs in one driver's volumes holds up no other's.
 const MAX_WALKS: usize = 8;
@@ -49,7 +49,7 @@ pub(super) enum GroupState {
 struct Walk {
     wish: Wish,
     state: State,
-    /// What came of it before, while it is done again.
+    /// What came of it before, until it is done again.
     before: Option<Done>,
 }
 
@@ -58,6 +58,8 @@ struct Walk {
 struct Done {
     failed: u64,
     first: String,
+    /// Why it could not be done again, if that was tried.
+    not_again: Option<String>,
 }
 
 #[derive(Debug)]
@@ -83,8 +85,8 @@ pub(super) struct Groups {
     done: BTreeSet<Wish>,
     /// Whether the disk has another set of them.
     unsaved: bool,
-    /// Those of which it is not known yet who does it.
-    unsure: BTreeSet<ConsumerId>,
+    /// Those of which something is not known.
+    unsure: BTreeMap<ConsumerId, Unsure>,
     running: JoinSet<(ConsumerId, VolumeKey, Result<Given, GiveError>)>,
     /// Which volumes are walked, also for those who do not want it any more.
     busy: BTreeMap<VolumeKey, ConsumerId>,
@@ -99,16 +101,16 @@ impl Groups {
             walks: BTreeMap::new(),
             done,
             unsaved: false,
-            unsure: BTreeSet::new(),
+            unsure: BTreeMap::new(),
             running: JoinSet::new(),
             busy: BTreeMap::new(),
         }
     }
 
     /// Makes these wanted and no others, and begins what can be begun. Of those that are `unsure` nothing is changed.
-    pub(super) fn want(&mut self, wanted: Vec<Wish>, unsure: BTreeSet<ConsumerId>, now: Instant) {
+    pub(super) fn want(&mut self, wanted: Vec<Wish>, unsure: BTreeMap<ConsumerId, Unsure>, now: Instant) {
         let all: BTreeSet<&Wish> = wanted.iter().collect();
-        let stays = |wish: &Wish| all.contains(wish) || unsure.contains(&wish.consumer);
+        let stays = |wish: &Wish| all.contains(wish) || unsure.contains_key(&wish.consumer);
         self.keep_walks(stays);
         self.keep_done(stays);
         self.unsure = unsure;
@@ -116,7 +118,9 @@ impl Groups {
             let done = self.done.contains(&wish);
             let state = || if done { State::Done(Done::default()) } else { State::Waiting };
             let id = wish.consumer.clone();
-            let walk = self.walks.entry(id).or_insert_with(|| Walk { wish, state: state(), before: None });
+            self.walks.entry(id).or_insert_with(|| Walk { wish, state: state(), before: None });
+        }
+        for walk in self.walks.values_mut() {
             if matches!(&walk.state, State::Failed { again, .. } if *again <= now) {
                 walk.state = State::Waiting;
             }
@@ -217,8 +221,7 @@ impl Groups {
         self.busy.remove(&key);
         let wanted = self.walks.get_mut(&consumer).filter(|walk| walk.wish.key == key);
         if let Some(walk) = wanted.filter(|walk| matches!(walk.state, State::Running { .. })) {
-            walk.state = walk.after(result);
-            walk.before = None;
+            walk.ended(result);
             if matches!(walk.state, State::Done(_)) {
                 self.unsaved |= self.done.insert(walk.wish.clone());
             }
@@ -245,7 +248,9 @@ impl Groups {
 
     /// How it is with each.
     pub(super) fn states(&self) -> BTreeMap<ConsumerId, GroupState> {
-        let unsure = self.unsure.iter().filter(|id| self.done.iter().all(|done| done.consumer != **id));
+        // Of one whose claim is gone nothing new is said: its pod may have it, and may ask for nothing.
+        let unsure = self.unsure.iter().filter(|(_, what)| **what == Unsure::Driver).map(|(id, _)| id);
+        let unsure = unsure.filter(|id| self.done.iter().all(|done| done.consumer != **id));
         let unsure = unsure.map(|id| {
             let reason = "whether its driver gives its files to the pod's group is not known yet";
             (id.clone(), GroupState::Pending(reason.to_owned()))
@@ -262,43 +267,51 @@ impl Walk {
         }
     }
 
-    fn after(&self, result: Result<Given, GiveError>) -> State {
+    fn ended(&mut self, result: Result<Given, GiveError>) {
         let Wish { key, consumer, gift, .. } = &self.wish;
-        match result {
+        self.state = match result {
             Ok(Given { seen, changed, failed, first_failure }) => {
                 let group = gift.group;
                 tracing::info!(volume = %key, %consumer, group, seen, changed, failed, "the files are the group's");
                 let first = first_failure.map(|errno| errno.to_string()).unwrap_or_default();
-                State::Done(Done { failed, first })
+                self.before = None;
+                State::Done(Done { failed, first, not_again: None })
             }
             Err(error) => {
                 tracing::warn!(volume = %key, %consumer, group = gift.group, "not given to its group, trying again: {error}");
-                State::Failed { again: Instant::now() + AGAIN, reason: error.to_string() }
+                let reason = error.to_string();
+                if let Some(before) = &mut self.before {
+                    before.not_again = Some(reason.clone());
+                }
+                State::Failed { again: Instant::now() + AGAIN, reason }
             }
-        }
+        };
     }
 
     fn shown(&self) -> GroupState {
         let group = self.wish.gift.group;
-        match &self.state {
-            State::Waiting | State::Running { .. } => match &self.before {
-                Some(done) => done.shown(group),
-                None => GroupState::Pending(format!("its files are being given to group {group}")),
-            },
-            State::Failed { reason, .. } => {
+        match (&self.state, &self.before) {
+            // The pod has it, whatever becomes of doing it again.
+            (State::Done(done), _) | (_, Some(done)) => done.shown(group),
+            (State::Waiting | State::Running { .. }, None) => {
+                GroupState::Pending(format!("its files are being given to group {group}"))
+            }
+            (State::Failed { reason, .. }, None) => {
                 GroupState::Failed(format!("its files are not given to group {group}, tried again: {reason}"))
             }
-            State::Done(done) => done.shown(group),
         }
     }
 }
 
 impl Done {
     fn shown(&self, group: u32) -> GroupState {
-        let Self { failed, first } = self;
-        GroupState::Given(match failed {
-            0 => String::new(),
-            _ => {
+        let Self { failed, first, not_again } = self;
+        GroupState::Given(match (not_again, failed) {
+            (Some(reason), _) => {
+                format!("its new files are not given to group {group}, tried again: {reason}")
+            }
+            (None, 0) => String::new(),
+            (None, _) => {
                 format!("{failed} of its files could not be given to group {group}, the first since: {first}")
             }
         })

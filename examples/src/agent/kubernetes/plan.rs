@@ -22,7 +22,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
 use self::policy::policy;
-use self::volume::{Found, find};
+use self::volume::{Found, find, with_mode_of};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::Metadata;
@@ -240,8 +240,10 @@ impl<'a> Planner<'a> {
             let attached = self.known.before.is_attached(&kept);
             return Some((kept, if attached { Attachment::Made } else { Attachment::Missing }));
         };
-        let mut builder = spec.to_builder();
         let mounted = self.known.mounted.contains(key);
+        // Whoever has it was asked for with the mode of then, and may not have it otherwise.
+        let asked = before.filter(|_| mounted || gathered.consumers.keys().any(|id| self.had(id, key)));
+        let mut builder = asked.map_or_else(|| spec.to_builder(), |before| with_mode_of(spec, before));
         let attach = before.filter(|_| mounted).map_or_else(|| spec.attach(), |before| before.attach());
         builder = builder.attach(attach);
         // Staged for one group, it is not staged anew for another.
@@ -275,6 +277,11 @@ impl<'a> Planner<'a> {
         let spec =
             builder.build().map_or_else(|_| before.map_or_else(|| Arc::clone(spec), Arc::clone), Arc::new);
         Some((spec, attached))
+    }
+
+    /// Whether the set before has the volume for this consumer.
+    fn had(&self, id: &ConsumerId, key: &VolumeKey) -> bool {
+        self.before.get(id.as_str()).is_some_and(|(volume, _)| volume.spec.key() == key)
     }
 
     /// What the attachment of a volume says, if it is attached.

@@ -1,6 +1,6 @@
 //! Which volumes are to be given to which groups. No I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use volume_manager::driver::{
     Access, ConsumerSpec, DriverPolicy, FsGroupPolicy, MountPath, NodeCapabilities, OwnershipChange,
@@ -25,13 +25,21 @@ pub(in super::super) struct Wish {
     pub(super) gift: Gift,
 }
 
-/// The wishes of all pods whose volume is published, each consumer once; and the consumers of which nobody knows yet
-/// whether their driver does it, since it has not answered.
-pub(in super::super) fn wishes(plan: &Plan, seen: &Seen) -> (Vec<Wish>, BTreeSet<ConsumerId>) {
+/// What is not known of a consumer, so that what was wanted of it stays so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Unsure {
+    /// Whether its driver does it: it has not answered.
+    Driver,
+    /// Whether its volume is one for one node among others: its claim or its PersistentVolume cannot be found for now.
+    Modes,
+}
+
+/// The wishes of all pods whose volume is published, each consumer once; and the consumers of which something is not known.
+pub(in super::super) fn wishes(plan: &Plan, seen: &Seen) -> (Vec<Wish>, BTreeMap<ConsumerId, Unsure>) {
     let volumes: BTreeMap<_, _> = plan.set.volumes.iter().map(|volume| (volume.spec.key(), volume)).collect();
-    let (mut wishes, mut unsure) = (BTreeMap::new(), BTreeSet::new());
+    let (mut wishes, mut unsure) = (BTreeMap::new(), BTreeMap::new());
     for planned in &plan.pod_volumes {
-        let Place::At { key, consumer, .. } = &planned.place else { continue };
+        let Place::At { key, consumer, unsure: lost } = &planned.place else { continue };
         let published = seen.volumes.get(key).is_some_and(|seen| is_published(seen, consumer));
         let Some(volume) = volumes.get(key).filter(|_| published) else { continue };
         let mut consumers = volume.consumers.iter();
@@ -39,13 +47,15 @@ pub(in super::super) fn wishes(plan: &Plan, seen: &Seen) -> (Vec<Wish>, BTreeSet
         let driver = seen.drivers.iter().find(|driver| driver.name == key.driver);
         let facts = driver.and_then(|driver| driver.facts.as_ref());
         let can = facts.map(|facts| &facts.capabilities.node);
-        let mut policy = plan.set.policy(&key.driver);
-        if planned.read_write_once {
-            policy.fs_group_policy = of_one_node(policy.fs_group_policy, &volume.spec);
-        }
-        match giver(&volume.spec, spec, &policy, can) {
+        let policy = plan.set.policy(&key.driver);
+        let once = lost.is_none().then_some(planned.read_write_once);
+        let Some(found) = giver_of(&volume.spec, spec, &policy, can, once) else {
+            unsure.insert(consumer.clone(), Unsure::Modes);
+            continue;
+        };
+        match found {
             Giver::Nobody => {}
-            Giver::Unknown => drop(unsure.insert(consumer.clone())),
+            Giver::Unknown => drop(unsure.insert(consumer.clone(), Unsure::Driver)),
             Giver::Here { group } => {
                 let gift = Gift { group, only_if_root_differs: planned.on_root_mismatch };
                 let (key, consumer, target) = (key.clone(), consumer.clone(), spec.target_path().clone());
@@ -78,6 +88,24 @@ enum Giver {
     Here {
         group: u32,
     },
+}
+
+/// Who gives them, where one of the volume's modes is for one node, or none is; nobody knows if that counts and is not known.
+fn giver_of(
+    volume: &VolumeSpec,
+    consumer: &ConsumerSpec,
+    policy: &DriverPolicy,
+    driver: Option<&NodeCapabilities>,
+    once: Option<bool>,
+) -> Option<Giver> {
+    let mut of_one = policy.clone();
+    of_one.fs_group_policy = of_one_node(policy.fs_group_policy, volume);
+    let [others, one] = [policy, &of_one].map(|policy| giver(volume, consumer, policy, driver));
+    match once {
+        Some(true) => Some(one),
+        Some(false) => Some(others),
+        None => (one == others).then_some(one),
+    }
 }
 
 fn giver(
@@ -122,17 +150,24 @@ mod tests {
             MountPath::new("/pods/9f0c/mount").unwrap(),
         )
         .fs_group(7);
-        for (policy, fs_type, once, expected) in [
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", true, Giver::Here { group: 7 }),
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", false, Giver::Nobody),
-            (FsGroupPolicy::ReadWriteOnceWithFsType, "", true, Giver::Nobody),
-            (FsGroupPolicy::None, "ext4", true, Giver::Nobody),
+        for (fs_group_policy, fs_type, once, expected) in [
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", Some(true), Some(Giver::Here { group: 7 })),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", Some(false), Some(Giver::Nobody)),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "", Some(true), Some(Giver::Nobody)),
+            (FsGroupPolicy::None, "ext4", Some(true), Some(Giver::Nobody)),
+            // The claim is not found for now: nobody knows, unless it does not matter.
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "ext4", None, None),
+            (FsGroupPolicy::ReadWriteOnceWithFsType, "", None, Some(Giver::Nobody)),
+            (FsGroupPolicy::File, "ext4", None, Some(Giver::Here { group: 7 })),
         ] {
             let volume = volume(fs_type);
-            let mut of_driver = DriverPolicy::default();
-            of_driver.fs_group_policy = if once { of_one_node(policy, &volume) } else { policy };
-            let found = giver(&volume, &asks, &of_driver, Some(&NodeCapabilities::default()));
-            assert_eq!(found, expected, "{policy:?} {fs_type:?} {once}");
+            let mut policy = DriverPolicy::default();
+            policy.fs_group_policy = fs_group_policy;
+            let found = giver_of(&volume, &asks, &policy, Some(&NodeCapabilities::default()), once);
+            assert_eq!(found, expected, "{fs_group_policy:?} {fs_type:?} {once:?}");
+            let mut able = NodeCapabilities::default();
+            able.volume_mount_group = true;
+            assert_eq!(giver_of(&volume, &asks, &policy, Some(&able), once), Some(Giver::Nobody));
         }
     }
 

@@ -260,6 +260,30 @@ fn a_group_is_that_of_the_first_pod_and_stays_when_that_has_gone() {
 }
 
 #[test]
+fn a_volume_keeps_its_mode_as_long_as_it_is_mounted_or_a_pod_stays_and_has_the_new_one_after_that() {
+    let with = |name: &str, modes: &[&str]| {
+        let access_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
+        let mut kinds = one(PersistentVolume { access_modes, fs_type: "ext4".into(), ..plain() });
+        kinds[0] = Kind::Pod(pod(name, [of_claim("v", "data")]));
+        kinds
+    };
+    let mode = |plan: &Plan| (plan.set.volumes[0].spec.mode(), plan.set.volumes[0].spec.is_read_only());
+    let (reader, writer) =
+        ((AccessMode::MultiNodeReaderOnly, true), (AccessMode::MultiNodeMultiWriter, false));
+    let both = ["ReadOnlyMany", "ReadWriteMany"];
+    for (old, old_mode, new, new_mode) in
+        [(&both[..1], reader, &both[..], writer), (&both[..], writer, &both[..1], reader)]
+    {
+        let before = planned(with("a", old), &nothing(), &[]).set;
+        assert_eq!(planned(with("a", new), &before, &["h1"]).set, before);
+        assert_eq!(planned(with("a", new), &before, &[]).set, before);
+        assert_eq!(mode(&planned(with("b", new), &before, &["h1"])), old_mode);
+        assert_eq!(mode(&planned(with("b", new), &before, &[])), new_mode);
+        assert_eq!(mode(&planned(with("a", new), &nothing(), &["h1"])), new_mode);
+    }
+}
+
+#[test]
 fn a_pod_with_a_volume_under_two_names_has_it_once_and_a_place_is_never_shared() {
     let mut kinds = one(plain());
     kinds[0] = Kind::Pod(pod("a", [of_claim("v", "data"), of_claim("w", "data")]));

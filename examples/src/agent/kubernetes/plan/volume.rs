@@ -6,7 +6,7 @@ use csi_proto::name::{InvalidDriverName, InvalidVolumeId};
 use csi_proto::{DriverName, VolumeId};
 use volume_manager::driver::{
     Access, AccessMode, Attach, ConsumerSpec, InvalidSecretReference, InvalidSpec, PodInfo, SecretReference,
-    SecretReferences, VolumeSpec,
+    SecretReferences, VolumeSpec, VolumeSpecBuilder,
 };
 use volume_manager::{ConsumerId, VolumeKey};
 
@@ -202,8 +202,19 @@ fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<Volum
 /// The modes of one node and, with more to its name, of one pod.
 const READ_WRITE_ONCE: &str = "ReadWriteOnce";
 
-/// Of the modes of the list the one counts that allows most, as with the attacher: the list has no order. What a driver of the
-/// older modes gets is settled at the call.
+/// A description with the mode of the one before, and as writable as that.
+pub(super) fn with_mode_of(spec: &VolumeSpec, before: &VolumeSpec) -> VolumeSpecBuilder {
+    let builder = VolumeSpec::builder(spec.key().clone(), spec.access().clone(), before.mode())
+        .attach(spec.attach())
+        .read_only(before.is_read_only())
+        .pre_provisioned(spec.is_pre_provisioned())
+        .volume_context(spec.volume_context().clone())
+        .secrets(spec.secrets().clone());
+    if spec.is_ephemeral() { builder.ephemeral() } else { builder }
+}
+
+/// Of the modes of the list, which has no order, the one counts that allows most. With `ReadWriteMany` that is as with the attacher;
+/// other mixtures the attacher refuses. What a driver of the older modes gets is settled at the call.
 fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
     // From the one that allows least.
     const RANKS: [AccessMode; 4] = [
