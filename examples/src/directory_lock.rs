@@ -4,8 +4,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+
+/// How long a lock that is taken is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory could not be had for this process alone.
 #[derive(Debug, thiserror::Error)]
@@ -27,18 +34,32 @@ impl DirectoryLock {
     /// The name of the file that is locked. It stays when the lock goes: removing it would let two in.
     pub const FILE: &str = "lock";
 
-    /// Takes the lock, or says at once that it is taken.
+    /// Takes the lock. One that is taken is waited for, up to a second and blocking: a child that a process had just forked when it was
+    /// killed holds a copy of the descriptor until it runs its program.
     ///
     /// # Errors
-    /// If another has it, or the file cannot be made, opened or locked.
+    /// If another has it and keeps it, or the file cannot be made, opened or locked.
+    #[allow(clippy::disallowed_methods, reason = "a process begins with this, and nothing of it runs yet")]
     pub fn acquire(directory: &Path) -> Result<Self, LockError> {
+        let end = Instant::now() + PATIENCE;
+        Self::acquire_while(directory, || {
+            std::thread::sleep(PAUSE);
+            Instant::now() < end
+        })
+    }
+
+    /// Tries as long as `again` says so.
+    fn acquire_while(directory: &Path, mut again: impl FnMut() -> bool) -> Result<Self, LockError> {
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(directory.join(Self::FILE)).map_err(LockError::Io)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::InUse),
-            Err(cause) => Err(LockError::Io(cause.into())),
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) if again() => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(LockError::InUse),
+                Err(cause) => return Err(LockError::Io(cause.into())),
+            }
         }
     }
 }
@@ -67,5 +88,19 @@ mod tests {
         assert!(again.is_ok(), "{again:?}");
         drop(copy);
         assert!(matches!(DirectoryLock::acquire(directory.path()), Err(LockError::InUse)));
+    }
+
+    #[test]
+    fn a_lock_that_the_child_of_a_killed_process_still_has_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = DirectoryLock::acquire(directory.path()).ok();
+        let lock = DirectoryLock::acquire_while(directory.path(), || child.take().is_some());
+        assert!(lock.is_ok(), "{lock:?}");
+        let (mut tries, mut again) = (0, true);
+        let refused = DirectoryLock::acquire_while(directory.path(), || {
+            tries += 1;
+            std::mem::replace(&mut again, false)
+        });
+        assert!(matches!(refused, Err(LockError::InUse)) && tries == 2, "{refused:?} after {tries}");
     }
 }
