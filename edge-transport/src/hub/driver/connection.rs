@@ -352,9 +352,7 @@ impl Connection {
             Verdict::Proven => self.admit(remote),
             Verdict::Refused(reason) => Some(self.unauthenticated(reason)),
             Verdict::Ask(question) => {
-                // The other end waits so long for this end's hello, and should hear the answer before.
-                let bound = self.shared.settings.session.hello_timeout / 2;
-                self.asking = Some((Box::pin(question.ask(bound)), remote));
+                self.asking = Some((Box::pin(question.ask(answer_bound(&self.shared))), remote));
                 None
             }
         }
@@ -389,10 +387,14 @@ impl Connection {
     }
 }
 
+/// How long may be asked whether a peer may come in: it waits twice as long for this end's hello, and should hear the answer before.
+fn answer_bound(shared: &Shared) -> Duration {
+    shared.settings.session.hello_timeout / 2
+}
+
 /// Takes back that a peer is gone for good, since it has come.
 async fn take_back(shared: Arc<Shared>, peer: PeerId) -> Result<(), CloseReason> {
-    // The other end waits so long for this end's hello, and should hear the answer before.
-    let bound = shared.settings.session.hello_timeout / 2;
+    let bound = answer_bound(&shared);
     let cause = match tokio::time::timeout(bound, shared.gone.retract(&peer, true)).await {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
