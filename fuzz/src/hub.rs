@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use edge_transport::Epoch;
 use edge_transport::frame::{FEATURE_RESUME, Hello, Kind, decode};
-use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
+use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
 use edge_transport::session::{Hop, HopAction, HopEvent, Remote, Role, Settings};
 
-use crate::script::{Script, name, wire};
+use crate::script::{Script, name, service, wire};
 
 const PEERS: usize = 3;
 const CALLS: usize = 4;
+/// Of them to the hub's own services.
+const OWN_CALLS: usize = 3;
 const QUEUED: usize = 32 * 1024;
 
 /// Plays the script.
@@ -21,7 +23,10 @@ pub fn run(data: &[u8]) {
     let mut settings = HubSettings::default();
     (settings.max_peers, settings.max_calls, settings.queue_frames) = (PEERS, CALLS, 16);
     (settings.queue_bytes, settings.total_queue_bytes) = (8 * 1024, QUEUED);
-    let mut core = Core::new(settings, Arc::new(AllowAll));
+    settings.max_own_calls = OWN_CALLS;
+    let answered = (service("csi"), Arc::new(AllowAll) as Arc<dyn Policy>);
+    // One of the names that peers come by.
+    let mut core = Core::new(settings, Arc::new(AllowAll)).with_own(name("hub"), [answered].into());
     let (mut now, mut keys) = (Instant::now(), Vec::new());
     while !script.is_over() {
         step(&mut script, &mut core, &mut keys, &mut now);
@@ -30,13 +35,15 @@ pub fn run(data: &[u8]) {
         let stats = core.stats();
         assert!(stats.peers <= PEERS);
         assert!(stats.open_calls <= CALLS * keys.len().max(PEERS));
+        assert!(stats.own_calls <= (OWN_CALLS * keys.len()).min(stats.open_calls));
         // Small frames that must not be lost may come on top: those that end calls, and credit.
         assert!(stats.queued_bytes <= QUEUED + keys.len() * (16 + 4 * CALLS) * 2048);
     }
     for key in keys {
         core.lost(key, now);
     }
-    assert_eq!((core.stats().peers, core.stats().queued_bytes), (0, 0));
+    let stats = core.stats();
+    assert_eq!((stats.peers, stats.open_calls, stats.own_calls, stats.queued_bytes), (0, 0, 0, 0));
 }
 
 fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, now: &mut Instant) {

@@ -3,34 +3,25 @@
 mod calls;
 mod fence;
 mod key;
+mod open;
 mod resumption;
 mod returning;
 mod taking;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use self::fence::Fences;
 pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
+use self::open::OpenCalls;
 use self::returning::Returning;
 use super::outbox::{Limit, Outbox};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
 use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason, WireFrame};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
-
-#[derive(Debug)]
-struct Call {
-    target: SessionKey,
-    /// Lane of the replies on the link to the requester.
-    lane: u64,
-    /// Replies have gone out on the lane, and the last has not.
-    lane_open: bool,
-    /// The hub itself answers it.
-    own: bool,
-}
 
 #[derive(Debug)]
 struct Session {
@@ -43,10 +34,8 @@ struct Session {
     draining: bool,
     closed: Option<CloseReason>,
     outbox: Outbox,
-    /// Open calls of this peer, by number.
-    calls: BTreeMap<u64, Call>,
-    /// How many of them the hub itself answers.
-    own_calls: usize,
+    /// Open calls of this peer.
+    calls: OpenCalls,
     /// Open calls to this peer.
     serving: BTreeSet<(SessionKey, u64)>,
     next_lane: u64,
@@ -81,8 +70,6 @@ pub struct Core {
     returning: Returning,
     next_key: u64,
     queued_bytes: usize,
-    open_calls: usize,
-    own_calls: usize,
     draining: Option<String>,
     encoder: Encoder,
     wakes: Vec<SessionKey>,
@@ -113,8 +100,6 @@ impl Core {
             own: None,
             next_key: 0,
             queued_bytes: 0,
-            open_calls: 0,
-            own_calls: 0,
             draining: None,
             encoder: Encoder::default(),
             wakes: Vec::new(),
@@ -160,8 +145,8 @@ impl Core {
     pub fn stats(&self) -> HubStats {
         HubStats {
             peers: self.others(),
-            open_calls: self.open_calls,
-            own_calls: self.own_calls,
+            open_calls: self.sessions.values().map(|session| session.calls.len()).sum(),
+            own_calls: self.sessions.values().map(|session| session.calls.own()).sum(),
             queued_bytes: self.queued_bytes,
             ..self.stats
         }
@@ -243,8 +228,7 @@ impl Core {
             draining: false,
             closed: None,
             outbox: Outbox::default(),
-            calls: BTreeMap::new(),
-            own_calls: 0,
+            calls: OpenCalls::default(),
             serving: BTreeSet::new(),
             next_lane: 0,
         };
@@ -310,7 +294,7 @@ impl Core {
     #[must_use]
     pub fn is_idle(&self, key: SessionKey) -> bool {
         self.sessions.get(&key).is_none_or(|session| {
-            session.calls.is_empty() && session.serving.is_empty() && session.outbox.len() == 0
+            session.calls.len() == 0 && session.serving.is_empty() && session.outbox.len() == 0
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edge_transport::frame::{self, CallId, End, Frame, Hello, Lane, WireFrame};
-use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
+use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
 use edge_transport::session::{
     Action, CloseReason, Delivery, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
 };
@@ -14,6 +14,8 @@ use edge_transport::{Epoch, PeerId, Reason, ServiceName};
 
 pub(crate) const CREDIT: u64 = 1000;
 pub(crate) const MAX_CALLS: usize = 16;
+/// Open calls of a peer to the hub's own services.
+const MAX_OWN_CALLS: usize = 12;
 
 pub(crate) struct Random(u64);
 
@@ -84,6 +86,8 @@ pub(crate) struct Sim {
     pub(crate) core: Core,
     pub(crate) nodes: Vec<Node>,
     pub(crate) features: Vec<String>,
+    /// Links that are gone at the peer's end, while the hub does not know.
+    pub(crate) half_open: Vec<SessionKey>,
     /// Lanes by link and direction.
     pub(crate) open_lanes: HashSet<(usize, bool, Lane)>,
 }
@@ -104,7 +108,7 @@ impl Sim {
     pub(crate) fn with_features(seed: u64, peers: usize, features: &[&str]) -> Self {
         let features: Vec<String> = features.iter().map(ToString::to_string).collect();
         let mut settings = HubSettings::default();
-        settings.max_calls = MAX_CALLS;
+        (settings.max_calls, settings.max_own_calls) = (MAX_CALLS, MAX_OWN_CALLS);
         settings.queue_frames = 64;
         settings.queue_bytes = 64 * 1024;
         let nodes = (0..peers)
@@ -135,7 +139,10 @@ impl Sim {
         Self {
             now: Instant::now(),
             random: Random(seed),
-            core: Core::new(settings, Arc::new(AllowAll)),
+            // The first of them is what the hub answers itself.
+            core: Core::new(settings, Arc::new(AllowAll))
+                .with_own(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
+            half_open: Vec::new(),
             open_lanes: HashSet::new(),
             features,
             nodes,
@@ -161,6 +168,20 @@ impl Sim {
         }
         self.event(index, Event::LinkLost);
         self.flush_hub();
+    }
+
+    /// The link breaks, and only the peer is told. The hub hears of it later, when the peer may be back by another link.
+    fn cut_unheard(&mut self, index: usize) {
+        let Some(wire) = self.nodes[index].wire.take() else { return };
+        self.half_open.extend(wire.key);
+        self.event(index, Event::LinkLost);
+    }
+
+    fn hear_of_cut(&mut self) {
+        if !self.half_open.is_empty() {
+            let key = self.half_open.swap_remove(self.random.below(self.half_open.len()));
+            self.core.lost(key, self.now);
+        }
     }
 
     pub(crate) fn event(&mut self, index: usize, event: Event) {
@@ -397,7 +418,11 @@ impl Sim {
         let peers = self.nodes.len();
         let (index, other) = (self.random.below(peers), self.random.below(peers + 1));
         match self.random.below(40) {
-            0 => self.cut(index),
+            0 => match self.random.below(3) {
+                0 => self.cut_unheard(index),
+                1 => self.hear_of_cut(),
+                _ => self.cut(index),
+            },
             1..=3 => self.connect(index),
             4..=9 => {
                 let deadline = (self.random.below(3) == 0).then(|| Duration::from_millis(500));
@@ -416,11 +441,17 @@ impl Sim {
             _ => drop(self.deliver_down(index)),
         }
         self.flush_hub();
-        assert!(self.core.stats().open_calls <= MAX_CALLS * peers);
+        let stats = self.core.stats();
+        assert!(stats.open_calls <= MAX_CALLS * peers, "{stats:?}");
+        assert!(stats.own_calls <= (MAX_OWN_CALLS * peers).min(stats.open_calls), "{stats:?}");
     }
 
     /// Faults stop; everything on its way arrives, every service ends.
     pub(crate) fn settle(&mut self) {
+        while !self.half_open.is_empty() {
+            self.hear_of_cut();
+        }
+        self.flush_hub();
         loop {
             let mut progress = false;
             for index in 0..self.nodes.len() {
@@ -449,7 +480,7 @@ impl Sim {
             }
             assert_eq!(node.session.open_requests(), 0);
         }
-        assert_eq!(self.core.stats().open_calls, 0);
-        assert_eq!(self.core.stats().queued_bytes, 0);
+        let stats = self.core.stats();
+        assert_eq!((stats.open_calls, stats.own_calls, stats.queued_bytes), (0, 0, 0));
     }
 }

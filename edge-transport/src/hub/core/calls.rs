@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::{Call, Core, SessionKey};
+use super::open::Call;
+use super::{Core, Session, SessionKey};
 use crate::frame::{CallId, DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
 use crate::hub::outbox::Limit;
 use crate::name::PeerId;
@@ -74,7 +75,7 @@ impl Core {
 
     pub(super) fn call_of(&self, requester: SessionKey, id: CallId) -> Option<&Call> {
         let session = self.sessions.get(&requester).filter(|session| session.epoch == id.epoch)?;
-        session.calls.get(&id.number)
+        session.calls.call(id.number)
     }
 
     fn refuse(&mut self, key: SessionKey, id: CallId, part: &Part, reason: Reason, detail: String) {
@@ -157,7 +158,7 @@ impl Core {
             );
             return refuse(Reason::Protocol, detail);
         }
-        if session.calls.contains_key(&id.number) {
+        if session.calls.call(id.number).is_some() {
             return Err(None);
         }
         if let Some(reason) = &self.draining {
@@ -166,17 +167,10 @@ impl Core {
         if session.draining {
             return refuse(Reason::Draining, format!("{} is draining", session.peer));
         }
-        if session.calls.len() >= self.settings.max_calls {
-            return refuse(
-                Reason::Overloaded,
-                format!("{} has {} open calls", session.peer, session.calls.len()),
-            );
-        }
         let Some(target) = target else {
             return refuse(Reason::Protocol, "the request names no target".to_owned());
         };
-        if session.own_calls >= self.settings.max_own_calls && self.is_own(&target) {
-            let detail = format!("{} has {} open calls to the hub itself", session.peer, session.own_calls);
+        if let Some(detail) = self.no_room(session, &target) {
             return refuse(Reason::Overloaded, detail);
         }
         if !self.may_call(session, &target, &request.service) {
@@ -192,6 +186,16 @@ impl Core {
             return refuse(Reason::Draining, format!("{target} takes no new calls"));
         }
         Ok(target_key)
+    }
+
+    /// Why a peer may have no further call open to this target, if so.
+    pub(super) fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
+        let (peer, open, own) = (&session.peer, session.calls.len(), session.calls.own());
+        if open >= self.settings.max_calls {
+            return Some(format!("{peer} has {open} open calls"));
+        }
+        (own >= self.settings.max_own_calls && self.is_own(target))
+            .then(|| format!("{peer} has {own} open calls to the hub itself"))
     }
 
     fn reply(&mut self, key: SessionKey, target: Option<PeerId>, id: CallId, reply: Reply) {
@@ -224,7 +228,7 @@ impl Core {
                 if ends {
                     self.forget(requester, id.number);
                 } else if let Some(call) =
-                    self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&id.number))
+                    self.sessions.get_mut(&requester).and_then(|session| session.calls.call_mut(id.number))
                 {
                     call.lane_open = true;
                 }
@@ -274,10 +278,7 @@ impl Core {
 
     pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<Call> {
         let session = self.sessions.get_mut(&requester)?;
-        let call = session.calls.remove(&number)?;
-        session.own_calls -= usize::from(call.own);
-        self.own_calls -= usize::from(call.own);
-        self.open_calls -= 1;
+        let call = session.calls.remove(number)?;
         if let Some(target) = self.sessions.get_mut(&call.target) {
             target.serving.remove(&(requester, number));
         }
@@ -290,8 +291,6 @@ impl Core {
         let (peer, epoch, resumes) = (session.peer.clone(), session.epoch, session.resumes);
         // Both in order, so that the same events give the same frames.
         let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
-        self.open_calls -= calls.len();
-        self.own_calls -= session.own_calls;
         for (number, call) in calls {
             if let Some(target) = self.sessions.get_mut(&call.target) {
                 target.serving.remove(&(key, number));

@@ -1,6 +1,7 @@
 //! Calls that outlive a link: what a hub passes on so that both ends find each other again.
 
-use super::{Call, Core, Session, SessionKey};
+use super::open::Call;
+use super::{Core, Session, SessionKey};
 use crate::frame::{CallId, Frame, Kind, Lane, Part, Reason, Resume};
 use crate::hub::Requester;
 use crate::name::{PeerId, ServiceName};
@@ -24,7 +25,7 @@ impl Core {
     /// A requester wants the rest of an answer.
     pub(super) fn resume(&mut self, key: SessionKey, target: Option<PeerId>, id: CallId, resume: Resume) {
         let Some(session) = self.sessions.get(&key) else { return };
-        let (source, is_open) = (session.peer.clone(), session.calls.contains_key(&id.number));
+        let (source, is_open) = (session.peer.clone(), session.calls.call(id.number).is_some());
         let refused = match &target {
             _ if id.epoch != session.epoch => Some((
                 Reason::Protocol,
@@ -34,10 +35,8 @@ impl Core {
             Some(target) if !self.may_call(session, target, &resume.service) => {
                 Some((Reason::Forbidden, format!("{source} may not call {} of {target}", resume.service)))
             }
-            Some(_) if !is_open && session.calls.len() >= self.settings.max_calls => {
-                Some((Reason::Overloaded, format!("{source} has {} open calls", session.calls.len())))
-            }
-            Some(_) => None,
+            Some(_) if is_open => None,
+            Some(target) => self.no_room(session, target).map(|detail| (Reason::Overloaded, detail)),
         };
         if let Some((reason, detail)) = refused {
             return self.fail_to(key, id, Lane::Control, reason, detail);
@@ -110,9 +109,6 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(&requester) {
             let lane = session.fresh_lane();
             session.calls.insert(number, Call { target, lane, lane_open: false, own });
-            session.own_calls += usize::from(own);
         }
-        self.open_calls += 1;
-        self.own_calls += usize::from(own);
     }
 }

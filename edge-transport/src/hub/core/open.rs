@@ -1,0 +1,148 @@
+//! The open calls of one requester, and how many of them the hub itself answers.
+
+use std::collections::BTreeMap;
+
+use super::SessionKey;
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) target: SessionKey,
+    /// Lane of the replies on the link to the requester.
+    pub(super) lane: u64,
+    /// Replies have gone out on the lane, and the last has not.
+    pub(super) lane_open: bool,
+    /// The hub itself answers it.
+    pub(super) own: bool,
+}
+
+/// Open calls by number, in their order. The count of own ones cannot part from them: what takes all leaves none of both.
+#[derive(Debug, Default)]
+pub(super) struct OpenCalls {
+    by_number: BTreeMap<u64, Call>,
+    own: usize,
+}
+
+impl OpenCalls {
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// How many of them the hub itself answers.
+    pub(super) const fn own(&self) -> usize {
+        self.own
+    }
+
+    pub(super) fn call(&self, number: u64) -> Option<&Call> {
+        self.by_number.get(&number)
+    }
+
+    pub(super) fn call_mut(&mut self, number: u64) -> Option<&mut Call> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// A call begins. What was open by this number is over.
+    pub(super) fn insert(&mut self, number: u64, call: Call) {
+        self.remove(number);
+        self.own += usize::from(call.own);
+        self.by_number.insert(number, call);
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Call> {
+        let call = self.by_number.remove(&number)?;
+        self.own -= usize::from(call.own);
+        Some(call)
+    }
+}
+
+impl IntoIterator for OpenCalls {
+    type Item = (u64, Call);
+    type IntoIter = std::collections::btree_map::IntoIter<u64, Call>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.by_number.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use std::collections::{HashMap, VecDeque};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use crate::frame::{CallId, FEATURE_RESUME, Frame, Kind, PROTOCOL_VERSION, Part, Request, Resume};
+    use crate::hub::{AllowAll, Core, HubSettings, Policy};
+    use crate::name::{Epoch, PeerId, ServiceName};
+    use crate::session::Remote;
+
+    fn name(name: &str) -> PeerId {
+        PeerId::new(name).unwrap()
+    }
+
+    fn watch() -> ServiceName {
+        ServiceName::new("watch").unwrap()
+    }
+
+    fn remote(peer: &str, epoch: u64) -> Remote {
+        Remote {
+            peer: name(peer),
+            epoch: Epoch::new(epoch),
+            version: PROTOCOL_VERSION,
+            max_frame: 1 << 20,
+            services: Arc::from([watch()]),
+            features: vec![FEATURE_RESUME.to_owned()],
+        }
+    }
+
+    fn hub() -> Core {
+        let settings = HubSettings { max_own_calls: 2, ..HubSettings::default() };
+        let mut core = Core::new(settings, Arc::new(AllowAll))
+            .with_own(name("hub"), HashMap::from([(watch(), Arc::new(AllowAll) as Arc<dyn Policy>)]));
+        core.admit(&remote("hub", 1), Instant::now()).unwrap();
+        core
+    }
+
+    fn to_the_hub(epoch: u64, number: u64, part: Part) -> Frame {
+        Frame::call(None, Some(name("hub")), CallId::new(Epoch::new(epoch), number), part)
+    }
+
+    #[test]
+    fn a_link_that_is_replaced_and_then_lost_takes_its_calls_to_the_hub_off_the_counts_once() {
+        let (mut core, now) = (hub(), Instant::now());
+        let mut older = None;
+        for epoch in 1..=3 {
+            let key = core.admit(&remote("edge-1", epoch), now).unwrap();
+            for number in 1..=2 {
+                let request = Part::Request(Request::new(watch(), "watch".into()));
+                core.route(key, to_the_hub(epoch, number, request), now);
+            }
+            // The hub hears late that the link before is gone.
+            if let Some(older) = older.replace(key) {
+                core.lost(older, now);
+            }
+            assert_eq!((core.stats().open_calls, core.stats().own_calls), (2, 2), "life {epoch}");
+        }
+        core.lost(older.unwrap(), now);
+        assert_eq!((core.stats().open_calls, core.stats().own_calls), (0, 0));
+    }
+
+    #[test]
+    fn calls_that_are_resumed_count_among_those_that_a_peer_may_have_open_to_the_hub() {
+        let (mut core, now) = (hub(), Instant::now());
+        let key = core.admit(&remote("edge-1", 1), now).unwrap();
+        for number in 1..=3 {
+            let resume = Part::Resume(Resume::new(watch(), 0, 1000));
+            // Resumed twice it is still one call.
+            core.route(key, to_the_hub(1, number, resume.clone()), now);
+            core.route(key, to_the_hub(1, number, resume), now);
+        }
+        assert_eq!((core.stats().own_calls, core.stats().overloaded), (2, 2));
+        let mut frames = VecDeque::new();
+        core.take(key, &mut frames, usize::MAX, now).unwrap();
+        for frame in frames {
+            let frame = crate::frame::decode([frame.head, frame.body].concat().into(), usize::MAX).unwrap();
+            assert!(matches!(frame.kind, Kind::Call(id, Part::Reply(_)) if id.number == 3), "{frame:?}");
+        }
+    }
+}
