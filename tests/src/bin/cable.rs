@@ -29,6 +29,10 @@ struct Options {
     #[arg(long, value_name = "TIME", value_parser = time)]
     cut_every: Option<Duration>,
 
+    /// How much earlier or later than that each cut may come; at most a quarter of it
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
+    cut_jitter: Duration,
+
     /// How long a cut lasts
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "300ms")]
     cut_for: Duration,
@@ -41,7 +45,7 @@ struct Options {
     #[arg(long, value_name = "PERCENT", value_parser = per_million, default_value = "0%")]
     loss: u32,
 
-    /// What loss is drawn from
+    /// What loss and jitter are drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -97,6 +101,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let plan = Plan {
         cut_every: options.cut_every,
+        cut_jitter: options.cut_jitter,
         cut_for: options.cut_for,
         delay: options.delay,
         loss_per_million: options.loss,

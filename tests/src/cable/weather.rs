@@ -6,12 +6,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::random::Random;
+
 /// What a cable does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a test writes it down")]
 pub struct Plan {
     /// Time from one cut to the next; the first cut comes after it. None: no cuts but those by hand.
     pub cut_every: Option<Duration>,
+    /// How much earlier or later than that each cut may come, at most a quarter of `cut_every`. Without it whoever tries again after
+    /// a multiple of that time and has met a cut once meets one each time.
+    pub cut_jitter: Duration,
     /// How long a cut lasts; no longer than `cut_every`.
     pub cut_for: Duration,
     /// How long everything takes, in each direction.
@@ -19,7 +24,7 @@ pub struct Plan {
     /// How many datagrams of a million are lost. A TCP segment that is lost comes late, so for TCP this many reads of a
     /// million, and what is behind them, come later by [`Plan::resent_after`].
     pub loss_per_million: u32,
-    /// What loss is drawn from.
+    /// What loss and jitter are drawn from.
     pub seed: u64,
 }
 
@@ -34,11 +39,30 @@ impl Plan {
     #[must_use]
     fn at(&self, since_start: Duration) -> Option<(bool, Duration)> {
         let every = self.cut_every.filter(|every| !every.is_zero())?;
-        let lasts = self.cut_for.min(every);
-        let round = u32::try_from(since_start.as_nanos() / every.as_nanos()).unwrap_or(u32::MAX);
-        let begun = every.saturating_mul(round);
-        let is_cut = round > 0 && since_start < begun + lasts;
-        Some(if is_cut { (true, begun + lasts) } else { (false, begun + every) })
+        // A cut is over before the next one may begin.
+        let lasts = self.cut_for.min(every - self.jitter(every) * 2);
+        let next =
+            u32::try_from(since_start.as_nanos() / every.as_nanos()).unwrap_or(u32::MAX).saturating_add(1);
+        // The last cut that has begun: jitter may have brought the next one forward, or put this one off.
+        let begun = (0..=next).rev().take(3).find(|number| self.cut(every, *number) <= since_start)?;
+        let ends = self.cut(every, begun) + lasts;
+        let is_cut = begun > 0 && since_start < ends;
+        Some(if is_cut { (true, ends) } else { (false, self.cut(every, begun.saturating_add(1))) })
+    }
+
+    fn jitter(&self, every: Duration) -> Duration {
+        self.cut_jitter.min(every / 4)
+    }
+
+    /// When a cut begins, from 1 on; 0 is the start.
+    fn cut(&self, every: Duration, number: u32) -> Duration {
+        let jitter = self.jitter(every);
+        if number == 0 || jitter.is_zero() {
+            return every.saturating_mul(number);
+        }
+        let spread = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX / 2).saturating_mul(2);
+        let drawn = Random::new(self.seed ^ u64::from(number)).below(spread.saturating_add(1));
+        every.saturating_mul(number) + Duration::from_nanos(drawn) - jitter
     }
 }
 
@@ -94,6 +118,8 @@ pub(super) async fn next_cut(sky: &mut watch::Receiver<Sky>, known: u64) -> u64 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -111,5 +137,30 @@ mod tests {
         assert_eq!(at(2300), (false, until(4000)));
         assert_eq!(at(4299), (true, until(4300)));
         assert_eq!(Plan::default().at(until(5)), None);
+    }
+
+    #[test]
+    fn cuts_with_jitter_come_as_often_and_as_long_and_never_after_the_same_time() {
+        for seed in 0..20 {
+            let (every, lasts) = (Duration::from_secs(2), Duration::from_millis(300));
+            let jitter = Duration::from_millis(300);
+            let plan =
+                Plan { cut_every: Some(every), cut_for: lasts, cut_jitter: jitter, seed, ..Plan::default() };
+            let (mut now, mut begun) = (Duration::ZERO, Vec::new());
+            while begun.len() < 500 {
+                let (is_cut, until) = plan.at(now).unwrap_or_default();
+                assert!(until > now, "seed {seed}: nothing changes after {now:?}");
+                if is_cut {
+                    assert_eq!(until - now, lasts, "seed {seed}");
+                    begun.push(now);
+                }
+                now = until;
+            }
+            for (number, at) in (1..).zip(&begun) {
+                assert!(at.abs_diff(every * number) <= jitter, "seed {seed}: cut {number} at {at:?}");
+            }
+            let times: BTreeSet<_> = begun.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert!(times.len() > 400, "seed {seed}: {} different times", times.len());
+        }
     }
 }

@@ -7,8 +7,8 @@ use super::leg::LinkKind;
 pub(crate) enum Weather {
     /// There is none: the links are the host's own.
     Fair,
-    /// All links are cut about every two seconds, for 300 ms. Sidecars try again every 30 s at last: if the time between two cuts
-    /// were a part of that, one that has met a cut would meet one each time.
+    /// All links are cut every two seconds, a little earlier or later, for 300 ms. Sidecars try again after 2, 4, 8 and at last 30 s: with
+    /// cuts that keep step, one that has met a cut would meet one each time.
     Cuts,
     /// 200 ms for the way there and back over both links, and 1 % loss.
     Far,
@@ -41,7 +41,7 @@ impl Weather {
     pub(crate) const fn cable(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Fair => None,
-            Self::Cuts => Some(&["--cut-every", "1900ms", "--cut-for", "300ms"]),
+            Self::Cuts => Some(&["--cut-every", "2s", "--cut-jitter", "300ms", "--cut-for", "300ms"]),
             Self::Far => Some(&["--delay", "50ms", "--loss", "1%"]),
         }
     }
