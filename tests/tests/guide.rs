@@ -160,9 +160,9 @@ fn with_own_ports(text: &str) -> String {
     text
 }
 
-/// Runs the blocks of a page that are marked `run`, one after the other in one shell.
+/// Runs the blocks of a page that are marked `run`, one after the other in one shell. What they print; `None` if a tool is missing.
 #[allow(clippy::print_stderr, reason = "a test that does not run says so")]
-fn runs(page: &str) {
+fn runs(page: &str) -> Option<String> {
     let blocks = blocks_of(&root().join("docs/src").join(page));
     let marked: Vec<&str> = blocks.iter().filter(|b| b.mark == Mark::Run).map(|b| b.text.as_str()).collect();
     assert!(!marked.is_empty(), "{page} has nothing to run");
@@ -172,7 +172,7 @@ fn runs(page: &str) {
     });
     if let Some(tool) = missing {
         eprintln!("{page}: not run, since there is no {tool}");
-        return;
+        return None;
     }
     let directory = tempfile::Builder::new().prefix("guide-").tempdir_in("/tmp").unwrap();
     let programs = binaries::path("quickstart");
@@ -183,6 +183,7 @@ fn runs(page: &str) {
     let output = in_shell(directory.path(), &script);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{page} ended with {}\n{script}\n{said}", output.status);
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn in_shell(directory: &Path, script: &str) -> std::process::Output {
@@ -202,18 +203,20 @@ fn the_page_that_runs_the_parts_by_hand_runs() {
         eprintln!("the_page_that_runs_the_parts_by_hand_runs: not run, since it needs root");
         return;
     }
-    runs("by-hand.md");
+    let _ = runs("by-hand.md");
 }
 
 #[test]
-fn the_first_page_runs() {
-    runs("introduction.md");
+fn the_first_page_runs_and_tells_of_as_many_steps_as_it_says() {
+    let printed = runs("introduction.md").unwrap();
+    let steps = printed.lines().find_map(|line| line.strip_prefix("all ")?.strip_suffix(" steps went well"));
+    let page = std::fs::read_to_string(root().join("docs/src/introduction.md")).unwrap();
+    assert!(page.contains(&format!("each of its {} steps", steps.unwrap())), "{printed}");
 }
 
 #[test]
 fn the_certificates_of_the_guide_are_made() {
-    runs("security.md");
-    runs("install.md");
+    let _ = (runs("security.md"), runs("install.md"));
 }
 
 #[test]

@@ -219,7 +219,7 @@ impl<'a> Life<'a> {
         };
         let told = |(made, after): &(csi::Volume, Duration)| {
             format!(
-                "answered over the next link, {:.0} ms after the cut: {}",
+                "CreateVolume is answered over the next link, {:.0} ms after the cut: {}",
                 after.as_secs_f64() * 1_000.0,
                 made.volume_id
             )

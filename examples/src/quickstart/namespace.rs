@@ -20,8 +20,9 @@ pub(super) enum Privilege {
 /// There is no right to mount.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the quickstart mounts volumes: run it as root, or where user namespaces are allowed \
-     (sysctl user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1): {doing}: {source}"
+    "the quickstart mounts volumes: run it as root (sudo target/debug/quickstart; in a container with CAP_SYS_ADMIN), or where \
+     user namespaces are allowed (sysctl user.max_user_namespaces above 0, on some systems kernel.unprivileged_userns_clone=1 or \
+     kernel.apparmor_restrict_unprivileged_userns=0): {doing}: {source}"
 )]
 pub(super) struct NoMounts {
     doing: &'static str,

@@ -101,6 +101,7 @@ impl Story {
         }
         let total = milliseconds(self.began.elapsed());
         say(format_args!(" --  {rule}  -----  ---------\n     {:width$}         {total:>9}", "all"));
+        say(format_args!("\nall {} steps went well", self.steps.len()));
     }
 }
 
