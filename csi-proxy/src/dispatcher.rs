@@ -30,6 +30,9 @@ use crate::to_the_end::ToTheEnd;
 /// Most calls that one driver is given at once, unless set otherwise.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 
+/// How long the end of a drain waits for the disk.
+const LAST_COMMIT: Duration = Duration::from_secs(5);
+
 /// Parts of a streamed answer that wait for the caller before the driver is held up.
 const WAITING_PARTS: usize = 4;
 
@@ -198,7 +201,7 @@ impl Dispatcher {
     }
 
     /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open. Then what is
-    /// known of operations is in the journal, if that works.
+    /// known of operations is in the journal, if that works: a disk that hangs is waited for 5 s.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
         self.desk.turn_away(Self::draining());
@@ -208,7 +211,9 @@ impl Dispatcher {
             Err(_) => Drained::Some,
         };
         // A failure has been told.
-        let _ = self.flush_journal().await;
+        if timeout(LAST_COMMIT, self.flush_journal()).await.is_err() {
+            tracing::warn!("the disk takes long to write the journal; not waiting for it");
+        }
         drained
     }
 

@@ -8,12 +8,16 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::log::Log;
 use common::{
     Script, Stage, connect, controller_capabilities, driver_name, framed, node, plugin_capabilities, raw_call,
 };
 use csi_proto::csi::v1 as csi;
 use csi_proxy::startup::{DirectoryFacts, FactsStore, FaultyFacts, Kept, MAX_RECORD, MemoryFacts, Subject};
-use csi_proxy::{Dispatcher, DriverName, Endpoint, EndpointSettings, MemoryRelay, Router, SocketAddress};
+use csi_proxy::{
+    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, MemoryRelay, Outcome, Relay, RelayError,
+    Replies, Router, SocketAddress,
+};
 
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
 
@@ -29,6 +33,33 @@ async fn with_the_driver_off_sidecars_can_start() {
     assert_eq!((&*info.name, &*info.vendor_version), ("csi-hostpath", "unknown"));
     let seen = raw_call(&stage.socket(), CAPABILITIES, &[], framed(&[])).await.unwrap();
     assert_eq!(seen.code(), Some(14), "never an empty list: {seen:?}");
+}
+
+/// A driver that fails every call.
+struct Fails(&'static str);
+
+#[async_trait::async_trait]
+impl Relay for Fails {
+    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+        Ok(Replies::outcome(Outcome::from_driver(Code::FAILED_PRECONDITION, self.0)))
+    }
+}
+
+#[tokio::test]
+async fn what_a_driver_says_of_its_failure_may_hold_a_password_and_is_not_logged() {
+    let (log, _logging) = Log::start(tracing::Level::TRACE);
+    let directory = tempfile::tempdir().unwrap();
+    let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
+    let relay = Fails("login at https://user:canary@array refused");
+    let endpoint = Endpoint::new(driver_name(), Router::fixed(node()), relay);
+    let _serving = endpoint.serve(address).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(20), async {
+        while !log.text().contains("the driver cannot be reached") {
+            tokio::task::yield_now().await;
+        }
+    });
+    told.await.expect("nothing logged");
+    assert!(!log.text().contains("canary"), "{}", log.text());
 }
 
 #[tokio::test]

@@ -121,12 +121,12 @@ impl Learner {
                     Effect::Learnt => {
                         self.age().confirm(now);
                         self.learnt.send_replace(());
-                        self.keep().await;
+                        self.keep_in_time().await;
                     }
                     Effect::Confirmed => {
                         self.age().confirm(now);
                         if self.age().is_due() {
-                            self.keep().await;
+                            self.keep_in_time().await;
                         }
                     }
                     Effect::ForeignName { found } => tracing::warn!(
@@ -135,11 +135,13 @@ impl Learner {
                     ),
                     Effect::Unreachable(outcome) => {
                         tracing::warn!(
-                            driver = %self.driver(), code = %outcome.code, message = outcome.message,
+                            driver = %self.driver(), code = %outcome.code, message = %outcome.loggable(),
                             "the driver cannot be reached; sidecars are told that it is not ready"
                         );
                         // From now on the age counts.
-                        self.settle().await;
+                        if self.age().is_newer_than_disk() {
+                            self.keep_in_time().await;
+                        }
                     }
                     Effect::Reached => {
                         tracing::info!(driver = %self.driver(), "the driver is reached");
@@ -165,6 +167,14 @@ impl Learner {
     pub(crate) async fn settle(&self) {
         if self.age().is_newer_than_disk() {
             self.keep().await;
+        }
+    }
+
+    /// A disk that hangs is waited for once: sidecars are to hear meanwhile whether the driver is there.
+    async fn keep_in_time(&self) {
+        let idle = self.writing.try_lock().is_ok();
+        if idle && timeout(PATIENCE, self.keep()).await.is_err() {
+            tracing::warn!(driver = %self.driver(), "the disk takes long to keep what the driver offers; not waiting for it");
         }
     }
 
@@ -241,4 +251,58 @@ fn load(store: &dyn FactsStore, subject: &Subject) -> Option<Kept> {
         tracing::warn!(%driver, %error, "what was kept of the driver cannot be used; learning it again");
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::super::store::KeepError;
+    use super::*;
+
+    /// Keeps nothing until the other end is dropped.
+    #[derive(Debug)]
+    struct Hangs(Mutex<mpsc::Receiver<()>>);
+
+    impl FactsStore for Hangs {
+        fn load(&self, _: &Subject) -> Result<Option<Kept>, LoadError> {
+            Ok(None)
+        }
+
+        fn keep(&self, _: &Subject, _: &Kept) -> Result<(), KeepError> {
+            let _ = self.0.lock().unwrap().recv();
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_keeps_nobody_from_asking_the_driver() {
+        let (release, hangs) = mpsc::channel();
+        let subject = Subject { driver: DriverName::new("vendor").unwrap(), node: None };
+        let learner = Learner::new(subject, Some(Arc::new(Hangs(Mutex::new(hangs)))), false);
+        let asked = AtomicUsize::new(0);
+        // Every answer of the start has a form in which nothing is set.
+        let ask = |_| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(Bytes::new()))
+        };
+        let hours = async {
+            let mut counts = Vec::new();
+            for _ in 0..3 * 3600 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                counts.push(asked.load(Ordering::Relaxed));
+            }
+            counts
+        };
+        let counts = tokio::select! {
+            () = learner.run(ask) => unreachable!("it never ends"),
+            counts = hours => counts,
+        };
+        drop(release);
+        let [first, second, third] = [0, 1, 2].map(|hour| counts[(hour + 1) * 3600 - 1]);
+        assert!(first > 10 && second > first + 10 && third > second + 10, "{first}, {second}, {third}");
+    }
 }

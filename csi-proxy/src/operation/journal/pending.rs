@@ -123,7 +123,8 @@ impl Pending {
         if self.changes.is_empty() && !self.forced {
             return if self.under_way.is_some() { self.taken } else { self.done };
         }
-        self.urgent = true;
+        // What was to be written may be taken back before its turn, and the number is promised.
+        (self.urgent, self.forced) = (true, true);
         self.taken + 1
     }
 
@@ -154,7 +155,8 @@ impl Pending {
         let entries: Vec<_> = ripe.into_values().map(|(_, entry)| entry).collect();
         // Not as soon as the next is ripe: others ripen with it.
         self.due = (!self.changes.is_empty()).then(|| now + linger);
-        if entries.is_empty() && !std::mem::take(&mut self.forced) {
+        let forced = std::mem::take(&mut self.forced);
+        if entries.is_empty() && !forced {
             return None;
         }
         let mut removed = Vec::new();

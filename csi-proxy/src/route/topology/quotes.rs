@@ -55,7 +55,8 @@ impl Quotes {
     pub(super) fn keep(&mut self, question: Bytes, answer: Answer, wanted: bool, now: Instant) {
         let size = question.len() + answer.0.as_ref().map_or(0, Bytes::len) + answer.1.message.len();
         if size > MAX_QUOTE {
-            return;
+            // What was said before is no longer so, and would be due for ever.
+            return self.0.retain(|quote| quote.question != question);
         }
         match self.0.iter_mut().find(|quote| quote.question == question) {
             Some(quote) => {
@@ -97,6 +98,7 @@ impl Quote {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::Code;
     use crate::fault::Fault;
     use crate::outcome::Outcome;
 
@@ -140,5 +142,16 @@ mod tests {
         assert_eq!(quotes.0.len(), MAX_QUOTES);
         quotes.keep(vec![0; MAX_QUOTE].into(), said(), true, Instant::now());
         assert_eq!(quotes.0.len(), MAX_QUOTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_has_become_too_long_to_keep_is_not_asked_for_again_and_again() {
+        let (mut quotes, question) = (Quotes::default(), Bytes::from_static(b"q"));
+        quotes.keep(question.clone(), said(), true, Instant::now());
+        tokio::time::advance(REFRESH).await;
+        assert_eq!(quotes.take_due(Instant::now()), [question.clone()]);
+        let failed = (None, Outcome::from_driver(Code::INTERNAL, "x".repeat(MAX_QUOTE)));
+        quotes.keep(question.clone(), failed, false, Instant::now());
+        assert_eq!((quotes.due(), quotes.answer(&question, Instant::now())), (None, None));
     }
 }

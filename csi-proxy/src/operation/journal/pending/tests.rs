@@ -144,3 +144,16 @@ fn without_linger_an_operation_is_to_be_on_the_disk_first() {
     assert_eq!(pending.urge(), 1);
     assert_eq!(rows(&pending.take(now).unwrap()), [(1, true)]);
 }
+
+/// Whoever waits for the promised number waits for ever otherwise.
+#[test]
+fn a_commit_that_was_promised_is_made_even_if_what_it_was_for_is_taken_back() {
+    let (mut pending, now, _) = fresh();
+    pending.record(now, put(1, "v", Stage::Started));
+    assert_eq!(pending.urge(), 1);
+    pending.record(now, remove(1));
+    assert_eq!(pending.take(now).map(|batch| rows(&batch)), Some(vec![]));
+    pending.done();
+    assert_eq!(pending.urge(), 1);
+    assert!(pending.take(now + LONGEST).is_none(), "once");
+}
