@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use csi_proto::Method;
+use csi_proto::method::Service;
 use tokio::time::Instant;
 
 use super::{Relay, RelayError};
@@ -20,7 +22,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// long as allowed; then the caller learns that the node was offline, if a try has come so far, or else of the last failure.
 ///
 /// Only calls that never left are held: their hub or their node was not connected. Nothing is sent twice by it. A held call
-/// counts as open at the endpoint, whose bound it is subject to.
+/// counts as open at the endpoint, whose bound it is subject to. The questions of the Identity service are not held: no sidecar
+/// waits for them, and whoever asks them wants to know whether there is a way.
 #[derive(Debug, Clone)]
 pub struct PatientRelay<R> {
     way: R,
@@ -38,7 +41,8 @@ impl<R: Relay> PatientRelay<R> {
 #[async_trait]
 impl<R: Relay> Relay for PatientRelay<R> {
     async fn relay(&self, mut call: Call) -> Result<Replies, RelayError> {
-        if self.hold.is_zero() {
+        let method = Method::from_path(call.method.as_str());
+        if self.hold.is_zero() || method.map(Method::service) == Some(Service::Identity) {
             return self.way.relay(call).await;
         }
         let (began, remaining) = (Instant::now(), call.remaining);

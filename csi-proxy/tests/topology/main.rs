@@ -418,7 +418,8 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
     let world = World::new(&["edge-1", "edge-2"]);
     let directory = tempfile::tempdir().unwrap();
     let nodes = ["edge-1", "edge-2"].map(|name| NodeId::new(name).unwrap());
-    let (journal, _) = faulty::wrap(MemoryDisk::default().open());
+    let disk = MemoryDisk::default();
+    let (journal, _) = faulty::wrap(disk.open());
     let route =
         Arc::new(TopologyRouter::open(driver_name(), nodes.clone(), journal, Default::default()).unwrap());
     let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
@@ -434,6 +435,13 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
         .await;
     };
     ready(true).await;
+    // A thread writes what the nodes have said, and knows no paused clock: a long sleep would be over before it.
+    in_time(async {
+        while disk.rows().len() < nodes.len() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
     for node in &nodes {
         world.with(node.as_str(), |node| node.offline = true);
         route.left(node);

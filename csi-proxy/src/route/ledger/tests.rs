@@ -365,3 +365,45 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_deleted_while_a_node_lists_what_it_has_does_not_come_back_by_an_old_page() {
+    let mut desk = Desk::new();
+    let volume = || Subject::Volume("vol-1".into());
+    let listed = |node| Event::Listed { subject: volume(), node };
+    let a = node("a");
+    desk.handle(Event::Found { subject: volume(), node: &a }).unwrap();
+    desk.handle(Event::ListingBegun).unwrap();
+    desk.handle(Event::Deleted { subject: &volume() }).unwrap();
+    desk.handle(listed(&a)).unwrap();
+    assert_eq!((desk.ledger.rows(), desk.ledger.has_departed(&volume())), (0, true));
+    // Another list goes on when the first is over.
+    desk.handle(Event::ListingBegun).unwrap();
+    desk.handle(Event::ListingEnded).unwrap();
+    desk.handle(listed(&a)).unwrap();
+    assert_eq!(desk.ledger.rows(), 0);
+    // Made again it is there, whatever was deleted before.
+    desk.handle(Event::Found { subject: volume(), node: &a }).unwrap();
+    desk.handle(listed(&a)).unwrap();
+    assert_eq!(desk.ledger.node_of(&volume()), Some(&a));
+    desk.handle(Event::Deleted { subject: &volume() }).unwrap();
+    desk.handle(Event::ListingEnded).unwrap();
+    // A list that is begun from now on is believed.
+    desk.handle(Event::ListingBegun).unwrap();
+    desk.handle(listed(&a)).unwrap();
+    assert_eq!(desk.ledger.node_of(&volume()), Some(&a));
+}
+
+#[test]
+fn no_list_is_believed_while_more_is_deleted_than_is_remembered() {
+    let mut desk = Desk::new();
+    let (a, id) = (node("a"), |number: usize| Subject::Volume(format!("vol-{number}").into()));
+    desk.handle(Event::ListingBegun).unwrap();
+    for number in 0..=MAX_DEPARTED {
+        desk.handle(Event::Deleted { subject: &id(number) }).unwrap();
+    }
+    desk.handle(Event::Listed { subject: id(MAX_DEPARTED), node: &a }).unwrap();
+    assert_eq!((desk.ledger.rows(), desk.ledger.departed.len()), (0, MAX_DEPARTED));
+    desk.handle(Event::ListingEnded).unwrap();
+    assert!(desk.ledger.departed.is_empty());
+}

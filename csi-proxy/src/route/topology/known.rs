@@ -64,6 +64,19 @@ pub(super) struct Facts {
     pub(super) snapshots_listed: bool,
 }
 
+impl Facts {
+    /// The same, and nothing is whole in the table.
+    pub(super) fn unlisted(&self) -> Self {
+        Self { volumes_listed: false, snapshots_listed: false, ..self.clone() }
+    }
+
+    /// A description, unless it speaks of nothing that is whole in the table.
+    pub(super) fn not_whole(description: &Bytes) -> Option<Bytes> {
+        let facts = Self::decode(description.clone()).ok()?;
+        (facts.volumes_listed || facts.snapshots_listed).then(|| facts.unlisted().encode_to_vec().into())
+    }
+}
+
 /// What is known of one node.
 #[derive(Debug)]
 pub(super) struct Known {

@@ -29,6 +29,7 @@ use csi_proto::{DriverName, Method};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
+use self::known::Facts;
 use self::nodes::Nodes;
 use self::stock::Conflicts;
 use self::way::Answer;
@@ -165,7 +166,7 @@ impl TopologyRouter {
             names.insert(node.clone());
         }
         let ledger = Ledger::new(driver.clone()).with_max_rows(settings.max_rows);
-        let keeper = Arc::new(Keeper::open(ledger, Box::new(journal))?);
+        let keeper = Arc::new(Keeper::open(ledger, Box::new(journal), Facts::not_whole)?);
         let nodes = Nodes::new(names, settings.discovers, keeper.descriptions());
         let (surveying, returned, conflicts) = (Mutex::default(), Notify::new(), Default::default());
         Ok(Self { driver, settings, nodes, keeper, surveying, returned, conflicts })
@@ -279,7 +280,15 @@ impl TopologyRouter {
             subjects.extend(answer.keys(&identity).iter().map(|key| key.subject().clone()));
         }
         for subject in subjects {
-            self.keeper.handle(Event::Found { subject, node }).await?;
+            self.keeper.handle(Event::Found { subject: subject.clone(), node }).await?;
+            // What is not in a full table may be there all the same.
+            if self.keeper.rows() >= self.settings.max_rows
+                && self.keeper.node_of(&subject).is_none()
+                && let Some(facts) = self.nodes.facts(node)
+                && (facts.volumes_listed || facts.snapshots_listed)
+            {
+                self.describe(node, facts.unlisted()).await;
+            }
         }
         Ok(())
     }

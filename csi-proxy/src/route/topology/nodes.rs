@@ -97,11 +97,13 @@ impl Nodes {
 
     /// Takes in that all nodes that are there were told of.
     pub(super) fn current(&self) {
-        let mut table = self.lock();
+        let (mut table, now) = (self.lock(), Instant::now());
         table.told = true;
         for (node, known) in &mut table.nodes {
             if !known.seen && known.presence == Presence::Unknown {
                 known.set(node, Presence::Offline);
+                // Those that are there come first.
+                known.rest(true, now);
             }
         }
     }

@@ -149,7 +149,7 @@ mod tests {
         let (mut quotes, question) = (Quotes::default(), Bytes::from_static(b"q"));
         quotes.keep(question.clone(), said(), true, Instant::now());
         tokio::time::advance(REFRESH).await;
-        assert_eq!(quotes.take_due(Instant::now()), [question.clone()]);
+        assert_eq!(quotes.take_due(Instant::now()), std::slice::from_ref(&question));
         let failed = (None, Outcome::from_driver(Code::INTERNAL, "x".repeat(MAX_QUOTE)));
         quotes.keep(question.clone(), failed, false, Instant::now());
         assert_eq!((quotes.due(), quotes.answer(&question, Instant::now())), (None, None));

@@ -61,6 +61,8 @@ impl TopologyRouter {
     /// Whether all that a node has of one kind is in the table now.
     async fn list_all(&self, way: &Way<'_>, node: &NodeId, method: Method) -> bool {
         let Ok(path) = path(method) else { return false };
+        // A page may name what is deleted before it is here.
+        let _listing = self.keeper.listing();
         let mut starting_token = String::new();
         for _ in 0..MAX_PAGES {
             // As far as it is read here, both requests have this form.
@@ -88,10 +90,10 @@ impl TopologyRouter {
         false
     }
 
-    /// Whether it is known where this is, and on the disk.
+    /// Whether it is known where this is, and on the disk, or that it is gone.
     async fn found(&self, subject: Subject, node: &NodeId) -> bool {
-        match self.keeper.handle(Event::Found { subject: subject.clone(), node }).await {
-            Ok(()) => self.keeper.node_of(&subject).is_some(),
+        match self.keeper.handle(Event::Listed { subject: subject.clone(), node }).await {
+            Ok(()) => self.keeper.knows(&subject),
             Err(Refusal::SameId { known, other, .. }) => {
                 self.conflict(subject, known, other);
                 true

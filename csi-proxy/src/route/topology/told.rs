@@ -16,7 +16,7 @@ use crate::call::{Call, Metadata};
 use crate::code::Code;
 use crate::observe::Abandoned;
 use crate::operation::journal::memory::MemoryDisk;
-use crate::relay::{Relay, RelayError};
+use crate::relay::{PatientRelay, Relay, RelayError};
 use crate::replies::Reply;
 
 /// The nodes as they are, whatever the route is told, and every call to them.
@@ -31,6 +31,8 @@ struct State {
     without_driver: BTreeSet<String>,
     /// Their driver never says how much room there is.
     hanging: BTreeSet<String>,
+    /// A list is a second old when it comes.
+    slow_lists: bool,
     calls: Vec<(String, Method)>,
     open: usize,
     most_open: usize,
@@ -117,6 +119,14 @@ impl World {
                 let volume = csi::Volume { volume_id, ..Default::default() };
                 ok(csi::CreateVolumeResponse { volume: Some(volume) })
             }
+            Method::ControllerGetVolume => {
+                let volume_id = csi::ControllerGetVolumeRequest::decode(call.body).unwrap().volume_id;
+                if !volumes.contains(&volume_id) {
+                    return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "no such volume")));
+                }
+                let volume = csi::Volume { volume_id, ..Default::default() };
+                ok(csi::ControllerGetVolumeResponse { volume: Some(volume), ..Default::default() })
+            }
             Method::DeleteVolume => {
                 volumes.remove(&csi::DeleteVolumeRequest::decode(call.body).unwrap().volume_id);
                 ok(csi::DeleteVolumeResponse {})
@@ -152,12 +162,21 @@ impl Relay for World {
         if hangs {
             sleep(Duration::from_secs(3600)).await;
         }
-        self.answer(call)
+        let is_list = call.method.as_str() == Method::ListVolumes.path();
+        let answer = self.answer(call);
+        if is_list && self.lock().slow_lists {
+            sleep(Duration::from_secs(1)).await;
+        }
+        answer
     }
 }
 
 fn open(disk: &MemoryDisk) -> TopologyRouter {
-    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
+    open_with(disk, DEFAULT_MAX_ROWS)
+}
+
+fn open_with(disk: &MemoryDisk, max_rows: usize) -> TopologyRouter {
+    let settings = TopologySettings { discovers: true, max_rows, ..TopologySettings::default() };
     let driver = DriverName::new("csi-hostpath").unwrap();
     TopologyRouter::open(driver, [], disk.open(), settings).unwrap()
 }
@@ -182,7 +201,7 @@ async fn hold_the_clock(route: &TopologyRouter) {
 }
 
 /// Plays a script while the route asks the nodes in the background.
-async fn while_running<T>(route: &TopologyRouter, world: &World, script: impl Future<Output = T>) -> T {
+async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
     tokio::select! {
         () = route.run(world) => unreachable!(),
         () = hold_the_clock(route) => unreachable!(),
@@ -190,28 +209,38 @@ async fn while_running<T>(route: &TopologyRouter, world: &World, script: impl Fu
     }
 }
 
-async fn call(route: &TopologyRouter, world: &World, method: Method, body: Vec<u8>) -> (Option<Bytes>, Code) {
-    let (messages, code) = stream(route, world, method, body).await;
+async fn call(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    method: Method,
+    body: Vec<u8>,
+) -> (Option<Bytes>, Code) {
+    let (messages, code) = stream(route, relay, method, body).await;
     (messages.into_iter().next(), code)
 }
 
-async fn stream(route: &TopologyRouter, world: &World, method: Method, body: Vec<u8>) -> (Vec<Bytes>, Code) {
+async fn stream(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    method: Method,
+    body: Vec<u8>,
+) -> (Vec<Bytes>, Code) {
     let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
     let end = Instant::now() + Duration::from_secs(60);
-    let way = Way { relay: world, driver: &route.driver, metadata: &metadata, end, abandoned: &abandoned };
+    let way = Way { relay, driver: &route.driver, metadata: &metadata, end, abandoned: &abandoned };
     let inquiry = Inquiry { method: path(method).unwrap(), body: body.into() };
     let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
     (messages, outcome.code)
 }
 
-async fn create(route: &TopologyRouter, world: &World, name: &str, at: &str) -> Code {
+async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str) -> Code {
     let requirement = csi::TopologyRequirement { preferred: vec![place(at)], requisite: vec![place(at)] };
     let request = csi::CreateVolumeRequest {
         name: name.to_owned(),
         accessibility_requirements: Some(requirement),
         ..Default::default()
     };
-    call(route, world, Method::CreateVolume, request.encode_to_vec()).await.1
+    call(route, relay, Method::CreateVolume, request.encode_to_vec()).await.1
 }
 
 async fn delete(route: &TopologyRouter, world: &World, id: &str) -> Code {
@@ -418,6 +447,74 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
         world.lock().offline.insert("edge-2".to_owned());
         assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
         assert_eq!(allocated("snapshot").await, whole);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_deleted_while_its_node_lists_what_it_has_stays_deleted() {
+    let (world, disk) = (World::of(1), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
+        assert_eq!(route.rows(), 2);
+        world.lock().slow_lists = true;
+        world.take_calls();
+        let is_list = |(_, method): &(String, Method)| *method == Method::ListVolumes;
+        while !world.lock().calls.iter().any(is_list) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(delete(&route, &world, "edge-0/pvc-1").await, Code::OK);
+        sleep(MINUTE).await;
+        assert_eq!(route.rows(), 0, "an old page has brought it back");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_something_that_found_no_room_in_the_table_is_asked_before_that_counts_as_deleted() {
+    let (world, disk) = (World::of(1), MemoryDisk::default());
+    let route = open_with(&disk, 0);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(route.listed_count(), 1);
+        world.has("edge-0", "vol-1");
+        let request = csi::ControllerGetVolumeRequest { volume_id: "vol-1".to_owned() };
+        let got = call(&route, &world, Method::ControllerGetVolume, request.encode_to_vec()).await;
+        assert_eq!((got.1, route.rows()), (Code::OK, 0));
+        world.lock().offline.insert("edge-0".to_owned());
+        route.left(&node("edge-0"));
+        assert_eq!(delete(&route, &world, "vol-1").await, Code::UNAVAILABLE);
+        assert!(world.lock().nodes["edge-0"].contains("vol-1"));
+    })
+    .await;
+}
+
+/// With a relay that holds calls, each question to a node that is away would take its time.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_calls_being_held() {
+    let (world, disk) = (Arc::new(World::of(500)), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+    })
+    .await;
+    drop(route);
+    // The last of them in the order of their names is the only one that is there.
+    let names: BTreeSet<_> = world.lock().nodes.keys().cloned().collect();
+    let last = names.last().unwrap().clone();
+    world.lock().offline = names.into_iter().filter(|name| *name != last).collect();
+    let (route, patient) = (open(&disk), PatientRelay::new(Arc::clone(&world), Duration::from_secs(30)));
+    while_running(&route, &patient, async {
+        route.arrived(&node(&last));
+        route.current();
+        let created = tokio::time::timeout(Duration::from_secs(10), create(&route, &patient, "pvc-1", &last));
+        assert_eq!(created.await, Ok(Code::OK));
     })
     .await;
 }
