@@ -464,9 +464,8 @@ async fn a_volume_that_is_deleted_while_its_node_lists_what_it_has_stays_deleted
         world.take_calls();
         let is_list = |(_, method): &(String, Method)| *method == Method::ListVolumes;
         while !world.lock().calls.iter().any(is_list) {
-            sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(200)).await;
         }
-        sleep(Duration::from_millis(100)).await;
         assert_eq!(delete(&route, &world, "edge-0/pvc-1").await, Code::OK);
         sleep(MINUTE).await;
         assert_eq!(route.rows(), 0, "an old page has brought it back");
