@@ -13,7 +13,7 @@ pub(super) struct Statuses(Arc<Mutex<HashMap<NodeName, Kept>>>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Who listens for the node, by a number that no other listener has.
+    /// Who listens for the node, by a number that no other listener has; a later one has a higher one.
     listener: u64,
     status: Option<NodeStatus>,
     /// The Node to which it was written.
@@ -25,9 +25,11 @@ impl Statuses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node listens from now on.
+    /// A node listens from now on. A later listener may have entered already; it stays.
     pub(super) fn enter(&self, node: &NodeName, listener: u64) {
-        self.nodes().entry(node.clone()).or_default().listener = listener;
+        let mut nodes = self.nodes();
+        let kept = nodes.entry(node.clone()).or_default();
+        kept.listener = kept.listener.max(listener);
     }
 
     /// A node listens no more, unless another listener has taken this one's place.
@@ -83,5 +85,18 @@ mod tests {
         assert!(statuses.missing("edge-1", "1").is_some(), "the later one listens");
         statuses.leave(&node, 2);
         assert_eq!(statuses.missing("edge-1", "1"), None);
+    }
+
+    #[test]
+    fn a_listener_that_was_overtaken_before_it_entered_takes_nothing_from_the_later_one() {
+        let statuses = Statuses::default();
+        let node = NodeName::new("edge-1").unwrap();
+        statuses.enter(&node, 2);
+        statuses.enter(&node, 1);
+        statuses.keep(&node, &NodeStatus::default(), None);
+        statuses.leave(&node, 1);
+        assert!(statuses.listens(&node) && statuses.missing("edge-1", "1").is_some());
+        statuses.leave(&node, 2);
+        assert!(!statuses.listens(&node));
     }
 }
