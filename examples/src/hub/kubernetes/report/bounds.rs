@@ -1,16 +1,22 @@
-//! How much a status may hold. A node is not trusted with more.
+//! How much a status may hold. A node is not trusted with more, and tells no more. All of it is in one frame.
+
+use csi_proto::{DriverName, VolumeId};
+use volume_manager::message::MAX_VOLUMES;
 
 use crate::kubernetes::message::NodeStatus;
 
-/// The most of each list of a status.
+/// The most of each list of a status. In use are the volumes that the node still has, and those that it is to have.
 const LISTS: [(&str, usize); 4] =
-    [("drivers", 64), ("volumes_in_use", 4096), ("expanded", 1024), ("pod_volumes", 8192)];
+    [("drivers", 64), ("volumes_in_use", 2 * MAX_VOLUMES), ("expanded", 1024), ("pod_volumes", 8192)];
 
 /// The most bytes of a text.
 const TEXT: usize = 1024;
 
-/// The most topology segments of a driver.
-const SEGMENTS: usize = 32;
+/// The most bytes of the name of a volume in use.
+const VOLUME: usize = "kubernetes.io/csi/^".len() + DriverName::MAX_BYTES + VolumeId::MAX_BYTES;
+
+/// The most topology segments of a driver, as many as a node keeps.
+const SEGMENTS: usize = 64;
 
 /// A status holds more than it may.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +33,14 @@ pub(in super::super) enum OutOfBounds {
         most: usize,
     },
     /// A text is too long, or empty where it names something.
-    #[error("{field} has {found} bytes; 1 to {TEXT} are taken")]
+    #[error("{field} has {found} bytes; 1 to {most} are taken")]
     Text {
         /// The field.
         field: &'static str,
         /// Its bytes.
         found: usize,
+        /// The most.
+        most: usize,
     },
     /// Two drivers of one name.
     #[error("drivers names {0:?} more than once")]
@@ -49,14 +57,14 @@ pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
         }
     }
     for driver in &status.drivers {
-        text("drivers.name", &driver.name)?;
-        text("drivers.node_id", &driver.node_id)?;
+        text("drivers.name", &driver.name, TEXT)?;
+        text("drivers.node_id", &driver.node_id, TEXT)?;
         if driver.segments.len() > SEGMENTS {
             let found = driver.segments.len();
             return Err(OutOfBounds::List { field: "drivers.segments", found, most: SEGMENTS });
         }
     }
-    status.volumes_in_use.iter().try_for_each(|volume| text("volumes_in_use", volume))?;
+    status.volumes_in_use.iter().try_for_each(|volume| text("volumes_in_use", volume, VOLUME))?;
     let mut names: Vec<_> = status.drivers.iter().map(|driver| &driver.name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -65,15 +73,15 @@ pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
     }
 }
 
-fn text(field: &'static str, value: &str) -> Result<(), OutOfBounds> {
+fn text(field: &'static str, value: &str, most: usize) -> Result<(), OutOfBounds> {
     let found = value.len();
-    if (1..=TEXT).contains(&found) { Ok(()) } else { Err(OutOfBounds::Text { field, found }) }
+    if (1..=most).contains(&found) { Ok(()) } else { Err(OutOfBounds::Text { field, found, most }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::message::NodeDriver;
+    use crate::kubernetes::message::{ExpandedClaim, NodeDriver, PodVolumeStatus};
 
     fn driver(name: &str, node_id: &str) -> NodeDriver {
         NodeDriver { name: name.to_owned(), node_id: node_id.to_owned(), ..NodeDriver::default() }
@@ -85,8 +93,8 @@ mod tests {
         assert_eq!(check(&good), Ok(()));
         for (wrong, expected) in [
             (
-                NodeStatus { volumes_in_use: vec!["v".to_owned(); 4097], ..good.clone() },
-                "volumes_in_use has 4097",
+                NodeStatus { volumes_in_use: vec!["v".to_owned(); 32_769], ..good.clone() },
+                "volumes_in_use has 32769",
             ),
             (
                 NodeStatus { volumes_in_use: vec![String::new()], ..good.clone() },
@@ -98,6 +106,24 @@ mod tests {
         ] {
             let text = check(&wrong).unwrap_err().to_string();
             assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_status_with_as_much_as_a_node_may_tell_is_taken() {
+        let segments = (0..64).map(|number| (format!("d.example/{number}"), "v".to_owned())).collect();
+        let name = "d".repeat(DriverName::MAX_BYTES);
+        let driver = NodeDriver { segments, ..driver(&name, &"n".repeat(256)) };
+        let volume = format!("kubernetes.io/csi/{name}^{}", "h".repeat(VolumeId::MAX_BYTES));
+        for most in [
+            NodeStatus { drivers: vec![driver], ..NodeStatus::default() },
+            NodeStatus { volumes_in_use: vec![volume], ..NodeStatus::default() },
+            // Those that the node still has, and those that it is to have.
+            NodeStatus { volumes_in_use: vec!["v".to_owned(); 2 * 16_384], ..NodeStatus::default() },
+            NodeStatus { expanded: vec![ExpandedClaim::default(); 1024], ..NodeStatus::default() },
+            NodeStatus { pod_volumes: vec![PodVolumeStatus::default(); 8192], ..NodeStatus::default() },
+        ] {
+            assert_eq!(check(&most), Ok(()));
         }
     }
 }
