@@ -70,6 +70,16 @@ struct State {
     /// Watches that began in an earlier round end.
     round: u64,
     requests: Vec<String>,
+    refusals: Vec<Refusal>,
+}
+
+/// Requests that are answered with a failure.
+struct Refusal {
+    /// Method and path.
+    request: String,
+    /// What the body has in it.
+    words: &'static str,
+    code: u16,
 }
 
 /// A running server; it ends with the runtime.
@@ -122,6 +132,11 @@ impl FakeApi {
         self.state().requests.clone()
     }
 
+    /// From now on a request, by its method and path, fails if its body has these words.
+    pub(super) fn refuse(&self, request: String, words: &'static str, code: u16) {
+        self.state().refusals.push(Refusal { request, words, code });
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let Some((place, part)) = Place::parse(uri.path()) else { return failure(404, "NotFound") };
@@ -134,7 +149,10 @@ impl FakeApi {
             };
         }
         let body = request.into_body().collect().await.unwrap().to_bytes();
-        self.state().requests.push(format!("{method} {}", uri.path()));
+        let asked = format!("{method} {}", uri.path());
+        if let Some(code) = self.state().take(asked, &body) {
+            return failure(code, "Refused");
+        }
         let answer = self.one(&method, place, &part, &body);
         self.news.send_replace(());
         answer
@@ -258,6 +276,16 @@ enum News {
 }
 
 impl State {
+    /// Notes a request. The code of its failure, if it is to fail.
+    fn take(&mut self, asked: String, body: &[u8]) -> Option<u16> {
+        let body = String::from_utf8_lossy(body);
+        let mut refusals = self.refusals.iter();
+        let refusal = refusals.find(|refusal| refusal.request == asked && body.contains(refusal.words));
+        let code = refusal.map(|refusal| refusal.code);
+        self.requests.push(asked);
+        code
+    }
+
     fn put(&mut self, place: Place, kind: &'static str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();

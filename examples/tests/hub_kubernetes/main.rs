@@ -339,6 +339,50 @@ async fn a_status_is_written_as_kubelet_does_and_only_what_differs() {
 }
 
 #[tokio::test]
+async fn a_driver_whose_topology_is_no_label_is_left_out_and_stops_no_other() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    let name = stage.cluster.name("one");
+    // As the real one does, which has the value for no label.
+    api.refuse(format!("PATCH /api/v1/nodes/{name}"), "\"a b\"", 422);
+    let taken: StatusTaken = stage.node("one").await.ask(Kind::Status(with_two_drivers())).await.unwrap();
+    assert!(taken.volumes_in_use, "{}", taken.failure);
+    assert!(taken.failure.contains("driver bad: topology segment"), "{}", taken.failure);
+    let written = stage.cluster.all::<CSINode>().get(&name).await.unwrap().spec.drivers;
+    assert_eq!(written.iter().map(|driver| &driver.name[..]).collect::<Vec<_>>(), ["good"]);
+    let node = stage.cluster.all::<core_v1::Node>().get(&name).await.unwrap();
+    assert_eq!(node.status.unwrap().volumes_in_use, Some(vec!["v".to_owned()]));
+}
+
+#[tokio::test]
+async fn volumes_in_use_that_were_written_are_told_so_though_no_label_can_be() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    let name = stage.cluster.name("one");
+    api.refuse(format!("PATCH /api/v1/nodes/{name}"), "", 403);
+    let one = stage.node("one").await;
+    let taken: StatusTaken = one.ask(Kind::Status(with_two_drivers())).await.unwrap();
+    assert!(taken.failure.contains("labels and annotations"), "{}", taken.failure);
+    assert!(taken.volumes_in_use);
+    api.refuse(format!("PATCH /api/v1/nodes/{name}/status"), "", 403);
+    let other = NodeStatus { volumes_in_use: vec!["w".to_owned()], ..with_two_drivers() };
+    let taken: StatusTaken = one.ask(Kind::Status(other)).await.unwrap();
+    assert!(!taken.volumes_in_use && taken.failure.contains("volumesInUse"), "{}", taken.failure);
+}
+
+/// A volume in use, and two drivers, of which one has a topology that can be no label.
+fn with_two_drivers() -> NodeStatus {
+    let driver = |name: &str, value: &str| NodeDriver {
+        name: name.to_owned(),
+        node_id: "id".to_owned(),
+        segments: [(format!("{name}.example/zone"), value.to_owned())].into(),
+        ..NodeDriver::default()
+    };
+    let drivers = vec![driver("bad", "a b"), driver("good", "ab")];
+    NodeStatus { drivers, volumes_in_use: vec!["v".to_owned()], ..NodeStatus::default() }
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_volume_is_an_event_of_its_pod() {
     let api = FakeApi::start().await;
     events_are_written(&Stage::with(None, Some(&api)).await).await;

@@ -31,13 +31,7 @@ impl NodeName {
     /// # Errors
     /// If no Node can have this name.
     pub(super) fn new(text: &str) -> Result<Self, InvalidNodeName> {
-        let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let part = |part: &str| {
-            part.bytes().all(|byte| alphanumeric(byte) || byte == b'-')
-                && part.bytes().next().is_some_and(alphanumeric)
-                && part.bytes().next_back().is_some_and(alphanumeric)
-        };
-        if text.len() <= Self::MAX_BYTES && text.split('.').all(part) {
+        if is_subdomain(text) {
             Ok(Self(text.into()))
         } else {
             Err(InvalidNodeName { found: text.chars().take(100).collect() })
@@ -56,6 +50,17 @@ impl NodeName {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether a text is a DNS subdomain in the sense of RFC 1123.
+pub(super) fn is_subdomain(text: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let part = |part: &str| {
+        part.bytes().all(|byte| alphanumeric(byte) || byte == b'-')
+            && part.bytes().next().is_some_and(alphanumeric)
+            && part.bytes().next_back().is_some_and(alphanumeric)
+    };
+    text.len() <= NodeName::MAX_BYTES && text.split('.').all(part)
 }
 
 impl Borrow<str> for NodeName {

@@ -5,8 +5,10 @@ mod bounds;
 mod claim;
 mod csi_node;
 mod grown_event;
+mod label;
 mod node;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim};
@@ -78,12 +80,12 @@ pub(super) struct Written {
 
 /// Writes a node's status, as much of it as can be written.
 pub(super) async fn write(client: &Client, board: &Board, name: &NodeName, status: &NodeStatus) -> Written {
-    let mut volumes_in_use = false;
+    // Of itself, since the node's mounts wait for it, whatever becomes of the rest.
+    let volumes_in_use = AtomicBool::new(false);
     let work = async {
         bounds::check(status)?;
         let nodes: Api<Node> = Api::all(client.clone());
-        let found = retried(|| try_node(&nodes, name, status)).await?;
-        volumes_in_use = true;
+        let found = retried(|| try_node(&nodes, name, status, &volumes_in_use)).await?;
         let (drivers, refused) = node::accepted(&found, &status.drivers);
         let uid = found.metadata.uid.clone().unwrap_or_default();
         // The scheduler may count on the labels once CSINode names their keys, so it comes after them.
@@ -95,7 +97,7 @@ pub(super) async fn write(client: &Client, board: &Board, name: &NodeName, statu
         refused.map_or(Ok(uid), |refused| Err(refused.into()))
     };
     let all = tokio::time::timeout(BOUND, work).await.unwrap_or(Err(ReportFailure::Slow));
-    Written { volumes_in_use, all }
+    Written { volumes_in_use: volumes_in_use.into_inner(), all }
 }
 
 fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
@@ -118,7 +120,14 @@ where
 }
 
 /// `status.volumesInUse`, for which mounts wait, then labels and annotations. Tells the Node as it was before.
-async fn try_node(nodes: &Api<Node>, name: &NodeName, status: &NodeStatus) -> Result<Node, ReportFailure> {
+async fn try_node(
+    nodes: &Api<Node>,
+    name: &NodeName,
+    status: &NodeStatus,
+    volumes_in_use: &AtomicBool,
+) -> Result<Node, ReportFailure> {
+    // What an earlier try has written may have been to a Node that is no more.
+    volumes_in_use.store(false, Ordering::Relaxed);
     let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
     let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
     if let Some(patch) = node::volumes_in_use(&found, &status.volumes_in_use) {
@@ -126,6 +135,7 @@ async fn try_node(nodes: &Api<Node>, name: &NodeName, status: &NodeStatus) -> Re
         let patched = nodes.patch_status(name.as_str(), &PatchParams::default(), &patch).await;
         patched.map_err(failed("status.volumesInUse of the Node"))?;
     }
+    volumes_in_use.store(true, Ordering::Relaxed);
     if let Some(patch) = node::metadata(&found, &node::accepted(&found, &status.drivers).0) {
         let patch = Patch::Merge(&patch);
         let patched = nodes.patch_metadata(name.as_str(), &PatchParams::default(), &patch).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 
+use super::label;
 use crate::kubernetes::message::NodeDriver;
 
 /// The drivers' ids of the node: JSON.
@@ -47,6 +48,21 @@ pub(in super::super) enum LabelRefused {
         /// The label.
         key: String,
     },
+    /// No label can be so.
+    #[error(
+        "driver {driver}: topology segment {key:?}={value:?} cannot be a label of the Node; expected letters, digits, '-', '_' and \
+         '.', with a letter or a digit at the ends, at most {} bytes of them in the value, and in the key after its domain: \
+         correct the driver",
+        label::MAX_BYTES
+    )]
+    NoLabel {
+        /// Whose segment.
+        driver: String,
+        /// The segment's key, cut to 100 characters.
+        key: String,
+        /// The segment's value, cut to 100 characters.
+        value: String,
+    },
 }
 
 /// The drivers whose topology can become labels of the Node, and why another cannot. As with kubelet, a driver whose cannot is
@@ -61,6 +77,11 @@ pub(super) fn accepted<'a>(
     let (mut accepted, mut refused) = (Vec::new(), None);
     for driver in drivers {
         let wrong = driver.segments.iter().find_map(|(key, wanted)| {
+            if !label::is_key(key) || !label::is_value(wanted) {
+                let cut = |text: &str| text.chars().take(100).collect();
+                let (driver, key, value) = (driver.name.clone(), cut(key), cut(wanted));
+                return Some(LabelRefused::NoLabel { driver, key, value });
+            }
             let found = labels.get(key).map(String::as_str).or_else(|| new.get(key.as_str()).copied());
             let (driver, key, wanted) = (driver.name.clone(), key.clone(), wanted.clone());
             match found {
@@ -168,6 +189,8 @@ mod tests {
             (&[], driver("a", &[("node-role.kubernetes.io/master", "")]), "may not set its label"),
             (&[], driver("a", &[("kubernetes.io/os", "x")]), "may not set its label"),
             (&[], driver("a", &[("x.k8s.io/y", "x")]), "may not set its label"),
+            (&[], driver("a", &[("a.example/rack", "rack 7")]), "rack\"=\"rack 7\" cannot be a label"),
+            (&[("z", "1")], driver("a", &[("z", &"2".repeat(64))]), "cannot be a label"),
         ] {
             let drivers = [self::driver("0", &[("first", "1")]), driver];
             let node = node(labels, &[]);
