@@ -22,6 +22,9 @@ use crate::kubernetes::message::{NodeStatus, PodVolumeStatus};
 /// The most bytes of a message.
 const MESSAGE: usize = 1024;
 
+/// The most events that wait to be written. Of more, those that last come again.
+const WAITING: usize = 2048;
+
 /// How often failures that last are looked at.
 pub(super) const ROUND: Duration = Duration::from_secs(30);
 
@@ -31,6 +34,8 @@ pub(super) struct Events {
     book: Arc<Mutex<Book>>,
     /// One batch is written at a time, so that events take little of the API server.
     writing: Arc<Semaphore>,
+    /// A place for each that waits, so that they are bounded while the API server takes none.
+    waiting: Arc<Semaphore>,
     /// Whether it was logged that they are not taken.
     troubled: Arc<AtomicBool>,
     /// In the names of events, so that those of another life of the hub are others.
@@ -42,6 +47,7 @@ impl Events {
         Self {
             book: Arc::default(),
             writing: Arc::new(Semaphore::new(1)),
+            waiting: Arc::new(Semaphore::new(WAITING)),
             troubled: Arc::default(),
             life: u64::try_from(now().as_nanos()).unwrap_or_default(),
         }
@@ -73,6 +79,13 @@ impl Events {
     }
 
     fn write(&self, client: &Client, orders: Vec<Order>) {
+        let found = orders.len();
+        let places = std::iter::from_fn(|| Arc::clone(&self.waiting).try_acquire_owned().ok());
+        let orders: Vec<_> = orders.into_iter().zip(places).collect();
+        if orders.len() < found {
+            let dropped = found - orders.len();
+            tracing::debug!(dropped, "too many events wait to be written: those that last come again");
+        }
         if orders.is_empty() {
             return;
         }
@@ -80,7 +93,7 @@ impl Events {
         tokio::spawn(async move {
             // It is never closed.
             let _turn = events.writing.acquire().await;
-            for order in orders {
+            for (order, _place) in orders {
                 let trouble = write::write(&client, &order, events.life).await.err();
                 let was_troubled = events.troubled.swap(trouble.is_some(), Ordering::Relaxed);
                 if let Some(failure) = trouble.filter(|_| !was_troubled) {
@@ -119,4 +132,70 @@ fn cut(text: &str, bytes: usize) -> &str {
 pub(super) fn now() -> Duration {
     // A clock before 1970 is no clock.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::kubernetes::message::PodVolumeFailure;
+
+    /// A status of a node with so many pods, all of which fail, and the pods.
+    fn failing(round: usize, pods: usize) -> (NodeStatus, BTreeSet<PodName>) {
+        let failure = PodVolumeFailure {
+            reason: "FailedMount".to_owned(),
+            message: "no such device".to_owned(),
+            waits: false,
+        };
+        let volume = |pod: usize| PodVolumeStatus {
+            namespace: "ns".to_owned(),
+            pod: format!("web-{pod}"),
+            uid: format!("{round}-{pod}"),
+            volume: "data".to_owned(),
+            failure: Some(failure.clone()),
+            ..PodVolumeStatus::default()
+        };
+        let pod_volumes: Vec<_> = (0..pods).map(volume).collect();
+        let own = pod_volumes.iter().filter_map(self::failure).map(|failure| failure.pod).collect();
+        (NodeStatus { pod_volumes, ..NodeStatus::default() }, own)
+    }
+
+    #[tokio::test]
+    async fn events_that_an_api_server_does_not_take_wait_in_a_bounded_number() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let asks = Arc::clone(&asked);
+        let (answer, answers) = watch::channel(false);
+        let api = tower::service_fn(move |_: Request<Body>| {
+            asks.fetch_add(1, Ordering::Relaxed);
+            let mut answers = answers.clone();
+            async move {
+                let _ = answers.wait_for(|answers| *answers).await;
+                let event = br#"{"metadata":{},"involvedObject":{}}"#;
+                Response::builder().status(201).body(Body::from(event.to_vec()))
+            }
+        });
+        let (client, events) = (Client::new(api, "default"), Events::new());
+        let node = NodeName::new("edge-1").unwrap();
+        let hear = |round| {
+            let (status, own) = failing(round, 64);
+            events.hear(&client, &node, &status, &own);
+        };
+        let written = async || {
+            // Every batch that waits has a clone of its own.
+            while Arc::strong_count(&events.writing) > 1 {
+                tokio::task::yield_now().await;
+            }
+            asked.load(Ordering::Relaxed)
+        };
+        (0..100).for_each(hear);
+        answer.send_replace(true);
+        assert_eq!(written().await, WAITING, "of 6400");
+        hear(100);
+        assert_eq!(written().await, WAITING + 64, "there is room again");
+    }
 }

@@ -3,7 +3,7 @@
 //! A failure that lasts, or comes again, is one event that counts. A pod has few events: what is told in ever other words
 //! becomes the same one, as with the aggregation of Kubernetes' own components.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::node_name::NodeName;
@@ -117,7 +117,8 @@ impl Book {
     /// A node says all that is wrong.
     pub(super) fn hear(&mut self, node: &NodeName, failures: Vec<Failure>, now: Duration) -> Vec<Order> {
         if let Some(before) = self.said.remove(node) {
-            for gone in before.iter().filter(|before| !failures.contains(before)) {
+            let still: BTreeSet<&Failure> = failures.iter().collect();
+            for gone in before.iter().filter(|before| !still.contains(before)) {
                 let entries = self.pods.get_mut(&gone.pod).into_iter().flatten();
                 for entry in entries.filter(|entry| entry.is_of(gone)) {
                     entry.lasts = false;
@@ -298,7 +299,7 @@ mod tests {
         for number in 0..1000 {
             orders.extend(book.hear(&node(), vec![failure(&format!("try {number}"))], at(number)));
         }
-        let events: std::collections::BTreeSet<_> = orders.iter().map(|order| order.number).collect();
+        let events: BTreeSet<_> = orders.iter().map(|order| order.number).collect();
         assert_eq!(events.len(), EVENTS_OF_POD);
         assert!(orders.len() < EVENTS_OF_POD + 1000 / 10 + 1, "{} writes", orders.len());
         assert_eq!(orders.last().map(|order| order.message.starts_with(COMBINED)), Some(true));
