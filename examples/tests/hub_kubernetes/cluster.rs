@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::edge::PATIENCE;
+
 /// The test's own client, and names that no other run has.
 pub(super) struct Cluster {
     client: Client,
@@ -159,7 +161,10 @@ async fn until_there<K>(api: &Api<K>, name: &str)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    while api.get_opt(name).await.unwrap().is_none() {
-        tokio::task::yield_now().await;
-    }
+    let there = async {
+        while api.get_opt(name).await.unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, there).await.unwrap();
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,12 +23,14 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The longest wait for anything; only a failure takes so long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `edge-hub`; killed when the test ends.
+/// A running `edge-hub`; killed when the test ends, which fails if the hub has panicked.
 pub(super) struct Hub {
     child: Child,
     socket: PathBuf,
     http: String,
     log: Arc<Mutex<String>>,
+    /// Tells the address of the page, and ends with the log.
+    page: mpsc::Receiver<String>,
 }
 
 impl Hub {
@@ -47,23 +50,23 @@ impl Hub {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut http = None;
-        while http.is_none() {
-            let mut line = String::new();
-            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the hub ended");
-            if line.contains("status page") {
-                http = line.split("127.0.0.1:").nth(1).map(|port| format!("127.0.0.1:{}", port.trim()));
-            }
-        }
-        let kept = Arc::new(Mutex::new(String::new()));
-        let keeping = Arc::clone(&kept);
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let log = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&log);
+        let (tell, page) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                keeping.lock().unwrap().push_str(&(line + "\n"));
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, port)) =
+                    line.split_once("127.0.0.1:").filter(|_| line.contains("status page"))
+                {
+                    let _ = tell.send(format!("127.0.0.1:{}", port.trim()));
+                }
+                kept.lock().unwrap().push_str(&(line + "\n"));
             }
         });
-        Self { child, socket, http: http.unwrap(), log: kept }
+        let mut hub = Self { child, socket, http: String::new(), log, page };
+        hub.http = hub.page.recv_timeout(PATIENCE).unwrap();
+        hub
     }
 
     /// Waits until `/readyz` says so.
@@ -79,12 +82,15 @@ impl Hub {
     /// What a path of `--http` answers.
     pub(super) async fn http(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(&self.http).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
+        let answered = async {
+            let mut stream = tokio::net::TcpStream::connect(&self.http).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        tokio::time::timeout(PATIENCE, answered).await.unwrap()
     }
 
     /// What it has logged, as much as it and its libraries log at all, once these words are in it.
@@ -106,17 +112,28 @@ impl Hub {
     /// SIGTERM, and its exit code.
     pub(super) fn end(mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.has_ended(), "the hub does not end");
         self.child.wait().unwrap().code()
+    }
+
+    /// Waits for the end of its log, which comes with its own.
+    fn has_ended(&self) -> bool {
+        self.page.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.log.lock().unwrap());
-        }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let has_ended = self.has_ended();
+        let log = self.log.lock().unwrap();
+        if std::thread::panicking() {
+            eprintln!("{log}");
+        } else {
+            assert!(has_ended, "the hub is killed, and its log does not end:\n{log}");
+            assert!(!log.contains("panicked at"), "the hub has panicked:\n{log}");
+        }
     }
 }
 
@@ -165,13 +182,14 @@ impl Node {
     }
 
     pub(super) async fn leave(self) {
-        self.peer.close().await;
+        tokio::time::timeout(PATIENCE, self.peer.close()).await.unwrap();
     }
 
     async fn call(&self, target: PeerId, service: &str, kind: request::Kind) -> ReplyStream {
         let body = Request { request: Some(kind) }.encode_to_vec();
         let service = ServiceName::new(service).unwrap();
-        self.peer.call(edge_transport::Request::new(target, service, body)).await.unwrap()
+        let call = self.peer.call(edge_transport::Request::new(target, service, body));
+        tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap()
     }
 
     /// The one answer of the hub to a request.
