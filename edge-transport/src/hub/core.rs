@@ -17,11 +17,14 @@ pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
 use self::open::OpenCalls;
 use self::returning::Returning;
-use super::outbox::{Limit, Outbox};
+use super::outbox::{Limit, Outbox, Waiting};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
-use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason, WireFrame};
+use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
+
+/// What a small frame takes that must not be lost, with names of a usual length. Some are longer, none is for ever.
+const CONTROL_FRAME: usize = 256;
 
 #[derive(Debug)]
 struct Session {
@@ -339,34 +342,42 @@ impl Core {
                 format!("{bytes} bytes would wait for {peer}, and {} wait at the hub", self.queued_bytes);
             return Err((Reason::Overloaded, detail));
         }
-        self.enqueue(key, frame, limit);
+        self.enqueue(key, Waiting { frame, limit, is_control: false });
         Ok(())
     }
 
-    /// Queues a small frame that must not be lost. A peer that lets too many of them wait is closed.
+    /// Queues a small frame that must not be lost. A peer that lets too many of them wait is closed. They have bytes of their own, so
+    /// that a full queue of answers leaves room for them, and they take no more than that.
     fn control(&mut self, key: SessionKey, frame: Frame, lane: Lane) {
         let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
         let max = self.settings.queue_frames + 4 * self.settings.max_calls;
-        if session.outbox.len() >= max {
+        let max_bytes = max.saturating_mul(CONTROL_FRAME);
+        let full = if session.outbox.len() >= max {
+            Some(("the queue of frames to this peer", max))
+        } else {
+            let is_full = session.outbox.control_bytes() >= max_bytes;
+            is_full.then_some(("the queue of bytes to this peer that no answer holds", max_bytes))
+        };
+        if let Some((what, max)) = full {
             // Its calls end when its link does, which the wake brings about.
-            session.closed = Some(CloseReason::Overloaded { what: "the queue of frames to this peer", max });
+            session.closed = Some(CloseReason::Overloaded { what, max });
             self.wakes.push(key);
             return;
         }
         let frame = self.encoder.encode(frame, lane);
-        self.enqueue(key, frame, None);
+        self.enqueue(key, Waiting { frame, limit: None, is_control: true });
     }
 
-    fn enqueue(&mut self, key: SessionKey, frame: WireFrame, limit: Option<Limit>) {
+    fn enqueue(&mut self, key: SessionKey, waiting: Waiting) {
         let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
-        self.queued_bytes += frame.len();
+        self.queued_bytes += waiting.frame.len();
         if session.outbox.len() == 0 {
             self.wakes.push(key);
         }
-        session.outbox.push(frame, limit);
+        session.outbox.push(waiting);
     }
 }

@@ -32,6 +32,14 @@ pub(super) struct Waiting {
     pub(super) frame: WireFrame,
     /// Of a request whose caller does not wait for ever.
     pub(super) limit: Option<Limit>,
+    /// It had to be queued, whatever waited already.
+    pub(super) is_control: bool,
+}
+
+impl Waiting {
+    fn control_bytes(&self) -> usize {
+        if self.is_control { self.frame.len() } else { 0 }
+    }
 }
 
 /// A queue that gives its memory back when it has been emptied.
@@ -39,6 +47,7 @@ pub(super) struct Waiting {
 pub(super) struct Outbox {
     frames: VecDeque<Waiting>,
     bytes: usize,
+    control_bytes: usize,
 }
 
 impl Outbox {
@@ -53,14 +62,21 @@ impl Outbox {
         self.bytes
     }
 
-    pub(super) fn push(&mut self, frame: WireFrame, limit: Option<Limit>) {
-        self.bytes += frame.len();
-        self.frames.push_back(Waiting { frame, limit });
+    /// Bytes of the frames among them that had to be queued.
+    pub(super) const fn control_bytes(&self) -> usize {
+        self.control_bytes
+    }
+
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        self.bytes += waiting.frame.len();
+        self.control_bytes += waiting.control_bytes();
+        self.frames.push_back(waiting);
     }
 
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.frames.pop_front()?;
         self.bytes -= waiting.frame.len();
+        self.control_bytes -= waiting.control_bytes();
         if self.frames.is_empty() && self.frames.capacity() > Self::KEPT {
             self.frames = VecDeque::new();
         }
@@ -69,6 +85,7 @@ impl Outbox {
 
     pub(super) fn clear(&mut self) -> usize {
         self.frames = VecDeque::new();
+        self.control_bytes = 0;
         std::mem::take(&mut self.bytes)
     }
 }

@@ -16,7 +16,9 @@ pub struct HubSettings {
     /// among them. Default 64. All peers together may have twice [`max_peers`](Self::max_peers), each about 300 bytes plus what the
     /// service needs.
     pub max_own_calls: usize,
-    /// Most frames that wait for one peer. Default 16,384.
+    /// Most frames that wait for one peer. Default 16,384. Small frames that must not be lost, such as those that end calls, may come on
+    /// top: four for each of [`max_calls`](Self::max_calls), and of both together 256 bytes each, by default 8 MiB. A peer that lets
+    /// more of them wait is cut.
     pub queue_frames: usize,
     /// Most bytes that wait for one peer. Default 32 MiB.
     pub queue_bytes: usize,

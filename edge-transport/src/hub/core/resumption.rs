@@ -71,7 +71,7 @@ impl Core {
         self.control(target_key, Frame::call(Some(source), None, id, Part::Resume(resume)), Lane::Control);
     }
 
-    /// A requester has ends of calls. Their target forgets them in the end without this frame: it never waits for others.
+    /// A requester has ends of calls. Their target forgets them in the end without this frame: where there is no room it is left out.
     pub(super) fn ack(
         &mut self,
         key: SessionKey,
@@ -86,11 +86,10 @@ impl Core {
         };
         let source = session.peer.clone();
         let Some(target_key) = self.by_name.get(&target).copied() else { return };
-        let has_room = |found: &Session| found.resumes && found.outbox.len() < self.settings.queue_frames;
-        if self.sessions.get(&target_key).is_some_and(has_room) {
-            self.stats.frames += 1;
+        if self.sessions.get(&target_key).is_some_and(|found| found.resumes) {
             let part = Part::Ack { service, further };
-            self.control(target_key, Frame::call(Some(source), None, id, part), Lane::Control);
+            let frame = Frame::call(Some(source), None, id, part);
+            self.stats.frames += u64::from(self.push(target_key, frame, Lane::Control, None).is_ok());
         }
     }
 
@@ -110,5 +109,136 @@ impl Core {
             let lane = session.fresh_lane();
             session.calls.insert(number, Call { target, lane, lane_open: false, own });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::frame::{FEATURE_RESUME, MAX_ACKED, PROTOCOL_VERSION, Reply, Request, decode};
+    use crate::hub::{AllowAll, HubSettings, NodesCallNobody, Policy};
+    use crate::name::Epoch;
+    use crate::session::{CloseReason, Remote};
+
+    const CALLS: usize = 4;
+
+    struct Hub {
+        core: Core,
+        now: Instant,
+    }
+
+    fn name(name: &str) -> PeerId {
+        PeerId::new(name).unwrap()
+    }
+
+    fn csi() -> ServiceName {
+        ServiceName::new("csi").unwrap()
+    }
+
+    fn id(number: u64) -> CallId {
+        CallId::new(Epoch::new(1), number)
+    }
+
+    impl Hub {
+        fn new(policy: impl Policy + 'static) -> Self {
+            let settings = HubSettings {
+                max_calls: CALLS,
+                queue_frames: 16,
+                queue_bytes: 64 * 1024,
+                total_queue_bytes: 256 * 1024,
+                ..HubSettings::default()
+            };
+            Self { core: Core::new(settings, Arc::new(policy)), now: Instant::now() }
+        }
+
+        fn admit(&mut self, peer: &str) -> SessionKey {
+            let remote = Remote {
+                peer: name(peer),
+                epoch: Epoch::new(1),
+                version: PROTOCOL_VERSION,
+                max_frame: 1 << 20,
+                services: Arc::from([csi()]),
+                features: vec![FEATURE_RESUME.to_owned()],
+            };
+            self.core.admit(&remote, self.now).unwrap()
+        }
+
+        fn says(&mut self, key: SessionKey, target: &str, number: u64, part: Part) {
+            self.core.route(key, Frame::call(None, Some(name(target)), id(number), part), self.now);
+        }
+
+        fn calls(&mut self, key: SessionKey, target: &str, number: u64) {
+            self.says(key, target, number, Part::Request(Request::new(csi(), Bytes::new())));
+        }
+
+        fn hears(&mut self, key: SessionKey) -> Result<Vec<Part>, CloseReason> {
+            let mut frames = VecDeque::new();
+            self.core.take(key, &mut frames, usize::MAX, self.now)?;
+            let decoded = frames
+                .into_iter()
+                .map(|frame| decode([frame.head, frame.body].concat().into(), usize::MAX).unwrap());
+            Ok(decoded
+                .filter_map(|frame| match frame.kind {
+                    Kind::Call(_, part) => Some(part),
+                    _ => None,
+                })
+                .collect())
+        }
+
+        fn queued(&self) -> usize {
+            self.core.stats().queued_bytes
+        }
+    }
+
+    #[test]
+    fn acknowledgements_that_nobody_reads_stay_within_the_bounds_and_leave_the_others_their_room() {
+        let mut hub = Hub::new(AllowAll);
+        let slow = ["slow-1", "slow-2", "slow-3"];
+        let [near, other, ..] = ["near", "other", slow[0], slow[1], slow[2]].map(|peer| hub.admit(peer));
+        for number in 1..=1000 {
+            let further = (1 << 63..).take(MAX_ACKED - 1).collect();
+            hub.says(near, slow[number as usize % 3], number, Part::Ack { service: csi(), further });
+            assert!(hub.queued() <= 256 * 1024, "{} bytes wait", hub.queued());
+        }
+        assert!(hub.queued() > 64 * 1024, "as many as there is room for are passed on");
+        hub.calls(other, "near", 1);
+        assert!(matches!(hub.hears(near).unwrap()[..], [Part::Request(_)]), "it was refused");
+    }
+
+    #[test]
+    fn a_peer_that_reads_no_refusals_is_closed_before_they_take_more_than_they_may() {
+        let mut hub = Hub::new(NodesCallNobody);
+        let long = "a".repeat(253);
+        let near = hub.admit(&long);
+        let mut most = 0;
+        for number in 1..=1000 {
+            hub.calls(near, &"b".repeat(253), number);
+            most = most.max(hub.queued());
+        }
+        // One of them may go beyond it.
+        assert!(most <= (16 + 4 * CALLS) * 256 + 1024, "{most} bytes waited");
+        assert!(matches!(hub.hears(near), Err(CloseReason::Overloaded { .. })));
+    }
+
+    #[test]
+    fn what_must_not_be_lost_comes_behind_an_answer_that_fills_the_queue() {
+        let mut hub = Hub::new(AllowAll);
+        let [near, far] = ["near", "far"].map(|peer| hub.admit(peer));
+        (1..=CALLS as u64).for_each(|number| hub.calls(near, "far", number));
+        let mut reply = Reply::new(1);
+        reply.message = Some(vec![0; 200 * 1024].into());
+        hub.says(far, "near", 1, Part::Reply(reply));
+        hub.core.lost(far, hub.now);
+        let heard = hub.hears(near).unwrap();
+        let ends = heard.iter().filter(|part| matches!(part, Part::Reply(Reply { end: Some(_), .. })));
+        assert_eq!((heard.len(), ends.count()), (1 + CALLS, CALLS));
     }
 }

@@ -30,7 +30,7 @@ impl Core {
         }
         let (mut taken, mut expired) = (0, Vec::new());
         while taken < max_bytes
-            && let Some(Waiting { frame, limit }) = session.outbox.pop()
+            && let Some(Waiting { frame, limit, .. }) = session.outbox.pop()
         {
             taken += frame.len();
             match limit.and_then(|limit| limit.shrunk(now)) {
