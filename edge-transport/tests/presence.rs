@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use edge_transport::frame::Kind;
-use edge_transport::hub::{AllowAll, HubBuilder, NodesCallNobody, OnlyCallers, Rules};
+use edge_transport::hub::{AllowAll, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Rules};
 use edge_transport::link::DialOptions;
 use edge_transport::link::uds;
 use edge_transport::presence::{Change, GoneError, KeepGone, SERVICE, Watch};
@@ -179,6 +179,21 @@ async fn who_is_gone_for_good_is_told_to_all_who_watch_and_to_those_who_come_lat
     let mut last = Watcher::new(&last);
     last.sees(&["edge-1"]).await;
     assert!(last.gone.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_were_left_make_room_for_others_and_count_no_more_though_nobody_comes_or_goes() {
+    let mut settings = HubSettings::default();
+    settings.max_peers = 1;
+    let net = net_with(|builder| builder.presence().settings(settings));
+    let caller = net.caller("proxy").await;
+    for _ in 0..3 {
+        Watcher::new(&caller).sees(&[]).await;
+    }
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(net.hub.watchers_of(&peer_id("edge-1")), []);
 }
 
 #[tokio::test(start_paused = true)]

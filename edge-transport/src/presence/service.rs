@@ -114,7 +114,11 @@ impl Watcher {
         self.tell_all(hub, replies).await?;
         loop {
             let mut update = Update::default();
-            match events.recv().await {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = replies.abandoned() => return Err(()),
+            };
+            match event {
                 Ok(event) => self.add(hub, &mut update, event),
                 Err(RecvError::Lagged(_)) => {
                     self.tell_all(hub, replies).await?;
@@ -132,9 +136,6 @@ impl Watcher {
                     }
                     Err(_) => break,
                 }
-            }
-            if replies.is_abandoned() {
-                return Err(());
             }
             if lagged {
                 self.tell_all(hub, replies).await?;
@@ -162,13 +163,18 @@ impl Watcher {
 
     fn add(&self, hub: &Hub, update: &mut Update, event: Presence) {
         match event {
-            Presence::Up(info) if self.concerns(hub, &info) => {
+            Presence::Up(info) if hears_of(hub, &self.watched, &info.peer) => {
                 let name = info.peer.to_string();
                 update.down.retain(|down| *down != name);
                 update.up.retain(|up| up.peer != name);
                 // Of one message what is gone is taken in last.
                 update.gone.retain(|gone| *gone != name);
-                update.up.push(entry(info));
+                if self.concerns(hub, &info) {
+                    update.up.push(entry(info));
+                } else {
+                    // It may have offered the service before, on a link whose end is not told since this one has come.
+                    update.down.push(name);
+                }
             }
             Presence::Down { peer, .. } if hears_of(hub, &self.watched, &peer) => {
                 let name = peer.to_string();
@@ -220,13 +226,11 @@ mod tests {
             (update.up.len(), update.down, update.gone)
         };
         let gone = || Presence::Gone { peer: edge.clone() };
-        let up = || {
-            Presence::Up(PeerInfo {
-                peer: edge.clone(),
-                epoch: Epoch::new(1),
-                services: [csi.clone()].into(),
-            })
+        let up_with = |services: &[ServiceName]| {
+            let (peer, epoch) = (edge.clone(), Epoch::new(1));
+            Presence::Up(PeerInfo { peer, epoch, services: services.into() })
         };
+        let up = || up_with(std::slice::from_ref(&csi));
         let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), epoch: Epoch::new(1) };
         assert_eq!(told(vec![gone()]).await, (0, vec![], vec![]), "that was taken back");
         hub.declare_gone(&edge).await.unwrap();
@@ -234,5 +238,8 @@ mod tests {
         assert_eq!(told(vec![gone(), up()]).await, (1, vec![], vec![]), "what is gone is taken in last");
         let left = told(vec![down(&edge), down(&other)]).await;
         assert_eq!(left, (0, vec!["edge-1".to_owned()], vec![]));
+        let without = told(vec![up(), up_with(&[])]).await;
+        assert_eq!(without, (0, vec!["edge-1".to_owned()], vec![]), "it is back without the service");
+        assert_eq!(told(vec![up_with(&[]), up()]).await, (1, vec![], vec![]));
     }
 }
