@@ -150,8 +150,9 @@ impl Gone {
             if state.peers.contains(peer) {
                 return Ok(());
             }
-            // A disk that is broken is no way around the bound.
-            if state.peers.len() + state.doubtful.len() >= MAX_GONE {
+            // A disk that is broken is no way around the bound, and saying it again needs no further place.
+            let is_new = !state.doubtful.contains(peer);
+            if is_new && state.peers.len() + state.doubtful.len() >= MAX_GONE {
                 return Err(GoneError::TooMany { max: MAX_GONE });
             }
             state.coming = Some(peer.clone());
@@ -336,5 +337,30 @@ mod tests {
         write.send(()).unwrap();
         assert!(gone.retract(&second, false).await.unwrap());
         assert_eq!(gone.returned(), 1, "an operator took it back");
+    }
+
+    /// Fails once.
+    struct FailsOnce(AtomicU64);
+
+    impl KeepGone for FailsOnce {
+        fn keep(&self, _: &BTreeSet<PeerId>) -> io::Result<()> {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => Err(io::Error::other("disk full")),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_that_fits_can_be_said_again_when_the_disk_can_be_written() {
+        let peer = |index: usize| PeerId::new(format!("edge-{index}")).unwrap();
+        let keeper = Arc::new(FailsOnce(AtomicU64::new(0)));
+        let gone = Arc::new(Gone::new((1..MAX_GONE).map(peer).collect(), Some(keeper)));
+        let (last, further) = (peer(MAX_GONE), peer(MAX_GONE + 1));
+        let failed = gone.declare(&last, || false).await;
+        assert!(matches!(failed, Err(GoneError::NotKept { .. })), "{failed:?}");
+        assert_eq!(gone.declare(&further, || false).await, Err(GoneError::TooMany { max: MAX_GONE }));
+        assert_eq!(gone.declare(&last, || false).await, Ok(()));
+        assert_eq!(gone.count(), MAX_GONE);
     }
 }
