@@ -4,6 +4,7 @@
 
 mod session_common;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ struct Bench {
     now: Instant,
     features: Vec<String>,
     served: Vec<ServingId>,
+    /// Those on which something was sent, but not the last.
+    lanes: BTreeSet<Lane>,
 }
 
 impl Bench {
@@ -49,7 +52,8 @@ impl Bench {
         hello.features = features.iter().map(ToString::to_string).collect();
         let features = hello.features.clone();
         let session = Session::new(hello, settings);
-        let mut bench = Self { session, now: Instant::now(), features, served: Vec::new() };
+        let (served, lanes) = (Vec::new(), BTreeSet::new());
+        let mut bench = Self { session, now: Instant::now(), features, served, lanes };
         bench.link_up();
         bench
     }
@@ -81,6 +85,11 @@ impl Bench {
                 }
                 Action::Close(_) => seen.push("close".to_owned()),
                 Action::Send(frame) => {
+                    match (frame.lane, frame.last) {
+                        (Lane::Control, _) => {}
+                        (lane, false) => drop(self.lanes.insert(lane)),
+                        (lane, true) => drop(self.lanes.remove(&lane)),
+                    }
                     let bytes = Bytes::from([frame.head, frame.body].concat());
                     match decode(bytes, usize::MAX).unwrap().kind {
                         Kind::Call(id, Part::Ack { further, .. }) => {
@@ -125,10 +134,15 @@ impl Bench {
     }
 
     fn request(&mut self, number: u64, ended: &[u64]) -> Vec<String> {
+        self.request_of(7, number, ended)
+    }
+
+    /// A call of one of the requester's lives.
+    fn request_of(&mut self, epoch: u64, number: u64, ended: &[u64]) -> Vec<String> {
         let mut request = Request::new(service(), Bytes::new());
         (request.credit, request.resumable) = (1000, true);
         request.ended = ended.to_vec();
-        self.part(id(number), Part::Request(request))
+        self.part(CallId::new(Epoch::new(epoch), number), Part::Request(request))
     }
 
     fn answer_with(&mut self, number: usize, message: Bytes) -> Vec<String> {
@@ -229,6 +243,22 @@ fn a_later_life_of_the_requester_has_no_use_for_the_answer() {
     let later = CallId::new(Epoch::new(8), 1);
     let request = Part::Request(Request::new(service(), Bytes::new()));
     assert_eq!(bench.part(later, request), ["1 Undelivered", "serve 1"]);
+}
+
+#[test]
+fn a_call_of_an_earlier_life_that_ends_late_takes_no_answer_of_the_life_that_is_back() {
+    let mut bench = Bench::resuming();
+    assert_eq!(bench.request_of(10, 5, &[]), ["serve 5"]);
+    assert_eq!(bench.request_of(11, 1, &[]), ["serve 1"]);
+    assert_eq!(bench.pass_long(Duration::from_secs(121)), [""; 0]);
+    bench.link_up();
+    assert_eq!(bench.request_of(10, 5, &[]), ["serve 5"], "its clock was set back");
+    assert_eq!(bench.answer(3), [""; 0], "it is kept");
+    let kept = bench.session.kept_bytes();
+    assert_eq!(bench.answer(1), ["1 Undelivered"]);
+    assert_eq!(bench.session.kept_bytes(), kept);
+    assert_eq!(bench.pass_long(settings().resume_window + 2 * settings().dead_after), ["3 Undelivered"]);
+    assert_eq!(bench.session.kept_bytes(), 0);
 }
 
 #[test]
@@ -348,6 +378,21 @@ fn said(ends: RangeInclusive<u64>) -> String {
 }
 
 #[test]
+fn a_requester_that_resumes_a_call_again_and_again_leaves_one_lane_open() {
+    let mut bench = Bench::resuming();
+    bench.request(1, &[]);
+    for _ in 0..3 {
+        let message = Some(Bytes::from_static(b"part"));
+        let serving = bench.served[0];
+        bench.event(Event::Answer { serving, message, end: None, receipt: false });
+        bench.resume(1);
+        assert_eq!(bench.lanes.len(), 1, "{:?}", bench.lanes);
+    }
+    bench.answer(1);
+    assert!(bench.lanes.is_empty(), "{:?}", bench.lanes);
+}
+
+#[test]
 fn what_may_have_been_lost_with_a_link_is_said_again_on_the_next() {
     let mut bench = Bench::resuming();
     let half = Duration::from_millis(500);
@@ -462,7 +507,11 @@ async fn a_service_is_told_when_its_caller_has_left_or_its_peer_stops() {
     let may = Arc::new(Notify::new());
     let (edge, mut deliveries) = teller(&net, Some(Arc::clone(&may))).await;
     let cloud = net.caller("cloud").await;
-    drop(cloud.call(echo("edge-1", "x")).await.unwrap());
+    let left = cloud.call(echo("edge-1", "x")).await.unwrap();
+    while net.hub.stats().calls == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(left);
     // What goes the same way behind it has come.
     drop(collect(cloud.call(echo("edge-1", "x").remaining(Duration::from_secs(1))).await.unwrap()).await);
     may.notify_one();

@@ -92,8 +92,8 @@ pub(super) enum Admission {
 /// What to do with the wish to resume a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resumption {
-    /// These replies are sent again, and the service goes on with so much more credit.
-    Running { serving: ServingId, replies: Vec<Reply>, credit: u64 },
+    /// These replies are sent again, and the service goes on with so much more credit. The lane that was in use, if it is open, is left.
+    Running { serving: ServingId, replies: Vec<Reply>, credit: u64, left: Option<u64> },
     /// The service has ended; these replies are sent again.
     Ended { replies: Vec<Reply> },
     /// The request was never seen.
@@ -263,9 +263,9 @@ impl ServingTable {
         let granted = paid.saturating_add_signed(resume.credit);
         let credit = granted.saturating_sub(call.granted);
         call.granted += credit;
-        call.lane = lane;
-        call.lane_open = !replies.is_empty();
-        Resumption::Running { serving, replies, credit }
+        let left = std::mem::replace(&mut call.lane, lane);
+        let left = std::mem::replace(&mut call.lane_open, !replies.is_empty()).then_some(left);
+        Resumption::Running { serving, replies, credit, left }
     }
 
     /// The requester has the ends of these calls.
@@ -374,6 +374,6 @@ impl ServingTable {
             let receipt = receipt.then_some(serving);
             (KeptAnswer { replies: call.replies, receipt, resumed: call.resumed }, now + keep_for)
         });
-        self.seen.ended(&call.source, call.id, kept)
+        self.seen.ended(&call.source, call.id, serving, kept)
     }
 }

@@ -191,7 +191,10 @@ impl Session {
         self.fence(&source, id, now);
         let lane = self.fresh_lane();
         match self.serving.resume(&source, id, resume, lane) {
-            Resumption::Running { serving, replies, credit } => {
+            Resumption::Running { serving, replies, credit, left } => {
+                if let Some(left) = left {
+                    self.end_lane(left);
+                }
                 if credit > 0 {
                     self.actions.push_back(Action::Credit { serving, bytes: credit });
                 }
@@ -242,8 +245,13 @@ impl Session {
         if let Some(call) = self.serving.running(serving)
             && std::mem::take(&mut call.lane_open)
         {
-            let frame = self.encoder.encode(Frame::silence(), Lane::Call(call.lane));
-            self.actions.push_back(Action::Send(frame));
+            let lane = call.lane;
+            self.end_lane(lane);
         }
+    }
+
+    fn end_lane(&mut self, lane: u64) {
+        let frame = self.encoder.encode(Frame::silence(), Lane::Call(lane));
+        self.actions.push_back(Action::Send(frame));
     }
 }

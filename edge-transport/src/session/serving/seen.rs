@@ -157,21 +157,32 @@ impl SeenCalls {
     }
 
     /// A call has ended. Its answer is kept until the time given. Whether it is.
-    pub(super) fn ended(&mut self, name: &PeerId, id: CallId, kept: Option<(KeptAnswer, Instant)>) -> bool {
+    pub(super) fn ended(
+        &mut self,
+        name: &PeerId,
+        id: CallId,
+        serving: ServingId,
+        kept: Option<(KeptAnswer, Instant)>,
+    ) -> bool {
         let Some(source) = self.sources.get_mut(name).filter(|source| source.epoch == id.epoch) else {
             return false;
         };
+        // A life that is back after a later one may have another call by this number.
+        let Entry::Occupied(mut seen) = source.calls.entry(id.number) else { return false };
+        if !matches!(seen.get(), Seen::Running(running) if *running == serving) {
+            return false;
+        }
         match kept {
             Some((answer, until)) => {
                 self.next_age += 1;
                 let age = self.next_age;
                 self.kept_bytes += answer.replies.bytes();
                 self.ages.insert(age, (until, name.clone(), id));
-                source.calls.insert(id.number, Seen::Kept { answer, age });
+                seen.insert(Seen::Kept { answer, age });
                 true
             }
             None => {
-                source.calls.remove(&id.number);
+                seen.remove();
                 source.ended.insert(id.number);
                 self.remember_ended(name.clone(), id);
                 false
@@ -242,8 +253,7 @@ impl SeenCalls {
 
     /// Forgets the oldest kept answer. Whether there was one.
     pub(super) fn forget_oldest(&mut self) -> bool {
-        let Some((_, (_, name, id))) = self.ages.first_key_value() else { return false };
-        let (name, id) = (name.clone(), *id);
+        let Some((_, (_, name, id))) = self.ages.pop_first() else { return false };
         self.forget(&name, id, Delivery::Undelivered);
         true
     }
