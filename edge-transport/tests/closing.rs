@@ -280,3 +280,33 @@ async fn a_hub_that_closes_waits_for_no_handshake() {
     scene.hub.close().await;
     assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_left_while_the_link_holds_it_back_is_never_made() {
+    let (listener, dialer) = memory::listen("hub", 1 << 20);
+    let builder = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
+    let hub = builder.policy(AllowAll).start().unwrap();
+    let service = Echo::default();
+    let edge = Peer::builder(peer_id("edge")).dialer(Box::new(dialer.clone()));
+    let edge = edge.service(service_name("echo"), service.clone()).start().unwrap();
+    edge.connected().await.unwrap();
+    let blocked = Arc::new(Valve::default());
+    let mut settings = PeerSettings::default();
+    settings.outgoing_bytes = 1;
+    let gate = Gate { moment: Moment::Call, dialer, blocked: Arc::clone(&blocked) };
+    let peer = Peer::builder(peer_id("peer")).dialer(Box::new(gate)).settings(settings).start().unwrap();
+    peer.connected().await.unwrap();
+
+    blocked.shut.store(true, std::sync::atomic::Ordering::SeqCst);
+    let first = peer.call(echo("edge", vec![0; 100_000])).await.unwrap();
+    drop(peer.call(echo("edge", "stream:1000:10000")).await.unwrap());
+    // Until the link has taken notice, which it does at its next ping at the latest.
+    sleep(Duration::from_secs(1)).await;
+    blocked.shut.store(false, std::sync::atomic::Ordering::SeqCst);
+    collect(first).await.1.unwrap();
+    // What goes the same way behind it has come.
+    collect(peer.call(echo("edge", "third")).await.unwrap()).await.1.unwrap();
+    assert_eq!(hub.stats().open_calls, 0);
+    assert_eq!(hub.stats().calls, 2);
+    assert_eq!(service.sent.load(std::sync::atomic::Ordering::SeqCst), 0, "it was made for nobody");
+}

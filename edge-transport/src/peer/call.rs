@@ -163,7 +163,8 @@ impl std::fmt::Debug for ReplyEvent {
 
 /// The answer to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
 ///
-/// Dropping it before the end tells the other side that nobody waits. The work there goes on.
+/// Dropping it before the end tells the other side that nobody waits. The work there goes on. A request that waits in this peer by
+/// then, for its link to take more, is not sent.
 #[derive(Debug)]
 #[must_use = "dropping the answer means that nobody waits for it"]
 pub struct ReplyStream {
@@ -205,7 +206,7 @@ impl Stream for ReplyStream {
 
 impl Drop for ReplyStream {
     fn drop(&mut self) {
-        if !self.mail.has_ended() {
+        if self.mail.leave() {
             let _ = self.inbox.notes.send(Note::StopWaiting { number: self.number });
         }
     }

@@ -1,6 +1,7 @@
 //! Replies on their way from the session to the caller. Bounded by the call's credit.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -21,11 +22,15 @@ struct Letters {
 }
 
 #[derive(Debug, Default)]
-struct Mailbox(Mutex<Letters>);
+struct Mailbox {
+    letters: Mutex<Letters>,
+    /// The caller has gone without waiting for the end.
+    left: AtomicBool,
+}
 
 impl Mailbox {
     fn letters(&self) -> MutexGuard<'_, Letters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,6 +81,11 @@ impl MailSender {
         }
     }
 
+    /// Whether the caller has left.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.left.load(Ordering::Acquire)
+    }
+
     /// Takes the credit that the caller has read.
     pub(super) fn take_read(&self) -> u64 {
         let mut letters = self.0.letters();
@@ -110,8 +120,9 @@ impl MailReceiver {
         Poll::Pending
     }
 
-    /// Whether the call's end has come, read or not.
-    pub(super) fn has_ended(&self) -> bool {
-        self.mailbox.letters().ended
+    /// The caller waits no longer. Whether the session is to be told: not if the call's end has come, read or not.
+    pub(super) fn leave(&self) -> bool {
+        self.mailbox.left.store(true, Ordering::Release);
+        !self.mailbox.letters().ended
     }
 }

@@ -240,6 +240,8 @@ impl Driver {
 
     fn command(&mut self, command: Command) {
         match command {
+            // The word of that may have come before the call: commands wait where notes do not.
+            Command::Call { sender, .. } if sender.is_left() => {}
             Command::Call { number, request, credit, deadline, sender } => {
                 self.calls.insert(number, sender);
                 let Request { target, service, remaining, metadata, body, repeatable } = *request;
