@@ -15,6 +15,8 @@
 //! [`conformance`] checks these promises on any implementation.
 
 mod address;
+#[cfg(any(feature = "ws", feature = "quic"))]
+mod candidates;
 pub mod conformance;
 pub mod faulty;
 #[cfg(any(feature = "uds", feature = "quic"))]

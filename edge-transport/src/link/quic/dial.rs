@@ -7,6 +7,7 @@ use tokio::net::lookup_host;
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
+use crate::link::candidates::first_of;
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::ClientTls;
 
@@ -51,14 +52,12 @@ impl QuicDialer {
         let resolved = lookup_host((&*self.host, self.port))
             .await
             .map_err(|source| LinkError::Io { doing: format!("look up {}", self.address), source })?;
-        let mut outcome = Err(handshake_failed(&self.address, "the name stands for no address"));
-        for candidate in resolved {
-            outcome = self.attempt_at(candidate).await;
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        outcome
+        self.attempt_any(resolved).await
+    }
+
+    async fn attempt_any(&self, candidates: impl IntoIterator<Item = SocketAddr>) -> Result<Link, LinkError> {
+        let outcome = first_of(candidates, |candidate| self.attempt_at(candidate)).await;
+        outcome.unwrap_or_else(|| Err(handshake_failed(&self.address, "the name stands for no address")))
     }
 
     async fn attempt_at(&self, server: SocketAddr) -> Result<Link, LinkError> {
@@ -112,5 +111,30 @@ impl Dialer for QuicDialer {
 
     fn address(&self) -> &str {
         &self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::UdpSocket;
+
+    use super::*;
+    use crate::link::{Listener, quic};
+    use crate::tls::insecure_server_config;
+
+    #[tokio::test]
+    async fn a_name_whose_first_address_swallows_packets_is_reached_at_the_next() {
+        let tls = insecure_server_config().unwrap();
+        let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let candidates = [silent.local_addr().unwrap(), hub.socket_address()];
+        let tls = ClientTls::insecure(None).unwrap();
+        let dialer = QuicDialer::new("localhost", 1, &tls, Limits::default()).unwrap();
+        let accepting = async { hub.accept().await?.await };
+        let both = async { tokio::try_join!(dialer.attempt_any(candidates), accepting) };
+        let limit = Duration::from_secs(20);
+        tokio::time::timeout(limit, both).await.expect("within its bound").unwrap();
     }
 }

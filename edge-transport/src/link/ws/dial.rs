@@ -4,12 +4,13 @@ use std::fmt;
 use std::io;
 
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::client_async_with_config;
 
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
+use crate::link::candidates::first_of;
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::{ClientTls, peer_names};
 
@@ -63,7 +64,8 @@ impl WsDialer {
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
-        let stream = TcpStream::connect((&*self.host, self.port))
+        let stream = self
+            .connect()
             .await
             .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
         // Without it the kernel holds back the small writes of the handshake, and then those of every call.
@@ -85,6 +87,12 @@ impl WsDialer {
         let (socket, _) =
             client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
         Ok(Link::new(WsLink::new(socket, self.limits.max_frame), LinkKind::Wss, &*self.address, credentials))
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let candidates = lookup_host((&*self.host, self.port)).await?;
+        let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the name stands for no address"));
+        first_of(candidates, TcpStream::connect).await.unwrap_or_else(nowhere)
     }
 
     /// What the websocket request names: the library wants a whole URL and takes host and path from it.
