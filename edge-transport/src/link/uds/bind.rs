@@ -87,13 +87,15 @@ impl SocketFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Ok(found) = fs::symlink_metadata(&self.path)
-            && identity(&found) == self.identity
-        {
+        if self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -114,7 +116,12 @@ fn identity(file: &fs::Metadata) -> (u64, u64) {
 /// # Panics
 /// Outside of a tokio runtime with I/O.
 pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, BindError> {
-    let path = path.as_ref();
+    let (socket, file) = bind_quietly(path.as_ref())?;
+    listen(socket, file)
+}
+
+/// A socket that is not listened on: to others it looks like a stale one.
+fn bind_quietly(path: &Path) -> Result<(UnixSocket, SocketFile), BindError> {
     check_path(path)?;
     clear_stale(path)?;
     let failed = |doing| move |source| BindError::Io { doing, path: path.to_owned(), source };
@@ -126,7 +133,16 @@ pub fn bind_socket(path: impl AsRef<Path>) -> Result<BoundSocket, BindError> {
     let found = fs::symlink_metadata(path).map_err(failed("look at"))?;
     let file = SocketFile { path: path.to_owned(), identity: identity(&found) };
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed("restrict"))?;
-    let listener = socket.listen(BACKLOG).map_err(failed("listen on"))?;
+    Ok((socket, file))
+}
+
+fn listen(socket: UnixSocket, file: SocketFile) -> Result<BoundSocket, BindError> {
+    let failed = |source| BindError::Io { doing: "listen on", path: file.path.clone(), source };
+    let listener = socket.listen(BACKLOG).map_err(failed)?;
+    // Whoever started at the same time may have taken it for a stale one. Nobody could ever connect to this one then.
+    if !file.is_there() {
+        return Err(BindError::InUse { path: file.path.clone() });
+    }
     Ok(BoundSocket { listener, file })
 }
 
@@ -213,6 +229,17 @@ mod tests {
         assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })));
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("stale")).unwrap());
         bind_socket(directory.path().join("stale")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_another_start_took_for_a_stale_one_does_not_stay_as_one_that_nobody_reaches() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (socket, file) = bind_quietly(&path).unwrap();
+        let other = bind_socket(&path).unwrap();
+        assert!(matches!(listen(socket, file), Err(BindError::InUse { .. })));
+        assert!(matches!(bind_socket(&path), Err(BindError::InUse { .. })), "the other one is there");
+        drop(other);
     }
 
     #[tokio::test]
