@@ -14,7 +14,7 @@ use edge_transport::tls::{ClientAuth, ClientTls, Identity, insecure_server_confi
 use futures_util::{SinkExt, StreamExt};
 use link_pki::Authority;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
 
 const MAX_FRAME: usize = 1 << 20;
 
@@ -480,9 +480,10 @@ async fn nobody_at_the_address_is_an_error_within_the_deadline() {
     let dialer = quic::QuicDialer::new("127.0.0.1", port, &tls, short.clone()).unwrap();
     let error = dialer.dial().await.unwrap_err().to_string();
     assert!(error.contains("is UDP let through?"), "{error}");
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // The same, and not listening.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let port = closed.local_addr().unwrap().port();
-    drop(closed);
     let dialer = ws::WsDialer::new("127.0.0.1", port, None, short).unwrap();
     assert!(matches!(dialer.dial().await, Err(LinkError::Io { .. })));
 }
