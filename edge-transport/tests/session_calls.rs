@@ -7,8 +7,10 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::Reason;
-use session_common::{collect, echo, net};
+use edge_transport::hub::{HubError, HubSettings};
+use edge_transport::peer::PeerError;
+use edge_transport::{Hub, Peer, PeerSettings, Reason};
+use session_common::{collect, echo, listen, net, peer_id};
 
 #[tokio::test(start_paused = true)]
 async fn a_unary_call_comes_back_with_its_closing_bytes() {
@@ -139,11 +141,8 @@ async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
         let (_, end) = collect(cloud.call(echo("edge-1", body)).await.unwrap()).await;
         assert_eq!(end, Err(reason), "{body}");
     }
-    let request = edge_transport::Request::new(
-        session_common::peer_id("edge-1"),
-        session_common::service_name("other"),
-        Bytes::new(),
-    );
+    let request =
+        edge_transport::Request::new(peer_id("edge-1"), session_common::service_name("other"), Bytes::new());
     let (_, end) = collect(cloud.call(request).await.unwrap()).await;
     assert_eq!(end, Err(Reason::NoSuchService));
 }
@@ -199,12 +198,12 @@ async fn on_several_threads_no_wake_up_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_beyond_what_a_peer_works_on_are_refused() {
-    let mut settings = edge_transport::PeerSettings::default();
+    let mut settings = PeerSettings::default();
     settings.session.max_serving = 3;
     settings.session.max_serving_bytes = 1000;
     let net = net();
     let echo_service = session_common::Echo::default();
-    let edge = edge_transport::Peer::builder(session_common::peer_id("edge-1"))
+    let edge = Peer::builder(peer_id("edge-1"))
         .dialer(Box::new(net.dialer.clone()))
         .service(session_common::service_name("echo"), echo_service.clone())
         .settings(settings)
@@ -228,4 +227,33 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
     assert!(first.next().await.unwrap().is_ok());
     let (messages, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
     assert_eq!(messages.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_longer_than_clocks_go_waits_without_a_limit() {
+    let (listener, dialer) = listen();
+    let mut settings = PeerSettings::default();
+    settings.connect_wait = Duration::MAX;
+    let cloud = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap();
+    let for_ever = || echo("edge-1", "x").remaining(Duration::MAX);
+    let mut calling = Box::pin(cloud.call(for_ever()));
+    let early = tokio::time::timeout(Duration::from_secs(3600), &mut calling).await;
+    assert!(early.is_err(), "there is no hub yet: {early:?}");
+    let _hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    assert_eq!(collect(calling.await.unwrap()).await.1, Err(Reason::PeerOffline));
+    assert_eq!(collect(cloud.call(for_ever()).await.unwrap()).await.1, Err(Reason::PeerOffline));
+}
+
+#[tokio::test]
+async fn a_peer_or_a_hub_that_would_do_nothing_but_ping_does_not_start() {
+    for interval in [Duration::ZERO, Duration::from_micros(999)] {
+        let (listener, dialer) = listen();
+        let (mut settings, mut bounds) = (PeerSettings::default(), HubSettings::default());
+        settings.session.ping_interval = interval;
+        bounds.session.ping_interval = interval;
+        let refused = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer)).settings(settings).start();
+        assert!(matches!(refused, Err(PeerError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
+        let refused = Hub::builder().listener(Box::new(listener)).settings(bounds).start();
+        assert!(matches!(refused, Err(HubError::TooLow { found: 0, min: 1, .. })), "{refused:?}");
+    }
 }

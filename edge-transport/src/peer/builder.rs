@@ -153,6 +153,7 @@ impl PeerBuilder {
         }
         let settings = self.settings;
         for (setting, found, min) in [
+            settings.session.shortest_ping(),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
             ("session.max_requests", settings.session.max_requests, 1),
             ("session.credit", usize::try_from(settings.session.credit).unwrap_or(usize::MAX), 1),

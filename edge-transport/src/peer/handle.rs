@@ -92,7 +92,8 @@ impl Peer {
     /// # Errors
     /// If the request does not leave this peer at all.
     pub async fn call(&self, request: Request) -> Result<ReplyStream, CallError> {
-        let deadline = request.remaining.map(|remaining| Instant::now() + remaining);
+        // One that is beyond all clocks is none.
+        let deadline = request.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         if request.metadata.len() > MAX_METADATA {
             return Err(CallError::MetadataTooLarge { found: request.metadata.len(), max: MAX_METADATA });
         }
@@ -155,12 +156,17 @@ impl Peer {
     }
 
     async fn wait_connected(&self, deadline: Option<Instant>) -> Result<usize, CallError> {
-        let bound = Instant::now() + self.shared.settings.connect_wait;
-        let until = deadline.map_or(bound, |deadline| deadline.min(bound));
-        match tokio::time::timeout_at(until, self.connected()).await {
+        let bound = Instant::now().checked_add(self.shared.settings.connect_wait);
+        let connected = match deadline.into_iter().chain(bound).min() {
+            Some(until) => tokio::time::timeout_at(until, self.connected()).await,
+            None => Ok(self.connected().await),
+        };
+        match connected {
             Ok(Ok(())) => self.max_request(),
             Ok(Err(error)) => Err(error),
-            Err(_) if deadline.is_some_and(|deadline| deadline <= bound) => Err(CallError::Deadline),
+            Err(_) if deadline.is_some_and(|deadline| bound.is_none_or(|bound| deadline <= bound)) => {
+                Err(CallError::Deadline)
+            }
             Err(_) => self.max_request(),
         }
     }

@@ -10,7 +10,7 @@ use crate::frame::FEATURE_RESUME;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// A ping is sent after so much silence of the other end. Default 3 s.
+    /// A ping is sent after so much silence of the other end. Default 3 s; at least 1 ms.
     pub ping_interval: Duration,
     /// The link counts as dead after so much silence. Default 10 s. Should leave room for three pings, and must be
     /// longer than the largest frame takes on the slowest link, since only whole frames are heard: 8 MiB in 10 s need 7 Mbit/s.
@@ -60,6 +60,13 @@ impl Settings {
     /// `dead_after` and resumes within `resume_window`; the rest is for the frames on their way.
     pub(super) fn keep_answers(&self) -> Duration {
         self.resume_window + 2 * self.dead_after
+    }
+
+    /// How often a ping is sent at most: the setting in milliseconds, which timers count in, its value and the lowest that works.
+    #[cfg(feature = "runtime")]
+    pub(crate) fn shortest_ping(&self) -> (&'static str, usize, usize) {
+        let found = usize::try_from(self.ping_interval.as_millis()).unwrap_or(usize::MAX);
+        ("session.ping_interval in milliseconds", found, 1)
     }
 
     /// What a hello says of these settings.

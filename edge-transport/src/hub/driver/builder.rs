@@ -195,6 +195,7 @@ impl HubBuilder {
             ("max_own_calls", settings.max_own_calls, 1),
             ("max_handshakes", settings.max_handshakes, 1),
             ("queue_frames", settings.queue_frames, 1),
+            settings.session.shortest_ping(),
             ("session.max_frame", settings.session.max_frame, MIN_MAX_FRAME),
         ] {
             if found < min {
