@@ -23,7 +23,7 @@ use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::session::{CloseReason, Remote};
 
-/// What a small frame takes that must not be lost, with names of a usual length. Some are longer, none is for ever.
+/// Bytes of a small frame that must not be lost, with names of a usual length. A queue has room for so many of each of them.
 const CONTROL_FRAME: usize = 256;
 
 #[derive(Debug)]
@@ -358,7 +358,7 @@ impl Core {
             Some(("the queue of frames to this peer", max))
         } else {
             let is_full = session.outbox.control_bytes() >= max_bytes;
-            is_full.then_some(("the queue of bytes to this peer that no answer holds", max_bytes))
+            is_full.then_some(("the queue of control frames to this peer, in bytes,", max_bytes))
         };
         if let Some((what, max)) = full {
             // Its calls end when its link does, which the wake brings about.

@@ -92,7 +92,7 @@ pub(super) enum Admission {
 /// What to do with the wish to resume a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resumption {
-    /// These replies are sent again, and the service goes on with so much more credit. The lane that was in use, if it is open, is left.
+    /// These replies are sent again, and the service goes on with so much more credit. A lane that was in use is left.
     Running { serving: ServingId, replies: Vec<Reply>, credit: u64, left: Option<u64> },
     /// The service has ended; these replies are sent again.
     Ended { replies: Vec<Reply> },
