@@ -242,7 +242,7 @@ impl Place {
                 let stopped = stack.stop();
                 outcomes.and_then(|outcomes| stopped.map(|()| outcomes))
             })
-            .and_then(|outcomes| report::search_logs(&logs, leg.subject.own_processes()).map(|()| outcomes))
+            .and_then(|outcomes| report::search_logs(&logs, &leg.own_processes()).map(|()| outcomes))
             .and_then(|outcomes| match leg.way {
                 Way::Shim => report::search_violations(&logs).map(|()| outcomes),
                 Way::Direct | Way::Relayed(..) => Ok(outcomes),
@@ -255,7 +255,9 @@ impl Place {
     /// One errand from start to an empty table: what was found.
     fn go(&self, errand: Errand, options: &Options, components: &Components) -> Result<Vec<Fact>, RealError> {
         let (scratch, logs) = self.folders(&errand.to_string())?;
-        let facts = errand.run(options, components, &self.certificates, &scratch, &logs);
+        let facts = errand
+            .run(options, components, &self.certificates, &scratch, &logs)
+            .and_then(|facts| report::search_below(&logs).map(|()| facts));
         let clean = leftovers::clear(&scratch);
         facts.and_then(|facts| clean.map(|()| facts))
     }

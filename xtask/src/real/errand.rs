@@ -163,7 +163,7 @@ fn register(
     logs: &Path,
 ) -> Result<Vec<Fact>, RealError> {
     let logged = |process: &str, text: &str| {
-        let path = logs.join(process).with_extension("log");
+        let path = logs.join(format!("{process}.log"));
         wait::until(SOON, || fs::read_to_string(&path).ok()?.contains(text).then_some(())).is_some()
     };
     let mut facts = vec![

@@ -67,14 +67,6 @@ impl Subject {
         matches!(self, Self::Hostpath | Self::HostpathBlock)
     }
 
-    /// The processes that are ours, whose logs must show no secret. The mock prints every request whole.
-    pub(crate) const fn own_processes(self) -> &'static [&'static str] {
-        match self {
-            Self::Hostpath | Self::HostpathBlock => &["hub", "agent", "endpoint", "driver"],
-            Self::Mock => &["hub", "agent", "endpoint"],
-        }
-    }
-
     /// Cases that fail on the driver itself. They are run all the same: through the relay they must fail too.
     pub(crate) const fn known_failures(self) -> &'static [&'static str] {
         match self {
@@ -94,6 +86,20 @@ impl Subject {
 }
 
 impl Leg {
+    /// The processes that are ours, whose logs must show no secret. The mock prints every request whole.
+    pub(crate) fn own_processes(self) -> Vec<&'static str> {
+        let way: &[&str] = match self.way {
+            Way::Direct => &[],
+            Way::Shim => &["hub", "agent"],
+            Way::Relayed(..) => &["hub", "agent", "endpoint"],
+        };
+        let driver: &[&str] = match self.subject {
+            Subject::Hostpath | Subject::HostpathBlock => &["driver"],
+            Subject::Mock => &[],
+        };
+        [way, driver].concat()
+    }
+
     /// Every leg, a subject's direct one first.
     fn all() -> impl Iterator<Item = Self> {
         SUBJECTS

@@ -195,7 +195,7 @@ fn planes(
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
     let mut asker = Process::start(name, &components.sidecars, arguments("plane", socket, &more), logs)?;
     asker.finish(length + BOUND)?;
-    let (said, path) = (log(logs, name), logs.join(name).with_extension("log"));
+    let (said, path) = (log(logs, name), logs.join(format!("{name}.log")));
     // The Go library says more than what is asked of it.
     let lines = said.lines().filter(|line| line.starts_with('{'));
     let planes = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
@@ -283,5 +283,5 @@ fn arguments(command: &str, socket: &Path, more: &[&str]) -> Vec<OsString> {
 }
 
 fn log(logs: &Path, name: &str) -> String {
-    std::fs::read_to_string(logs.join(name).with_extension("log")).unwrap_or_default()
+    std::fs::read_to_string(logs.join(format!("{name}.log"))).unwrap_or_default()
 }

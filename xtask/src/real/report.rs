@@ -1,7 +1,7 @@
 //! What the cases of a run gave, and what the logs must not show.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -153,21 +153,42 @@ impl Spec {
     }
 }
 
-/// Looks through the logs of these processes for a panic and for the secret.
+/// Looks through the logs of these processes for a panic and for the secret. Each of them has one.
 pub(crate) fn search_logs(logs: &Path, processes: &[&str]) -> Result<(), RealError> {
     for process in processes {
-        let path = logs.join(process).with_extension("log");
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            // Not every leg has every process.
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(cause) => return Err(RealError::File { path, cause }),
-        };
-        let text = String::from_utf8_lossy(&bytes);
-        for (what, sign) in [("a secret", SECRET), ("a panic", "panicked at")] {
-            if let Some(line) = text.lines().find(|line| line.contains(sign)) {
-                return Err(RealError::Log { path, what, line: line.chars().take(300).collect() });
-            }
+        // The name of a process may have dots.
+        search(logs.join(format!("{process}.log")))?;
+    }
+    Ok(())
+}
+
+/// Looks through the logs of hubs, agents, edge-csi-drivers and nodes' volumes in a folder, and in the folders in it, for the same.
+pub(crate) fn search_below(folder: &Path) -> Result<(), RealError> {
+    let failed = |cause| RealError::Folder { path: folder.to_owned(), cause };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            search_below(&path)?;
+        } else if OWN_LOGS.iter().any(|own| name.starts_with(own)) && name.ends_with(".log") {
+            search(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the names of the logs of our own processes begin with.
+const OWN_LOGS: [&str; 4] = ["hub", "agent", "endpoint", "node"];
+
+fn search(path: PathBuf) -> Result<(), RealError> {
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(cause) => return Err(RealError::File { path, cause }),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    for (what, sign) in [("a secret", SECRET), ("a panic", "panicked at")] {
+        if let Some(line) = text.lines().find(|line| line.contains(sign)) {
+            return Err(RealError::Log { path, what, line: line.chars().take(300).collect() });
         }
     }
     Ok(())
@@ -285,9 +306,27 @@ mod tests {
             [("all is well", false), (SECRET, true), ("thread 'main' panicked at x.rs:1", true)]
         {
             let logs = tempfile::tempdir().unwrap();
-            std::fs::write(logs.path().join("hub.log"), format!("first\n{line}\n")).unwrap();
+            std::fs::write(logs.path().join("proxy-mock.csi.edge.log"), format!("first\n{line}\n")).unwrap();
+            std::fs::write(logs.path().join("hub.log"), "").unwrap();
             std::fs::write(logs.path().join("sanity.log"), SECRET).unwrap();
-            assert_eq!(search_logs(logs.path(), &["hub", "agent"]).is_err(), found, "{line}");
+            assert_eq!(search_logs(logs.path(), &["hub", "proxy-mock.csi.edge"]).is_err(), found, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_log_is_an_error() {
+        let logs = tempfile::tempdir().unwrap();
+        assert!(search_logs(logs.path(), &["hub"]).is_err());
+    }
+
+    #[test]
+    fn our_own_logs_are_searched_in_folders_of_folders_and_those_of_others_are_not() {
+        for (name, found) in [("endpoint-held.log", true), ("agent.log", true), ("driver.log", false)] {
+            let logs = tempfile::tempdir().unwrap();
+            let inner = logs.path().join("3-client/again");
+            std::fs::create_dir_all(&inner).unwrap();
+            std::fs::write(inner.join(name), "thread 'main' panicked at x.rs:1\n").unwrap();
+            assert_eq!(search_below(logs.path()).is_err(), found, "{name}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The processes of one leg.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::arguments::Arguments;
 use super::certificates::Certificates;
@@ -223,7 +224,8 @@ impl Stack {
     ) -> Result<(), RealError> {
         let port = port()?;
         let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
-        let mut process = Process::start(name, program, arguments.0, logs)?;
+        // What it logged when it ran before has to be there to be searched.
+        let mut process = Process::respawn(name, Command::new(program).args(arguments.0), logs)?;
         process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], port).into()))?;
         self.processes.push(process);
         Ok(())

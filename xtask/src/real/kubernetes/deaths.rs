@@ -43,7 +43,7 @@ fn dies(
     victim: Victim,
 ) -> Result<(), RealError> {
     let node = NODES[PLACE];
-    let log = |name: String| ground.logs.join(name).with_extension("log");
+    let log = |name: String| ground.logs.join(format!("{name}.log"));
     let (agent, driver) = (log(format!("agent-{node}")), log(format!("driver-{node}-{DRIVER}")));
     let (asked, made) = (count(&agent, DISPATCHED), count(&driver, MADE));
     if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
