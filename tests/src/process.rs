@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -10,11 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{binaries, wait};
 
-/// A running binary. Killed when dropped; its log is printed then if the test is failing.
+/// A running binary. Killed when dropped; its log is printed then if the test is failing, and otherwise must show no panic.
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    /// The same file, also when something else has its name.
+    written: File,
     ended: Option<ExitStatus>,
 }
 
@@ -67,6 +70,7 @@ impl Process {
             .append(true)
             .open(&log)
             .unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
+        let written = File::open(&log).unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
         let binary = match Path::new(binary) {
             path if path.is_absolute() => path.to_owned(),
             _ => binaries::path(binary),
@@ -87,7 +91,7 @@ impl Process {
         }
         command.envs(environment.iter().copied());
         let child = command.spawn().unwrap_or_else(|cause| panic!("{command:?}: {cause}"));
-        Self { name: name.to_owned(), child, log, ended: None }
+        Self { name: name.to_owned(), child, log, written, ended: None }
     }
 
     /// What the process has logged so far.
@@ -186,6 +190,38 @@ impl Drop for Process {
         self.kill();
         if std::thread::panicking() {
             eprintln!("---- log of {} ----\n{}", self.name, self.log());
+            return;
+        }
+        // A task that panics ends alone, and what it was to do may be done by the next try.
+        let mut written = Vec::new();
+        let read = self.written.read_to_end(&mut written);
+        assert!(read.is_ok(), "log of {}: {read:?}", self.name);
+        let written = String::from_utf8_lossy(&written);
+        let panic = written.lines().find(|line| line.contains("panicked at"));
+        assert!(panic.is_none(), "{}: {panic:?}\n{written}", self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::AssertUnwindSafe;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_a_log_fails_the_test_even_if_the_log_is_gone() {
+        let line = "thread 'tokio-rt-worker' panicked at x.rs:1:2:";
+        for (removed, text, fails) in [(false, "all is well", false), (false, line, true), (true, line, true)]
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let mut process =
+                Process::start(directory.path(), "sh", "/bin/sh", ["-c", &format!("echo \"{text}\" >&2")]);
+            let _ = process.ended().await;
+            if removed {
+                std::fs::remove_file(directory.path().join("sh.log")).unwrap();
+            }
+            let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(process)));
+            assert_eq!(dropped.is_err(), fails, "{text}, {removed}");
         }
     }
 }
