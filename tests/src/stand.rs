@@ -3,6 +3,7 @@
 mod site;
 
 use std::fmt;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -169,10 +170,20 @@ impl Stand {
         place.parse().unwrap_or_else(|cause| panic!("{place}: {cause}"))
     }
 
-    /// Lets hubs that are started from now on listen on this port of the loopback address.
+    /// Lets hubs that are started from now on listen on one port of the loopback address, which is free now.
     ///
     /// A port that is taken again after the hub was killed should not be one that the kernel gives to those who dial.
-    pub fn hub_port(&mut self, port: u16) {
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn hub_port(&mut self) {
+        // The name of the directory is nobody else's, where the number of the process may be the same in two namespaces.
+        let name = self.directory.path().as_os_str().as_encoded_bytes();
+        let first = name.iter().fold(0_u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(u16::from(*byte)));
+        let port = (0..10_000)
+            .map(|step| 20_000 + (first % 10_000 + step) % 10_000)
+            .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+            .expect("a free port");
         self.hub_url = format!("{}://127.0.0.1:{port}", self.over.scheme());
     }
 
@@ -259,6 +270,24 @@ impl Stand {
         arguments.extend(self.client_tls(node));
         arguments.extend(more.iter().map(ToString::to_string));
         self.process(name, &self.agent_binary, &arguments)
+    }
+
+    /// Waits until the driver has answered the agent's first call of this method, and gives what was logged after that.
+    ///
+    /// # Panics
+    /// If it does not in time, or no agent runs.
+    pub async fn driver_answered(&self, method: &str) -> String {
+        let agent = self.agent.as_ref().expect("the agent runs");
+        wait::until(&format!("the driver answers {method}"), async || {
+            let log = agent.log();
+            let call = log.lines().find(|line| line.contains(method) && line.contains("dispatcher"))?;
+            let id = call.split("call=").nth(1)?.split_whitespace().next()?;
+            let end =
+                |line: &&str| line.contains("dispatcher") && line.contains(id) && line.contains("answered");
+            let line = log.lines().find(end)?;
+            log.split_once(line).map(|(_, rest)| rest.to_owned())
+        })
+        .await
     }
 
     /// Starts the proxy.

@@ -50,11 +50,15 @@ async fn a_proxy_that_ends_lets_the_open_call_finish() {
 async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
     let mut stand = Stand::start(Over::Uds).await;
     stand.driver.as_ref().unwrap().signal(Signal::STOP);
-    let mut client = controller(&stand.proxy_socket());
-    let late = client.create_volume(within(Duration::from_millis(300), create_volume("pvc-slow"))).await;
-    assert!(late.is_err(), "{late:?}");
+    let client = controller(&stand.proxy_socket());
     let agent = stand.agent.as_mut().unwrap();
-    agent.logged("CreateVolume").await;
+    wait::until("the agent has the call", async || {
+        let request = within(Duration::from_millis(300), create_volume("pvc-slow"));
+        let late = client.clone().create_volume(request).await;
+        assert!(late.is_err(), "{late:?}");
+        agent.log().contains("CreateVolume").then_some(())
+    })
+    .await;
     agent.signal(Signal::TERM);
     agent.logged("SIGTERM").await;
     // Its session is over, since nobody waits for an answer.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, within};
-use edge_csi_tests::process::Process;
 use edge_csi_tests::stand::{Over, Stand};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
@@ -18,30 +17,21 @@ fn signal_driver(stand: &Stand, signal: Signal) {
     stand.driver.as_ref().unwrap().signal(signal);
 }
 
-/// Waits until the driver has answered the agent's CreateVolume, and gives what was logged after that.
-async fn driver_answered(agent: &Process) -> String {
-    wait::until("the driver answers", async || {
-        let log = agent.log();
-        let call = log.lines().find(|line| line.contains("CreateVolume") && line.contains("dispatcher"))?;
-        let id = call.split("call=").nth(1)?.split_whitespace().next()?;
-        let end = |line: &&str| line.contains("dispatcher") && line.contains(id) && line.contains("answered");
-        let line = log.lines().find(end)?;
-        log.split_once(line).map(|(_, rest)| rest.to_owned())
-    })
-    .await
-}
-
 async fn create(stand: &Stand, name: &str, patience: Duration) -> Result<String, Status> {
     let request = within(patience, create_volume(name));
     let answer = controller(&stand.proxy_socket()).create_volume(request).await?;
     Ok(answer.into_inner().volume.unwrap().volume_id)
 }
 
-/// Asks with less patience than the driver needs.
+/// Asks with less patience than the driver needs, until the agent has it: who asks again for what is under way changes nothing.
 async fn too_late(stand: &Stand, name: &str) {
-    let status = create(stand, name, Duration::from_millis(300)).await.unwrap_err();
-    // The client's own clock may be the first to say so.
-    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+    wait::until("the agent has the call", async || {
+        let status = create(stand, name, Duration::from_millis(300)).await.unwrap_err();
+        // The client's own clock may be the first to say so.
+        assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+        stand.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
+    })
+    .await;
 }
 
 /// Asks until it is answered, as a sidecar does, which never sees a final code on its way.
@@ -63,10 +53,9 @@ async fn an_answer_that_came_too_late_is_given_to_the_retry() {
     let agent = stand.agent.as_ref().unwrap();
     signal_driver(&stand, Signal::STOP);
     too_late(&stand, "pvc-late").await;
-    agent.logged("CreateVolume").await;
     too_late(&stand, "pvc-late").await;
     signal_driver(&stand, Signal::CONT);
-    driver_answered(agent).await;
+    stand.driver_answered("CreateVolume").await;
     let id = create(&stand, "pvc-late", Duration::from_secs(60)).await.unwrap();
     assert!(!id.is_empty());
     agent.logged("handed_out_late").await;
@@ -116,7 +105,7 @@ async fn an_answer_that_waits_outlives_the_agent() {
     stand.agent.as_ref().unwrap().logged("journal of operations written").await;
     signal_driver(&stand, Signal::CONT);
     wait::until("the answer is in the journal", async || {
-        let since = driver_answered(stand.agent.as_ref().unwrap()).await;
+        let since = stand.driver_answered("CreateVolume").await;
         since.contains("journal of operations written").then_some(())
     })
     .await;

@@ -63,9 +63,12 @@ async fn a_claim_that_is_deleted_while_its_create_is_uncertain_leaves_no_volume(
         let request = within(patience, create_volume("pvc-unwanted"));
         controller(&stand.proxy_socket()).create_volume(request).await
     };
-    let late = create(Duration::from_millis(500)).await.unwrap_err();
-    assert!(!is_final(&late), "{late}");
-    stand.agent.as_ref().unwrap().logged("CreateVolume").await;
+    wait::until("the agent has the call", async || {
+        let late = create(Duration::from_millis(500)).await.unwrap_err();
+        assert!(!is_final(&late), "{late}");
+        stand.agent.as_ref().unwrap().log().contains("CreateVolume").then_some(())
+    })
+    .await;
     // Now the claim is deleted, and the node goes. The provisioner may stop asking only at a final word, and gets none.
     stand.agent.as_mut().unwrap().kill();
     for _ in 0..3 {
@@ -89,7 +92,7 @@ async fn a_claim_that_is_deleted_while_its_create_is_uncertain_leaves_no_volume(
 async fn what_the_node_does_goes_on_while_the_link_is_cut() {
     let Some(_) = private("what_the_node_does_goes_on_while_the_link_is_cut") else { return };
     let mut stand = Stand::empty(Over::Wss);
-    stand.hub_port(20_000 + u16::try_from(std::process::id() % 10_000).unwrap());
+    stand.hub_port();
     stand.start_driver();
     stand.start_hub().await;
     let shims = stand.path("shim");
