@@ -64,13 +64,18 @@ json.dump({"apiVersion": "v1", "kind": "List", "items": pods}, sys.stdout)
 }
 
 may() { # yes|no verb resource[/subresource] [namespace]
-    local wanted=$1 verb=$2 resource=$3 namespace=${4:-} options=() answer
+    local wanted=$1 verb=$2 resource=$3 namespace=${4:-} options=() answer end=$((SECONDS + 10))
     # A slash alone would be taken for the name of an object.
     [[ $resource != */* ]] || options+=("--subresource=${resource#*/}")
     [[ -z $namespace ]] || options+=(--namespace "$namespace")
     checked=$((checked + 1))
-    answer=$("$KUBECTL" auth can-i "$verb" "${resource%/*}" "${options[@]}" \
-        --as="system:serviceaccount:edge-csi:$account" 2>/dev/null)
+    while true; do
+        answer=$("$KUBECTL" auth can-i "$verb" "${resource%/*}" "${options[@]}" \
+            --as="system:serviceaccount:edge-csi:$account" 2>/dev/null)
+        # The authorizer may learn of a role a moment after it was made; a right that nobody gave does not go by itself.
+        [[ $wanted == yes && $answer != yes ]] && ((SECONDS < end)) || break
+        sleep 0.2
+    done
     [[ $answer == "$wanted" ]] || wrong "the account $account: $*: ${answer:-no answer} instead of $wanted"
 }
 

@@ -22,4 +22,8 @@ claim() {
         "$KUBECTL" apply -f - >/dev/null || wrong "cannot make the claim $1"
 }
 
-no() { [[ -z $("$KUBECTL" get "$1" --output name 2>/dev/null) ]]; }
+# Who cannot ask does not know that there is none.
+no() {
+    local found
+    found=$("$KUBECTL" get "$1" --output name 2>/dev/null) && [[ -z $found ]]
+}
