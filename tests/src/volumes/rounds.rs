@@ -5,6 +5,9 @@ use crate::random::Random;
 /// The variable that holds a seed.
 pub const SEED: &str = "EDGE_CSI_SEED";
 
+/// The variable that holds the seed where the time would be one. Other than [`SEED`] it makes no test run fewer seeds.
+pub const STANDING_SEED: &str = "EDGE_CSI_STANDING_SEED";
+
 /// The variable that holds how many rounds are run, or `all`.
 pub const ROUNDS: &str = "EDGE_CSI_ROUNDS";
 
@@ -16,16 +19,14 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// From the seed in the environment, or from the time. It says how to have the same again.
+    /// From a seed in the environment, or from the time. It says how to have the same again.
     ///
     /// # Panics
-    /// If the variable is set, and no number.
+    /// If a variable is set, and no number.
     #[must_use]
     pub fn begin(target: &str, test: &str) -> Self {
-        let seed = match std::env::var(SEED) {
-            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED} is {text:?}, and no number")),
-            Err(_) => std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()),
-        };
+        let seed = chosen(|variable| std::env::var(variable).ok())
+            .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()));
         eprintln!(
             "{test}: seed {seed}; again with {SEED}={seed} cargo test -p edge-csi-tests --test {target} {test}"
         );
@@ -63,5 +64,24 @@ impl Rounds {
     pub fn some(&mut self, few: u64, all: u64) -> Vec<u64> {
         let offset = self.below(all);
         (0..few).map(|turn| (offset + turn * all / few.max(1)) % all.max(1) + 1).collect()
+    }
+}
+
+/// The seed that is asked for.
+fn chosen(variable: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let (name, text) = [SEED, STANDING_SEED].into_iter().find_map(|name| Some((name, variable(name)?)))?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, and no number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_that_is_asked_for_goes_before_the_standing_one() {
+        let both = |name: &str| Some(if name == SEED { "7" } else { "1" }.to_owned());
+        assert_eq!(chosen(both), Some(7));
+        assert_eq!(chosen(|name| (name == STANDING_SEED).then(|| "1".to_owned())), Some(1));
+        assert_eq!(chosen(|_| None), None);
     }
 }

@@ -162,7 +162,7 @@ fn guarded(
     let places = [edge, agent, ground.scratch.join(NODE).join("volumes")];
     for (what, text) in texts(&token) {
         let mut holders: Vec<PathBuf> = Vec::new();
-        wait::until(WATCHED, || {
+        wait::until(BOUND, || {
             holders = holders_below(&places, text);
             holders.is_empty().then_some(())
         });
