@@ -1,11 +1,11 @@
 //! A random secret in every secret field of the schema, and then a search for it wherever it must not be.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a failing test panics")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -396,7 +396,9 @@ async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
     let pid = Pid::from_raw(i32::try_from(other.id()).unwrap()).unwrap();
     kill_process(pid, Signal::ABORT).unwrap();
     if !other.wait().unwrap().core_dumped() {
-        eprintln!("no process leaves a core dump on this host, so this shows nothing");
+        let test = "a_crash_of_hub_agent_or_proxy_leaves_no_core_dump";
+        let _ =
+            writeln!(std::io::stderr(), "{test}: not run, since no process leaves a core dump on this host");
     }
     let Stand { hub, agent, proxy, .. } = &mut search.stand;
     for process in [hub, agent, proxy].map(|process| process.as_mut().unwrap()) {

@@ -62,12 +62,13 @@ async fn an_error_of_a_live_server_does_not_make_its_mount_dead() {
 /// A mount that this namespace may not take away is not taken for none, though the kernel has one word for both.
 #[tokio::test]
 async fn a_mount_that_is_locked_is_not_taken_for_none() {
-    let Some(directory) = private("failures::a_mount_that_is_locked_is_not_taken_for_none") else { return };
+    let name = "failures::a_mount_that_is_locked_is_not_taken_for_none";
+    let Some(directory) = private(name) else { return };
     let place = directory.join("place");
     tmpfs(&place).unwrap();
     let unshare = ["--user", "--map-root-user", "--mount"];
     if !Command::new("unshare").args(unshare).arg("true").status().is_ok_and(|status| status.success()) {
-        let _ = writeln!(std::io::stderr(), "not run to its end, since it needs user namespaces");
+        let _ = writeln!(std::io::stderr(), "{name}: not run, since it needs user namespaces");
         return;
     }
     let own = probe_command();
