@@ -22,8 +22,10 @@ declare -A process_of
 source deploy/steps.sh
 
 ended() {
-    ((${#processes[@]})) && kill "${processes[@]}" 2>/dev/null && wait "${processes[@]}" 2>/dev/null
+    local status=$?
+    ((${#processes[@]})) && end "${processes[@]}"
     if [[ $failed == 0 ]]; then rm -rf "$work"; else echo "logs are in $work"; fi
+    [[ $status != 0 || $failed == 0 ]] || exit 1
 }
 trap ended EXIT
 

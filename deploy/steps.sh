@@ -22,6 +22,23 @@ claim() {
         "$KUBECTL" apply -f - >/dev/null || wrong "cannot make the claim $1"
 }
 
+# Ends processes of this shell. One that does not hear is killed after half a minute, and wrong.
+end() { # process...
+    local process limit=$((SECONDS + 30))
+    kill "$@" 2>/dev/null
+    for process in "$@"; do
+        while kill -0 "$process" 2>/dev/null; do
+            if ((SECONDS >= limit)); then
+                wrong "$(cat "/proc/$process/comm") does not end on SIGTERM"
+                kill -KILL "$process"
+                break
+            fi
+            sleep 0.1
+        done
+    done
+    wait "$@" 2>/dev/null
+}
+
 # Who cannot ask does not know that there is none.
 no() {
     local found
