@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -10,25 +11,26 @@ use serde::Deserialize;
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
+use super::joined;
 use super::leg::LinkKind;
 use super::process::Process;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
-/// Time for one call of a sidecar; our own troubles are told well before it.
-const TIMEOUT: &str = "3s";
+/// Time for one call of a sidecar: longer than a link that was lost is waited for, so that all our own troubles are told in it.
+const PATIENCE: &str = "45s";
+
+/// Time for a call that is to end by it.
+const IMPATIENCE: &str = "3s";
 
 /// Time for a sidecar as a process, which is more than its call.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// Codes, each with details and without, and with each of those who ask.
 const COMPARISONS: usize = 17 * 2 * LOGICS.len();
 
 /// Those who ask: a plain client of grpc-go, which has no opinion of an error, and the two sidecars.
 const LOGICS: [&str; 3] = ["client", "provisioner", "attacher"];
-
-/// Codes after which the sidecars do not take it that nothing is running.
-const NEVER_FINAL: [&str; 4] = ["Unavailable", "DeadlineExceeded", "Canceled", "Aborted"];
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +73,16 @@ const TROUBLES: [(&str, Trouble); 18] = [
     ("the agent is killed meanwhile", Trouble::KilledMeanwhile("agent")),
     ("the driver does not answer in time", Trouble::Silent),
 ];
+
+impl Trouble {
+    /// How long who asks waits, and with which code that ends. A call that hangs has the wrong one.
+    const fn end(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Silent => (IMPATIENCE, "DeadlineExceeded"),
+            _ => (PATIENCE, "Unavailable"),
+        }
+    }
+}
 
 /// One line of a comparison.
 #[derive(Deserialize)]
@@ -139,17 +151,21 @@ pub(crate) fn make_trouble(
 ) -> Result<Vec<Fact>, RealError> {
     let mut facts = Vec::new();
     for (number, (words, trouble)) in TROUBLES.into_iter().enumerate() {
-        let mut verdicts = Vec::new();
-        for logic in LOGICS {
+        let ask = |logic| {
             // Each has a stack of its own, since it is broken afterwards.
             let (scratch, logs) = folders(scratch, logs, &format!("{number}-{logic}"))?;
             let stack = Stack::classified(components, certificates, LinkKind::Uds, &scratch, &logs)?;
-            let verdict = ask_in(trouble, stack, logic, components, &logs)?;
-            verdicts.push((logic, verdict));
-        }
+            Ok((logic, ask_in(trouble, stack, logic, components, &logs)?))
+        };
+        // Side by side, since each may wait until a lost link is given up.
+        let verdicts = thread::scope(|scope| {
+            let asked = LOGICS.map(|logic| scope.spawn(move || ask(logic)));
+            asked.into_iter().map(joined).collect::<Result<Vec<_>, RealError>>()
+        })?;
+        let (_, expected) = trouble.end();
         let wrong: Vec<String> = verdicts
             .iter()
-            .filter(|(_, verdict)| verdict.r#final || !NEVER_FINAL.contains(&verdict.code.as_str()))
+            .filter(|(_, verdict)| verdict.r#final || verdict.code != expected)
             .map(|(logic, verdict)| {
                 let Verdict { code, state, message, .. } = verdict;
                 format!("the {logic} gets {code} ({state}): {message}")
@@ -190,12 +206,13 @@ fn ask_in(
         }
         _ => {}
     }
+    let (patience, _) = trouble.end();
     let arguments = [
         "ask".as_ref(),
         "--drivername".as_ref(),
         CLASSIFIED.as_ref(),
         "--timeout".as_ref(),
-        TIMEOUT.as_ref(),
+        patience.as_ref(),
         "--logic".as_ref(),
         logic.as_ref(),
         "--manner".as_ref(),
