@@ -28,6 +28,9 @@ const FIGURES: Duration = Duration::from_secs(5);
 /// How long to wait before the mount table is read again, where its changes cannot be waited for.
 const POLL: Duration = Duration::from_secs(2);
 
+/// The first and the longest wait before a driver is dialled again. A connection that is there for longer has lasted.
+const REDIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
 /// What came of something that runs beside the loop.
 enum Outcome {
     Event(Box<Event>),
@@ -54,6 +57,10 @@ struct Registered {
     serial: u64,
     dial: Arc<dyn Dial>,
     connection: Option<Arc<dyn Connection>>,
+    /// When it was connected to last.
+    since: Instant,
+    /// How many connections in a row have not lasted.
+    brief: u8,
     /// Connects, or waits until the connection is gone.
     task: AbortHandle,
 }
@@ -298,8 +305,8 @@ impl Run {
         };
         self.serial += 1;
         let serial = self.serial;
-        let task = self.connect(&name, serial, &dial);
-        let registered = Registered { serial, dial, connection: None, task };
+        let task = self.connect(&name, serial, &dial, 0);
+        let registered = Registered { serial, dial, connection: None, since: Instant::now(), brief: 0, task };
         self.drivers.insert(name.clone(), registered);
         self.step(Event::DriverRegistered { driver: name, policy });
     }
@@ -311,19 +318,26 @@ impl Run {
         }
     }
 
-    /// Connects to a driver, for as long as it takes.
-    fn connect(&mut self, name: &DriverName, serial: u64, dial: &Arc<dyn Dial>) -> AbortHandle {
+    /// Connects to a driver, for as long as it takes, after as many `attempts` that came to nothing.
+    fn connect(
+        &mut self,
+        name: &DriverName,
+        serial: u64,
+        dial: &Arc<dyn Dial>,
+        mut attempts: u8,
+    ) -> AbortHandle {
         let (name, dial, seed) = (name.clone(), Arc::clone(dial), self.settings.jitter_seed);
-        let waits = BackOff::new(Duration::from_millis(100), Duration::from_secs(10));
+        let waits = BackOff::new(REDIAL.0, REDIAL.1);
         self.tasks.spawn(async move {
-            let mut attempts = 0u8;
             loop {
+                if attempts > 0 {
+                    sleep(waits.wait(attempts, seed ^ serial)).await;
+                }
                 match dial.connect().await {
                     Ok(connection) => return Outcome::Connected { name, serial, connection },
                     Err(reason) => tracing::warn!(driver = %name, "not connected: {reason}"),
                 }
                 attempts = attempts.saturating_add(1);
-                sleep(waits.wait(attempts, seed ^ serial)).await;
             }
         })
     }
@@ -339,6 +353,7 @@ impl Run {
                 };
                 let (facts, ended) = (Box::new(connection.facts().clone()), connection.predecessors_ended());
                 driver.connection = Some(Arc::clone(&connection));
+                driver.since = Instant::now();
                 let told = name.clone();
                 driver.task = self.tasks.spawn(async move {
                     connection.closed().await;
@@ -354,8 +369,11 @@ impl Run {
                 };
                 tracing::warn!(driver = %name, "the connection is gone");
                 driver.connection = None;
-                let dial = Arc::clone(&driver.dial);
-                let task = self.connect(&name, serial, &dial);
+                // Else one that says what it is and hangs up would be dialled without a pause.
+                let lasted = driver.since.elapsed() > REDIAL.1;
+                driver.brief = if lasted { 0 } else { driver.brief.saturating_add(1) };
+                let (dial, brief) = (Arc::clone(&driver.dial), driver.brief);
+                let task = self.connect(&name, serial, &dial, brief);
                 if let Some(driver) = self.drivers.get_mut(&name) {
                     driver.task = task;
                 }

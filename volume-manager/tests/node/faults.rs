@@ -1,12 +1,18 @@
 //! Drivers that are slow, fail, stack mounts or forget.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proto::Method;
+use async_trait::async_trait;
+use csi_proto::{DriverName, Method};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::driver::Act;
+use super::driver::{Act, facts};
 use super::world::*;
-use volume_manager::node::Settings;
+use volume_manager::driver::{CallError, CallOutcome, DriverFacts, DriverPolicy, Operation, VolumeSpec};
+use volume_manager::node::{Connection, Dial, Drivers, Settings};
+use volume_manager::registry::DriverEndpoint;
 
 /// Anchors (f) 18: volumes that hang hold as many calls as the driver may have, in the order in which they came, and no
 /// one waits behind a volume that backs off.
@@ -156,4 +162,66 @@ async fn a_day_of_outage_is_neither_a_storm_of_calls_nor_forgotten() {
     assert!((700..1_600).contains(&calls), "{calls}");
     world.driver.behave();
     tokio::time::timeout(Duration::from_secs(121), publish).await.expect("within the longest wait").unwrap();
+}
+
+/// A driver that says what it is, and then hangs up.
+#[derive(Clone)]
+struct HangsUp {
+    facts: DriverFacts,
+    /// After how long.
+    after: Arc<watch::Sender<Duration>>,
+    dialled: Arc<watch::Sender<Vec<Instant>>>,
+}
+
+impl Drivers for HangsUp {
+    fn driver(&self, _: &DriverName, _: &DriverEndpoint, _: &DriverPolicy) -> Result<Arc<dyn Dial>, String> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Dial for HangsUp {
+    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
+        self.dialled.send_modify(|dialled| dialled.push(Instant::now()));
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Connection for HangsUp {
+    fn facts(&self) -> &DriverFacts {
+        &self.facts
+    }
+
+    fn predecessors_ended(&self) -> bool {
+        false
+    }
+
+    async fn closed(&self) {
+        let after = *self.after.borrow();
+        tokio::time::sleep(after).await;
+    }
+
+    async fn call(&self, _: &VolumeSpec, _: &Operation) -> Result<CallOutcome, CallError> {
+        unreachable!("nothing is wanted")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_up_is_dialled_less_and_less_often_and_at_once_after_a_connection_that_lasted() {
+    const DIALS: usize = 20;
+    const HOUR: Duration = Duration::from_secs(3600);
+    let mut world = World::new();
+    let facts = facts(&world.driver.name, false, false);
+    let driver = HangsUp { facts, after: Arc::default(), dialled: Arc::default() };
+    let volumes = world.start_without_driver(world.parts().drivers(driver.clone())).await;
+    world.register(&volumes).await;
+    let mut dialled = driver.dialled.subscribe();
+    let times = dialled.wait_for(|times| times.len() >= DIALS).await.unwrap().clone();
+    assert!(times[DIALS - 1] - times[0] > Duration::from_secs(60), "{times:?}");
+    // The connection that is waited for now lasts, and so does the one after it.
+    driver.after.send_replace(HOUR);
+    let times = dialled.wait_for(|times| times.len() >= DIALS + 2).await.unwrap().clone();
+    let pause = times[DIALS + 1] - times[DIALS] - HOUR;
+    assert!(pause < Duration::from_millis(50), "{pause:?}");
 }

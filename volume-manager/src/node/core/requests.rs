@@ -288,7 +288,10 @@ impl Node {
         self.answer_wish(slot, &Wish::Publish(id.clone()), || {
             Answer::Published(Err(PublishError::Released { key: key.clone(), consumer: id.clone() }))
         });
-        self.feed(slot, Lifecycle::Release(id.clone()), now);
+        // The machine does not know one that leaves, and would say that it is gone before that is on disk.
+        if self.volumes.get(&slot).is_some_and(|entry| !entry.leaving.contains(id)) {
+            self.feed(slot, Lifecycle::Release(id.clone()), now);
+        }
     }
 
     /// Forgets a consumer at whose target nothing is any more, but perhaps an empty place.

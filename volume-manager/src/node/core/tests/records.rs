@@ -60,6 +60,25 @@ fn an_unpublish_is_answered_when_it_is_on_disk_and_not_before() {
     assert!(bench.node.volumes.is_empty() && bench.node.targets.is_empty());
 }
 
+/// The same if its driver comes while that is written, and somebody asks once more.
+#[test]
+fn an_unpublish_that_is_asked_twice_is_answered_when_it_is_on_disk_though_its_driver_came_meanwhile() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    bench.publish("d", "v", SECOND);
+    bench.hold_commits = true;
+    let first = bench.unpublish("v");
+    bench.connect("d", SECOND);
+    let second = bench.unpublish("v");
+    assert!(!bench.answers.contains_key(&first) && !bench.answers.contains_key(&second));
+    while !bench.held.is_empty() {
+        bench.release(SECOND);
+    }
+    for request in [first, second] {
+        assert!(matches!(bench.answers.get(&request), Some(Answer::Unpublished(Ok(())))));
+    }
+    assert!(bench.node.volumes.is_empty() && bench.node.targets.is_empty());
+}
+
 #[test]
 fn a_desired_set_is_answered_when_it_is_on_disk_and_not_before() {
     let mut bench = Bench::new(Settings::new("/volumes"));
