@@ -1,6 +1,7 @@
 //! What a node shall have: checked, and in the types of the other modules.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use csi_proto::DriverName;
 use prost::Message;
@@ -49,7 +50,7 @@ impl DesiredSet {
     pub fn encode(&self) -> Vec<u8> {
         let volumes = self.volumes.iter().map(|volume| {
             let attached = self.attached.contains(volume.spec.key());
-            written_volume(volume, attached)
+            written_volume(&volume.spec, &volume.consumers, attached)
         });
         let drivers = self.policies.iter().map(|(name, policy)| written_policy(name, policy));
         let desired = wire::DesiredVolumes {
@@ -67,8 +68,28 @@ pub fn query() -> Vec<u8> {
     wire::Request { request: Some(wire::request::Request::Query(wire::VolumesQuery {})) }.encode_to_vec()
 }
 
-fn written_volume(volume: &DesiredVolume, attached: bool) -> wire::DesiredVolume {
-    let spec = &volume.spec;
+/// The most bytes before a message that is inside another one.
+const INSIDE: usize = 8;
+
+/// The most bytes that a volume adds to [`DesiredSet::encode`] without its consumers.
+#[must_use]
+pub fn volume_bytes(spec: &VolumeSpec) -> usize {
+    written_volume(spec, &[], true).encoded_len() + INSIDE
+}
+
+/// The most bytes that a consumer adds to its volume.
+#[must_use]
+pub fn consumer_bytes(consumer: &ConsumerSpec) -> usize {
+    written_consumer(consumer).encoded_len() + INSIDE
+}
+
+/// The most bytes that what is known of a driver adds to [`DesiredSet::encode`].
+#[must_use]
+pub fn policy_bytes(driver: &DriverName, policy: &DriverPolicy) -> usize {
+    written_policy(driver, policy).encoded_len() + INSIDE
+}
+
+fn written_volume(spec: &VolumeSpec, consumers: &[Arc<ConsumerSpec>], attached: bool) -> wire::DesiredVolume {
     let access = match spec.access() {
         Access::Block => wire::desired_volume::Access::Block(wire::Block {}),
         Access::Filesystem { fs_type, mount_flags } => {
@@ -105,7 +126,7 @@ fn written_volume(volume: &DesiredVolume, attached: bool) -> wire::DesiredVolume
         secrets: (secrets != wire::SecretReferences::default()).then_some(secrets),
         fs_group: spec.fs_group(),
         selinux_label: spec.selinux_label().map(str::to_owned),
-        consumers: volume.consumers.iter().map(|consumer| written_consumer(consumer)).collect(),
+        consumers: consumers.iter().map(|consumer| written_consumer(consumer)).collect(),
         attached,
     }
 }

@@ -37,7 +37,7 @@ pub use answers::{
     VolumeReports, answer, refusal,
 };
 pub use decode::Request;
-pub use desired::{DesiredSet, query};
+pub use desired::{DesiredSet, consumer_bytes, policy_bytes, query, volume_bytes};
 pub use error::{InvalidDesired, InvalidMessage};
 
 /// What the messages are called as a service of a session.

@@ -105,6 +105,18 @@ fn a_set_comes_back_from_its_bytes_whole() {
 }
 
 #[test]
+fn the_bytes_of_its_parts_are_together_those_of_a_set_and_few_more() {
+    let set = full();
+    let parts = set.volumes.iter().map(|volume| {
+        let consumers = volume.consumers.iter().map(|consumer| consumer_bytes(consumer));
+        volume_bytes(&volume.spec) + consumers.sum::<usize>()
+    });
+    let policies = set.policies.iter().map(|(driver, policy)| policy_bytes(driver, policy));
+    let (sum, found) = (parts.chain(policies).sum::<usize>(), set.encode().len());
+    assert!((found..2 * found).contains(&sum), "{sum}, {found}");
+}
+
+#[test]
 fn a_driver_without_a_word_has_the_defaults_of_kubernetes() {
     let set = DesiredSet::new(1, vec![]);
     assert_eq!(set.policy(&key("v").driver), DriverPolicy::default());

@@ -5,23 +5,26 @@
 
 mod entry;
 mod policy;
+mod room;
 #[cfg(test)]
 mod tests;
 mod volume;
 #[cfg(test)]
 mod walk;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use csi_proto::DriverName;
 use volume_manager::driver::{Attach, ConsumerSpec, DriverPolicy, VolumeSpec};
-use volume_manager::message::{DesiredSet, MAX_CONSUMERS, MAX_POLICIES};
+use volume_manager::message::{DesiredSet, MAX_CONSUMERS, consumer_bytes, policy_bytes, volume_bytes};
 use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
 use self::policy::policy;
+use self::room::{Bytes, Room};
 use self::volume::{Found, find, with_mode_of};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
@@ -83,6 +86,9 @@ enum Attachment {
     Made,
 }
 
+/// The most bytes of an entry of a map besides its key and its value.
+const ENTRY: usize = 16;
+
 /// Makes the plan.
 pub(super) fn plan(known: Known<'_>, directory: &KubeletDirectory) -> Plan {
     Planner::new(known, directory).plan()
@@ -98,6 +104,7 @@ struct Planner<'a> {
     /// Each consumer of the set before, with its volume.
     before: BTreeMap<&'a str, (&'a DesiredVolume, &'a Arc<ConsumerSpec>)>,
     volumes: BTreeMap<VolumeKey, Gathered>,
+    room: Room,
     /// Who has a path.
     targets: BTreeMap<String, (VolumeKey, ConsumerId)>,
     pod_volumes: Vec<PodVolumePlan>,
@@ -121,6 +128,7 @@ impl<'a> Planner<'a> {
             attached: attached.collect(),
             before: consumers.collect(),
             volumes: BTreeMap::new(),
+            room: Room::default(),
             targets: BTreeMap::new(),
             pod_volumes: Vec::new(),
             expansions: BTreeMap::new(),
@@ -145,7 +153,9 @@ impl<'a> Planner<'a> {
         asked.sort_by_key(|(_, id, found)| match found {
             Err(_) => 0,
             Ok(_) if self.before.contains_key(id.as_str()) => 1,
-            Ok(_) => 2,
+            // Where the set was lost, it was in that.
+            Ok(found) if self.known.mounted.contains(found.spec.key()) => 2,
+            Ok(_) => 3,
         });
         for (at, id, found) in asked {
             let once = found.as_ref().is_ok_and(|found| found.read_write_once);
@@ -171,10 +181,13 @@ impl<'a> Planner<'a> {
         let mut policies: BTreeMap<_, _> = used.map(|driver| (driver.clone(), self.policy(driver))).collect();
         // With the others that there is room for: a driver need not be connected to anew for its first pod.
         for object in metadata.drivers() {
-            if policies.len() < MAX_POLICIES
-                && let Ok(name) = DriverName::new(&object.name)
+            if let Ok(name) = DriverName::new(&object.name)
+                && let Entry::Vacant(vacant) = policies.entry(name)
             {
-                policies.entry(name).or_insert_with(|| policy(object));
+                let policy = policy(object);
+                if self.room.takes_policy(vacant.key(), policy_bytes(vacant.key(), &policy)) {
+                    vacant.insert(policy);
+                }
             }
         }
         let revision = self.known.before.revision;
@@ -197,10 +210,17 @@ impl<'a> Planner<'a> {
             }
             None => {}
         }
-        let gathered = self.volumes.entry(key.clone()).or_default();
-        if gathered.consumers.len() >= MAX_CONSUMERS {
+        if self.volumes.get(&key).is_some_and(|gathered| gathered.consumers.len() >= MAX_CONSUMERS) {
             return Place::Nowhere(format!("{key} has {MAX_CONSUMERS} pods on this node, which is the most"));
         }
+        let bytes = self.bytes(&found.spec, &found.consumer, self.attached_as(&key, &found.name));
+        if !self.had(&id, &key)
+            && let Err(full) = self.room.for_one_more(&key, bytes)
+        {
+            return Place::Nowhere(full.to_string());
+        }
+        self.room.add(&key, bytes);
+        let gathered = self.volumes.entry(key.clone()).or_default();
         gathered.specs.entry(found.name).or_insert(found.spec);
         gathered.consumers.insert(id.clone(), Arc::new(found.consumer));
         self.targets.insert(target, (key.clone(), id.clone()));
@@ -218,6 +238,7 @@ impl<'a> Planner<'a> {
             return Place::Nowhere(reason);
         };
         let key = volume.spec.key().clone();
+        self.room.add(&key, self.bytes(&volume.spec, consumer, None));
         let gathered = self.volumes.entry(key.clone()).or_default();
         gathered.kept.get_or_insert_with(|| Arc::clone(&volume.spec));
         gathered.consumers.insert(id.clone(), Arc::clone(consumer));
@@ -287,7 +308,32 @@ impl<'a> Planner<'a> {
     /// What the attachment of a volume says, if it is attached.
     fn attachment(&self, key: &VolumeKey, gathered: &Gathered) -> Option<&'a BTreeMap<String, String>> {
         let mut names = gathered.specs.keys();
-        names.find_map(|name| self.attached.get(&(key.driver.as_str(), name.as_str())).copied())
+        names.find_map(|name| self.attached_as(key, name))
+    }
+
+    /// The same of a volume under one name.
+    fn attached_as(&self, key: &VolumeKey, name: &str) -> Option<&'a BTreeMap<String, String>> {
+        self.attached.get(&(key.driver.as_str(), name)).copied()
+    }
+
+    /// What a consumer adds to the set, together with what its volume has or will have of an attachment.
+    fn bytes(
+        &self,
+        spec: &VolumeSpec,
+        consumer: &ConsumerSpec,
+        attachment: Option<&BTreeMap<String, String>>,
+    ) -> Bytes {
+        let key = spec.key();
+        let volume = if self.room.has(key) {
+            0
+        } else {
+            let entries = attachment.into_iter().flatten();
+            let context: usize = entries.map(|(name, value)| name.len() + value.len() + ENTRY).sum();
+            let before = self.described.get(key).map_or(0, |before| volume_bytes(before));
+            before.max(volume_bytes(spec) + context)
+        };
+        let policy = policy_bytes(&key.driver, &self.policy(&key.driver));
+        Bytes { consumer: consumer_bytes(consumer), volume, policy }
     }
 
     /// What is known of a driver. One without an object has the policy that it had while its volumes are in use.

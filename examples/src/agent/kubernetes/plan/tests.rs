@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use csi_proto::VolumeId;
 use volume_manager::driver::{Access, AccessMode, FsGroupPolicy, TokenRequest};
-use volume_manager::message::Request;
+use volume_manager::message::{MAX_POLICIES, Request};
 
 use super::super::in_use::name_of;
 use super::*;
