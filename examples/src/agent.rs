@@ -101,7 +101,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         None => None,
     };
     // After the recorder of the metrics is there, which counts from its own beginning.
-    let started = match opened {
+    let mut started = match opened {
         Some(opened) => Some(opened.start(&options.driver).await?),
         None => None,
     };
@@ -120,7 +120,16 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let signal = signals.next().await;
+    let ended = async {
+        match &mut started {
+            Some(started) => started.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        fatal = ended => return Err(fatal),
+    };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
     let drain = async {
         // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
