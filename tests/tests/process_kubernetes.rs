@@ -6,6 +6,8 @@
 
 #[path = "process_kubernetes/cluster.rs"]
 mod cluster;
+#[path = "process_kubernetes/faults.rs"]
+mod faults;
 #[allow(dead_code, reason = "the tests of sets need more of it")]
 #[path = "process_volumes/ground.rs"]
 mod ground;

@@ -161,7 +161,7 @@ impl NodePlugin {
         let (position, objects) = (self.kept.metadata.watch(), self.kept.metadata.len());
         tracing::info!(objects, "the pods of this node have their volumes from here");
         let (view, following) = (self.view.clone(), self.view);
-        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, news, view);
+        let plugin = Plugin::new(volumes, self.kept, self.directory, segment, news, view, seed);
         StartedPlugin(vec![
             tokio::spawn(plugin.run(taken, written)),
             tokio::spawn(follow::follow(self.hub.clone(), position, changes, following, seed)),

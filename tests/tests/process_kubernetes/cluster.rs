@@ -37,6 +37,8 @@ struct Shared {
     secrets: Mutex<BTreeMap<String, String>>,
     /// Why statuses are not written.
     failure: Mutex<String>,
+    /// Counts the ends of watches.
+    ended: watch::Sender<u64>,
 }
 
 impl Cluster {
@@ -51,6 +53,7 @@ impl Cluster {
             statuses: Mutex::default(),
             secrets: Mutex::default(),
             failure: Mutex::default(),
+            ended: watch::Sender::default(),
         });
         let mut cluster = Self { source, shared, hub: None };
         cluster.come(socket);
@@ -101,6 +104,11 @@ impl Cluster {
         failure.clone_into(&mut self.shared.failure.lock().unwrap());
     }
 
+    /// Ends what the node follows, as a hub does that takes the node for dead. It may ask again.
+    pub(crate) fn ends_the_watch(&self) {
+        self.shared.ended.send_modify(|ended| *ended += 1);
+    }
+
     /// What the node had when it asked last.
     pub(crate) fn asked_last(&self) -> Option<Watch> {
         self.shared.watched.lock().unwrap().last().cloned()
@@ -146,7 +154,7 @@ impl Cluster {
 
     async fn updates(&self, watch: Watch, mut replies: ReplySender) {
         self.shared.watched.lock().unwrap().push(watch.clone());
-        let mut log = self.shared.log.subscribe();
+        let (mut log, mut ended) = (self.shared.log.subscribe(), self.shared.ended.subscribe());
         let mut sent = usize::try_from(watch.revision).unwrap();
         if watch.source != self.source {
             let whole = self.whole();
@@ -171,8 +179,11 @@ impl Cluster {
                     return;
                 }
             }
-            if log.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = log.changed() => if changed.is_err() {
+                    return;
+                },
+                _ = ended.changed() => return,
             }
         }
     }

@@ -19,8 +19,17 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) update: Update,
+    /// The number of the watch that it came with, from 1.
+    pub(super) watch: u64,
     /// What to ask from then on.
     pub(super) taken: oneshot::Sender<Result<Watch, ChangeError>>,
+}
+
+/// Who takes the changes of a watch.
+struct Taker {
+    changes: mpsc::Sender<Change>,
+    /// The number of the watch.
+    watch: u64,
 }
 
 /// Why nothing more comes for now.
@@ -51,9 +60,11 @@ pub(super) async fn follow(
 ) {
     let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
     let mut told = String::new();
+    let mut taker = Taker { changes, watch: 0 };
     loop {
         hub.connected().await;
-        let ended = watch(&hub, &mut position, &changes, &view, &mut backoff).await;
+        taker.watch += 1;
+        let ended = watch(&hub, &mut position, &taker, &view, &mut backoff).await;
         match &ended {
             Ended::NobodyThere => return,
             Ended::Change(error) if error.asks_anew() => position = Watch::default(),
@@ -74,7 +85,7 @@ pub(super) async fn follow(
 async fn watch(
     hub: &Hub,
     position: &mut Watch,
-    changes: &mpsc::Sender<Change>,
+    taker: &Taker,
     view: &PluginView,
     backoff: &mut Backoff,
 ) -> Ended {
@@ -95,7 +106,7 @@ async fn watch(
         };
         match change {
             Ok(None) => {}
-            Ok(Some(update)) => match hand_over(update, changes).await {
+            Ok(Some(update)) => match taker.take(update).await {
                 Ok(next) => {
                     *position = next;
                     view.follows(Ok(()));
@@ -108,8 +119,11 @@ async fn watch(
     }
 }
 
-async fn hand_over(update: Update, changes: &mpsc::Sender<Change>) -> Result<Watch, Ended> {
-    let (taken, answer) = oneshot::channel();
-    changes.send(Change { update, taken }).await.map_err(|_| Ended::NobodyThere)?;
-    Ok(answer.await.map_err(|_| Ended::NobodyThere)??)
+impl Taker {
+    async fn take(&self, update: Update) -> Result<Watch, Ended> {
+        let (taken, answer) = oneshot::channel();
+        let change = Change { update, watch: self.watch, taken };
+        self.changes.send(change).await.map_err(|_| Ended::NobodyThere)?;
+        Ok(answer.await.map_err(|_| Ended::NobodyThere)??)
+    }
 }

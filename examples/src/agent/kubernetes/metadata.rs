@@ -56,6 +56,12 @@ pub(super) enum ChangeError {
         /// The life of the hub that it is of.
         from: u64,
     },
+    /// It cannot be kept. Taken all the same, it would be gone with the next start, and what it brought be unmounted.
+    #[error("--state-dir: the node's objects cannot be written, so they are asked for again: {reason}")]
+    NotKept {
+        /// What the disk says.
+        reason: String,
+    },
 }
 
 impl ChangeError {

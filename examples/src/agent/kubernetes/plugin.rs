@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proxy::NodeSegment;
+use edge_transport::peer::Backoff;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use volume_manager::VolumeKey;
@@ -28,6 +29,9 @@ use super::tell::News;
 use super::vacated;
 use super::view::PluginView;
 use crate::kubernetes::message::{Update, Watch};
+
+/// The first and the longest wait before a set that was not taken is made again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// How long changes are gathered before they are looked at.
 const GATHER: Duration = Duration::from_millis(200);
@@ -54,6 +58,8 @@ pub(super) struct Plugin {
     news: watch::Sender<Option<News>>,
     view: PluginView,
     metadata: Metadata,
+    /// The watch that the latest change came with.
+    watch: u64,
     plan: Option<Plan>,
     expansions: Expansions,
     groups: Groups,
@@ -67,6 +73,9 @@ pub(super) struct Plugin {
     hold_status: Option<Instant>,
     /// What was logged last of why nothing is planned.
     held: String,
+    /// When a set is made again, since the last one was not taken.
+    again: Option<Instant>,
+    backoff: Backoff,
 }
 
 impl Plugin {
@@ -77,6 +86,7 @@ impl Plugin {
         segment: Option<NodeSegment>,
         news: watch::Sender<Option<News>>,
         view: PluginView,
+        seed: u64,
     ) -> Self {
         let Kept { file, metadata, groups } = kept;
         Self {
@@ -87,6 +97,7 @@ impl Plugin {
             news,
             view,
             metadata,
+            watch: 0,
             plan: None,
             expansions: Expansions::default(),
             groups,
@@ -96,6 +107,8 @@ impl Plugin {
             said: BTreeMap::new(),
             hold_status: Some(Instant::now() + DRIVERS_COME),
             held: String::new(),
+            again: None,
+            backoff: Backoff::new(AGAIN.0, AGAIN.1, seed),
         }
     }
 
@@ -114,6 +127,7 @@ impl Plugin {
             tokio::select! {
                 Some(change) = changes.recv() => {
                     due = soon();
+                    self.watch = change.watch;
                     let taken = self.take(change.update).await;
                     // Whoever followed may have gone.
                     let _ = change.taken.send(taken);
@@ -162,7 +176,7 @@ impl Plugin {
         }
     }
 
-    /// Takes a change: from when this returns it is on the disk, unless that is broken.
+    /// Takes a change: from when this returns it is on the disk.
     async fn take(&mut self, update: Update) -> Result<Watch, ChangeError> {
         let after = self.metadata.after(update).inspect_err(|error| tracing::error!("{error}"))?;
         if after == self.metadata {
@@ -170,16 +184,10 @@ impl Plugin {
         }
         let (file, saved) = (self.file.clone(), after.clone());
         let saved = tokio::task::spawn_blocking(move || file.save(&saved)).await;
-        let failure = match saved {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(failure) = failure {
-            tracing::error!(
-                "--state-dir: the node's objects cannot be written, so a restart would not know of the latest: {failure}"
-            );
-        }
+        let saved = saved.map_err(|error| error.to_string());
+        saved
+            .and_then(|saved| saved.map_err(|error| error.to_string()))
+            .map_err(|reason| ChangeError::NotKept { reason })?;
         self.metadata = after;
         let Watch { source, revision } = self.metadata.watch();
         tracing::debug!(source, revision, objects = self.metadata.len(), "objects taken");
@@ -189,7 +197,7 @@ impl Plugin {
     /// Whether something is new that no change tells of.
     async fn has_news(&mut self) -> Result<bool, Stopped> {
         let drivers = self.volumes.volumes().drivers().await?;
-        let due = [self.expansions.due(), self.groups.due()];
+        let due = [self.expansions.due(), self.groups.due(), self.again];
         let is_due = due.into_iter().flatten().any(|due| due <= Instant::now());
         Ok(drivers != self.drivers || is_due || self.hold_status.is_some())
     }
@@ -200,6 +208,7 @@ impl Plugin {
             self.volumes.settle_again().await;
         }
         let mut seen = self.look().await?;
+        self.again = None;
         if self.metadata.watch() != Watch::default() {
             let before = self.volumes.desired().await;
             // Where the set was lost, volumes may be recorded that no pod wants any more.
@@ -275,18 +284,24 @@ impl Plugin {
         }
     }
 
-    async fn want(&self, set: DesiredSet) {
+    async fn want(&mut self, set: DesiredSet) {
         let volumes = set.volumes.len();
         match self.volumes.take_own(set).await {
-            Ok(taken) => tracing::info!(
-                revision = taken.revision,
-                volumes,
-                wanted = taken.wanted,
-                released = taken.released,
-                refused = taken.refused.len(),
-                "the volumes of the pods are wanted"
-            ),
-            Err(error) => tracing::error!("the volumes of the pods cannot be wanted: {error}"),
+            Ok(taken) => {
+                self.backoff.reset();
+                tracing::info!(
+                    revision = taken.revision,
+                    volumes,
+                    wanted = taken.wanted,
+                    released = taken.released,
+                    refused = taken.refused.len(),
+                    "the volumes of the pods are wanted"
+                );
+            }
+            Err(error) => {
+                self.again = Some(Instant::now() + self.backoff.next_wait());
+                tracing::error!("the volumes of the pods cannot be wanted, trying again: {error}");
+            }
         }
     }
 
@@ -320,12 +335,13 @@ impl Plugin {
             self.hold_status = None;
         }
         let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
-        let (source, in_use) = (self.metadata.watch().source, &mut self.in_use);
+        let (source, watch, in_use) = (self.metadata.watch().source, self.watch, &mut self.in_use);
         self.news.send_if_modified(|before| {
-            let is_new =
-                before.as_ref().is_none_or(|before| before.source != source || before.status != status);
+            let is_new = before.as_ref().is_none_or(|before| {
+                (before.source, before.watch) != (source, watch) || before.status != status
+            });
             if is_new {
-                *before = Some(News { number: in_use.tells(&status), source, status });
+                *before = Some(News { number: in_use.tells(&status), source, watch, status });
             }
             is_new
         });

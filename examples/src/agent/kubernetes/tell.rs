@@ -12,12 +12,14 @@ use crate::kubernetes::message::{NodeStatus, StatusTaken};
 /// The first and the longest wait before the same is told again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// What is to be told, and in which life of the hub.
+/// What is to be told, in which life of the hub, and since which watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct News {
     /// Of the status, for who is told that it was written.
     pub(super) number: u64,
     pub(super) source: u64,
+    /// The hub keeps what it was told for as long as the node listens, so each watch is told anew.
+    pub(super) watch: u64,
     pub(super) status: NodeStatus,
 }
 
