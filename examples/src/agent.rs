@@ -2,6 +2,7 @@
 
 mod ceiling;
 mod checked_file;
+mod essential;
 mod inspect;
 #[cfg(feature = "kubernetes-node")]
 mod kubernetes;
@@ -25,6 +26,7 @@ use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
 pub use self::ceiling::{InvalidCeiling, MethodCeiling};
+use self::essential::Essential;
 pub use self::inspect::{Inspect, InspectOptions, Place};
 pub use self::kubernetes::KubernetesOptions;
 use self::kubernetes::NodePlugin;
@@ -101,14 +103,13 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         None => None,
     };
     // After the recorder of the metrics is there, which counts from its own beginning.
-    let mut started = match opened {
-        Some(opened) => Some(opened.start(&options.driver).await?),
-        None => None,
-    };
-    let _plugin = match (plugin, &volumes) {
-        (Some(plugin), Some(volumes)) => Some(plugin.start(peer.clone(), volumes.clone(), segment)),
-        _ => None,
-    };
+    let mut essential = Essential::default();
+    if let Some(opened) = opened {
+        opened.start(&options.driver, &mut essential).await?;
+    }
+    if let (Some(plugin), Some(volumes)) = (plugin, &volumes) {
+        plugin.start(peer.clone(), volumes.clone(), segment, &mut essential);
+    }
     if let Some(shim) = &shim {
         for driver in &options.driver {
             shim.serve(&driver.name).await?;
@@ -120,15 +121,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let ended = async {
-        match &mut started {
-            Some(started) => started.ended().await,
-            None => std::future::pending().await,
-        }
-    };
     let signal = tokio::select! {
         signal = signals.next() => signal,
-        fatal = ended => return Err(fatal),
+        fatal = essential.ended() => return Err(fatal),
     };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
     let drain = async {
@@ -147,7 +142,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
     };
     signals.drain(drain).await;
-    drop(started);
+    drop(essential);
     connection.abort();
     if let Some(registry) = registry {
         registry.abort();

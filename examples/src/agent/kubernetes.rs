@@ -52,7 +52,6 @@ use std::sync::Arc;
 use csi_proxy::NodeSegment;
 use edge_transport::Peer;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use volume_manager::store::BootId;
 
 use self::groups::{DoneFile, Groups};
@@ -65,6 +64,7 @@ use self::plugin::{Kept, Plugin};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
 use super::checked_file::fnv_1a;
+use super::essential::Essential;
 use super::volumes::{Decides, NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
 use crate::state::StateDirectory;
@@ -75,18 +75,6 @@ pub(super) struct NodePlugin {
     directory: KubeletDirectory,
     kept: Kept,
     view: PluginView,
-}
-
-/// The plugin, until this is dropped. What is mounted stays.
-#[derive(Debug)]
-pub(super) struct StartedPlugin(Vec<JoinHandle<()>>);
-
-impl Drop for StartedPlugin {
-    fn drop(&mut self) {
-        for task in &self.0 {
-            task.abort();
-        }
-    }
 }
 
 impl NodePlugin {
@@ -152,7 +140,8 @@ impl NodePlugin {
         peer: Peer,
         volumes: NodeVolumes,
         segment: Option<NodeSegment>,
-    ) -> StartedPlugin {
+        tasks: &mut Essential,
+    ) {
         let seed = fnv_1a(peer.name().as_str().as_bytes());
         self.hub.connect(peer);
         let (news, latest) = watch::channel(None);
@@ -162,11 +151,10 @@ impl NodePlugin {
         tracing::info!(objects, "the pods of this node have their volumes from here");
         let (view, following) = (self.view.clone(), self.view);
         let plugin = Plugin::new(volumes, self.kept, self.directory, segment, news, view, seed);
-        StartedPlugin(vec![
-            tokio::spawn(plugin.run(taken, written)),
-            tokio::spawn(follow::follow(self.hub.clone(), position, changes, following, seed)),
-            tokio::spawn(tell::tell(self.hub, latest, tell_written, seed)),
-        ])
+        let follow = follow::follow(self.hub.clone(), position, changes, following, seed);
+        tasks.spawn("the plugin for the volumes of pods", plugin.run(taken, written));
+        tasks.spawn("what follows the node's objects", follow);
+        tasks.spawn("what tells the hub how the node is", tell::tell(self.hub, latest, tell_written, seed));
     }
 }
 

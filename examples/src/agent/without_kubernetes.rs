@@ -3,6 +3,7 @@
 use csi_proxy::NodeSegment;
 use edge_transport::Peer;
 
+use super::essential::Essential;
 use super::volumes::{Decides, NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
 use crate::state::StateDirectory;
@@ -30,9 +31,6 @@ impl PluginView {
     }
 }
 
-/// What there would be of one that runs.
-pub(super) struct StartedPlugin;
-
 impl NodePlugin {
     #[allow(clippy::unnecessary_wraps, reason = "as the plugin has it")]
     pub(super) fn open(
@@ -51,7 +49,7 @@ impl NodePlugin {
         match *self {}
     }
 
-    pub(super) fn start(self, _: Peer, _: NodeVolumes, _: Option<NodeSegment>) -> StartedPlugin {
+    pub(super) fn start(self, _: Peer, _: NodeVolumes, _: Option<NodeSegment>, _: &mut Essential) {
         match self {}
     }
 }

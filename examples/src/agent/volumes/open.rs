@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use csi_proxy::SocketAddress;
-use tokio::task::JoinSet;
 use volume_manager::driver::Secrets;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
@@ -16,6 +15,7 @@ use volume_manager::store::BootId;
 use volume_manager::store::redb::{self, RedbStore, StartedOver};
 
 use super::super::checked_file::fnv_1a;
+use super::super::essential::Essential;
 use super::desired_file::{DesiredFile, Found};
 use super::secrets::{DirectorySecrets, NodeSecrets};
 use super::socket::{self, Listener};
@@ -29,22 +29,6 @@ pub(in super::super) struct OpenedVolumes {
     volumes: NodeVolumes,
     run: Pin<Box<dyn Future<Output = ()> + Send>>,
     listener: Listener,
-}
-
-/// Volumes that run until this is dropped. What is on disk goes on when they are opened again.
-#[derive(Debug)]
-pub(in super::super) struct StartedVolumes(JoinSet<()>);
-
-impl StartedVolumes {
-    /// Waits until the volumes are not looked after any more, which only a panic can bring about.
-    pub(in super::super) async fn ended(&mut self) -> Fatal {
-        // What it says was printed when it panicked.
-        self.0.join_next().await;
-        Fatal::Runtime(
-            "the volumes of this node are not looked after any more; they stay as they are until the agent is started again"
-                .to_owned(),
-        )
-    }
 }
 
 /// Who says which volumes the node shall have.
@@ -127,17 +111,20 @@ impl OpenedVolumes {
     }
 
     /// Runs the volumes, with the drivers that are named on the command line.
-    pub(in super::super) async fn start(self, drivers: &[DriverAt]) -> Result<StartedVolumes, Fatal> {
+    pub(in super::super) async fn start(
+        self,
+        drivers: &[DriverAt],
+        tasks: &mut Essential,
+    ) -> Result<(), Fatal> {
         let Self { volumes, run, listener } = self;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(run);
+        tasks.spawn("what looks after the volumes", run);
         for driver in drivers {
             let endpoint = endpoint(&driver.socket)?;
             volumes.driver_registered(driver.name.clone(), endpoint).await;
         }
-        tasks.spawn(volumes.clone().keep_settled());
-        tasks.spawn(listener.serve(volumes));
-        Ok(StartedVolumes(tasks))
+        tasks.spawn("what tells drivers of the wanted volumes", volumes.clone().keep_settled());
+        tasks.spawn("what answers on the socket of the volumes", listener.serve(volumes));
+        Ok(())
     }
 }
 
@@ -173,28 +160,4 @@ fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
         );
     }
     Ok(store)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is `ready` and connected and has no volumes would be taken for good.
-    #[tokio::test]
-    async fn a_panic_of_what_looks_after_the_volumes_is_the_end_of_the_process_and_of_all_that_runs_beside_it()
-     {
-        let (alive, gone) = tokio::sync::oneshot::channel::<()>();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let _alive = alive;
-            std::future::pending::<()>().await;
-        });
-        tasks.spawn(async { panic!("the store is beyond repair") });
-        let mut started = StartedVolumes(tasks);
-        let fatal = started.ended().await;
-        assert_eq!(fatal.exit_code(), 1);
-        assert!(fatal.to_string().contains("not looked after any more"), "{fatal}");
-        drop(started);
-        assert!(gone.await.is_err());
-    }
 }
