@@ -18,8 +18,6 @@ use crate::observe::Observation;
 use crate::operation::journal::{
     self, Contents, Journal, JournalSettings, OpenJournalError, Quarantined, Writer,
 };
-#[cfg(feature = "metrics")]
-use crate::operation::never_began;
 use crate::operation::{
     Answer, Asked, Counts, Desk, Identity, Limits, Part, Restored, Run, Stage, Uncertain, Way,
 };
@@ -409,7 +407,7 @@ async fn run_operation(driver: Driver, call: Call, run: Run, _place: Place) {
         Err(error) => error.into_fault(),
     };
     #[cfg(feature = "metrics")]
-    if !never_began(&fault) {
+    if fault.delivery() == crate::fault::Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
     ticket.lost(fault);

@@ -1,11 +1,13 @@
-//! Everything that can go wrong on our own way, and the one place that says what a caller is told of it.
+//! Everything that can go wrong on our own way, and the one place that says what follows from it: which status a caller gets, whether
+//! the driver may have the request, and whether it is worth sending again.
 
 use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use crate::call::NodeId;
+use crate::call::{CallNumber, NodeId, Term};
 use crate::code::Code;
+use crate::outcome::Outcome;
 
 /// A failure that no driver reported: it happened between the caller and the driver.
 ///
@@ -94,7 +96,7 @@ pub enum Fault {
     Overloaded {
         /// What is full.
         what: String,
-        /// Its bound; 0 if it is not known here.
+        /// Its bound. 0 if it is not known here, as of a transport, which may have refused the request or the answer.
         max: u64,
     },
     /// The time ran out. The operation may still be running.
@@ -131,6 +133,27 @@ pub enum Fault {
         /// The method that is running.
         running: String,
     },
+    /// The node has had a call of a later start of the driver's proxy: the one that sent this call was replaced.
+    StaleTerm {
+        /// The driver.
+        driver: DriverName,
+        /// The call's term.
+        found: Term,
+        /// The highest term that the node knows.
+        current: Term,
+    },
+    /// The call may not begin at the node: its proxy has closed its number, or it has begun before.
+    StaleCall {
+        /// The driver.
+        driver: DriverName,
+        /// The call's number.
+        number: CallNumber,
+    },
+    /// The call was for another session of the node than the one that it has.
+    WrongSession {
+        /// The node.
+        node: NodeId,
+    },
     /// An answer that must no longer be given cannot be taken out of the journal, so nothing may make it wrong meanwhile.
     JournalFailed {
         /// What failed.
@@ -143,84 +166,172 @@ pub enum Fault {
     },
 }
 
-/// What a caller is told of a fault of ours: **the** table, used for every fault at every place.
-///
-/// The sidecars read every code but four as "nothing is running any more", and then forget volumes that exist. So:
-///
-/// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::CallerGone`] is `CANCELLED`;
-/// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will be as
-///   large the next time, and a code that may be retried would have the sidecar send it for ever. `RESOURCE_EXHAUSTED`
-///   would make external-provisioner move the volume to another node, where the request is no smaller;
-/// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for this volume, back
-///   off and ask again. It is true when it is said, for this process itself waits for the operation that runs, and it is safe:
-///   `ABORTED` is one of the four codes that the sidecars read as "may still be running", so nothing is forgotten. It cannot be
-///   taken for the driver's verdict on the request, which is not known yet;
-/// - everything else is `UNAVAILABLE`.
-#[must_use]
-pub fn outcome_of(fault: &Fault) -> (Code, String) {
-    use Fault as F;
-    let message = match fault {
-        F::Deadline { waited } => {
-            let text = format!("no answer within {waited:?}; the operation may still be running, ask again");
-            return (Code::DEADLINE_EXCEEDED, text);
-        }
-        F::CallerGone => {
-            return (Code::CANCELLED, "the caller left; the operation may still be running".to_owned());
-        }
-        F::OperationPending { driver, running } => {
-            let text =
-                format!("{running} is pending at driver {driver} for the same volume; try again later");
-            return (Code::ABORTED, text);
-        }
-        F::RequestTooLarge { found, max } => {
-            let text = format!("request of {found} bytes; at most {max} can be carried; nothing was sent");
-            return (Code::INVALID_ARGUMENT, text);
-        }
-        F::NodeOffline { node } => format!("node {node} is offline"),
-        F::NodeUnknown { node } => format!("node {node} is not known; has its agent ever connected?"),
-        F::NoNode { reason } => format!("no node for this call: {reason}"),
-        F::DriverNotRegistered { driver } => format!("driver {driver} is not registered on the node"),
-        F::DriverSocketMissing { driver, path } => {
-            format!("driver {driver} has no socket at {path}; is it running?")
-        }
-        F::DriverRefused { driver, reason } => {
-            format!("driver {driver} does not accept connections: {reason}")
-        }
-        F::DriverGone { driver, reason } => {
-            format!(
-                "driver {driver} was lost before it had answered: {reason}; the operation may still be running"
-            )
-        }
-        F::DriverProtocol { driver, reason } => format!("driver {driver} did not answer in gRPC: {reason}"),
-        F::LinkLost { reason } => format!("link lost: {reason}; the operation may still be running"),
-        F::HubUnreachable { reason } => format!("no hub can be reached: {reason}"),
-        F::ReplyTooLarge { found, max } => {
-            format!(
-                "the answer has {found} bytes; at most {max} can be carried; the operation was carried out"
-            )
-        }
-        F::FrameTooLarge { reason } => format!("too large for a link on the way: {reason}"),
-        F::Overloaded { what, max: 0 } => format!("overloaded: {what}; try again later"),
-        F::Overloaded { what, max } => format!("{what} is full (bound {max}); try again later"),
-        F::Draining { what } => format!("{what} is shutting down"),
-        F::Forbidden { reason } => format!("not allowed on the way: {reason}"),
-        F::Protocol { reason } => format!("relay protocol: {reason}"),
-        F::ServiceLost { what } => {
-            format!("{what} ended without an answer; the operation may still be running")
-        }
-        F::JournalFailed { reason } => {
-            format!(
-                "the journal of operations failed and holds an answer that this would make wrong: {reason}"
-            )
-        }
-        F::NotReady { driver } => {
-            format!("driver {driver} has not been reached yet; what it offers is not known")
-        }
-    };
-    (Code::UNAVAILABLE, message)
+/// Whether the driver may have the request of one attempt to send a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(clippy::exhaustive_enums, reason = "there is no third answer")]
+pub enum Delivery {
+    /// It provably has not, and no copy of that attempt is left that could still reach it.
+    NotSent,
+    /// It may have: the operation may be running, or have ended.
+    Unknown,
 }
 
 impl Fault {
+    /// How a call ends that failed so: **the** table, used for every fault at every place.
+    ///
+    /// The sidecars read every code but four as "nothing is running any more", and then forget volumes that exist. So:
+    ///
+    /// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::CallerGone`] is `CANCELLED`;
+    /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will be as
+    ///   large the next time, and a code that may be retried would have the sidecar send it for ever. `RESOURCE_EXHAUSTED`
+    ///   would make external-provisioner move the volume to another node, where the request is no smaller;
+    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for this volume, back
+    ///   off and ask again. It is true when it is said, for the node itself waits for the operation that runs, and it is safe:
+    ///   `ABORTED` is one of the four codes that the sidecars read as "may still be running", so nothing is forgotten;
+    /// - everything else is `UNAVAILABLE`.
+    #[must_use]
+    pub fn to_status(&self) -> Outcome {
+        self.clone().into()
+    }
+
+    /// What the fault proves about the attempt that it ended. A call of several attempts was not sent only if none of them was.
+    ///
+    /// A fault that counts as a proof only where the near side raises it, which knows what it has given to the link, never comes over
+    /// the [wire](crate::wire): there it is decoded as one that proves nothing.
+    #[must_use]
+    pub const fn delivery(&self) -> Delivery {
+        match self {
+            // Refused on this side of the link.
+            Self::NoNode { .. }
+            | Self::NotReady { .. }
+            | Self::HubUnreachable { .. }
+            | Self::RequestTooLarge { .. }
+            // Refused by the hub, which forwarded nothing of the attempt, or by the node's session.
+            | Self::NodeOffline { .. }
+            | Self::NodeUnknown { .. }
+            | Self::WrongSession { .. }
+            | Self::Forbidden { .. }
+            | Self::Draining { .. }
+            // Refused by the dispatcher.
+            | Self::DriverNotRegistered { .. }
+            | Self::DriverSocketMissing { .. }
+            | Self::DriverRefused { .. }
+            | Self::OperationPending { .. }
+            | Self::StaleTerm { .. }
+            | Self::StaleCall { .. }
+            | Self::JournalFailed { .. } => Delivery::NotSent,
+            // A transport says so of answers too.
+            Self::Overloaded { max, .. } if *max == 0 => Delivery::Unknown,
+            Self::Overloaded { .. } => Delivery::NotSent,
+            Self::DriverGone { .. }
+            | Self::DriverProtocol { .. }
+            | Self::LinkLost { .. }
+            | Self::ReplyTooLarge { .. }
+            | Self::FrameTooLarge { .. }
+            | Self::Deadline { .. }
+            | Self::CallerGone
+            | Self::Protocol { .. }
+            | Self::ServiceLost { .. } => Delivery::Unknown,
+        }
+    }
+
+    /// Whether the same call may get through if it is sent again soon: something on the way was lost, is away or is ending.
+    ///
+    /// Not what the node itself has refused or what its driver is in: whoever made the call asks again by itself, later.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::NodeOffline { .. }
+                | Self::HubUnreachable { .. }
+                | Self::LinkLost { .. }
+                | Self::Draining { .. }
+                | Self::ServiceLost { .. }
+                | Self::WrongSession { .. }
+        )
+    }
+
+    /// Code and message of [`Self::to_status`].
+    pub(crate) fn status(&self) -> (Code, String) {
+        use Fault as F;
+        let message = match self {
+            F::Deadline { waited } => {
+                let text =
+                    format!("no answer within {waited:?}; the operation may still be running, ask again");
+                return (Code::DEADLINE_EXCEEDED, text);
+            }
+            F::CallerGone => {
+                return (Code::CANCELLED, "the caller left; the operation may still be running".to_owned());
+            }
+            F::OperationPending { driver, running } => {
+                let text =
+                    format!("{running} is pending at driver {driver} for the same volume; try again later");
+                return (Code::ABORTED, text);
+            }
+            F::RequestTooLarge { found, max } => {
+                let text =
+                    format!("request of {found} bytes; at most {max} can be carried; nothing was sent");
+                return (Code::INVALID_ARGUMENT, text);
+            }
+            F::NodeOffline { node } => format!("node {node} is offline"),
+            F::NodeUnknown { node } => format!("node {node} is not known; has its agent ever connected?"),
+            F::NoNode { reason } => format!("no node for this call: {reason}"),
+            F::DriverNotRegistered { driver } => format!("driver {driver} is not registered on the node"),
+            F::DriverSocketMissing { driver, path } => {
+                format!("driver {driver} has no socket at {path}; is it running?")
+            }
+            F::DriverRefused { driver, reason } => {
+                format!("driver {driver} does not accept connections: {reason}")
+            }
+            F::DriverGone { driver, reason } => {
+                format!(
+                    "driver {driver} was lost before it had answered: {reason}; the operation may still be running"
+                )
+            }
+            F::DriverProtocol { driver, reason } => {
+                format!("driver {driver} did not answer in gRPC: {reason}")
+            }
+            F::LinkLost { reason } => format!("link lost: {reason}; the operation may still be running"),
+            F::HubUnreachable { reason } => format!("no hub can be reached: {reason}"),
+            F::ReplyTooLarge { found, max } => {
+                format!(
+                    "the answer has {found} bytes; at most {max} can be carried; the operation was carried out"
+                )
+            }
+            F::FrameTooLarge { reason } => format!("too large for a link on the way: {reason}"),
+            F::Overloaded { what, max: 0 } => format!("overloaded: {what}; try again later"),
+            F::Overloaded { what, max } => format!("{what} is full (bound {max}); try again later"),
+            F::Draining { what } => format!("{what} is shutting down"),
+            F::Forbidden { reason } => format!("not allowed on the way: {reason}"),
+            F::Protocol { reason } => format!("relay protocol: {reason}"),
+            F::ServiceLost { what } => {
+                format!("{what} ended without an answer; the operation may still be running")
+            }
+            F::StaleTerm { driver, found, current } => {
+                format!(
+                    "the proxy of driver {driver} was replaced: this call is of its start {found}, the node knows start {current}"
+                )
+            }
+            F::StaleCall { driver, number } => {
+                format!(
+                    "call {number} of driver {driver} was closed or has begun before; it does not begin again"
+                )
+            }
+            F::WrongSession { node } => {
+                format!("node {node} has another session than the one that the call was for")
+            }
+            F::JournalFailed { reason } => {
+                format!(
+                    "the journal of operations failed and holds an answer that this would make wrong: {reason}"
+                )
+            }
+            F::NotReady { driver } => {
+                format!("driver {driver} has not been reached yet; what it offers is not known")
+            }
+        };
+        (Code::UNAVAILABLE, message)
+    }
+
     /// The kind in snake case, for logs and metric labels.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -246,6 +357,9 @@ impl Fault {
             Self::Protocol { .. } => "protocol",
             Self::ServiceLost { .. } => "service_lost",
             Self::OperationPending { .. } => "operation_pending",
+            Self::StaleTerm { .. } => "stale_term",
+            Self::StaleCall { .. } => "stale_call",
+            Self::WrongSession { .. } => "wrong_session",
             Self::JournalFailed { .. } => "journal_failed",
             Self::NotReady { .. } => "not_ready",
         }
@@ -254,7 +368,7 @@ impl Fault {
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&outcome_of(self).1)
+        f.write_str(&self.status().1)
     }
 }
 
@@ -268,7 +382,8 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
     let text = || "why ünd how".to_owned();
     let all = vec![
         Fault::NodeOffline { node: node.clone() },
-        Fault::NodeUnknown { node },
+        Fault::NodeUnknown { node: node.clone() },
+        Fault::WrongSession { node },
         Fault::NoNode { reason: text() },
         Fault::DriverNotRegistered { driver: driver.clone() },
         Fault::DriverSocketMissing { driver: driver.clone(), path: "/plugins/csi.sock".to_owned() },
@@ -288,11 +403,13 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
         Fault::Protocol { reason: text() },
         Fault::ServiceLost { what: text() },
         Fault::OperationPending { driver: driver.clone(), running: text() },
+        Fault::StaleTerm { driver: driver.clone(), found: Term::FIRST, current: Term::FIRST.next() },
+        Fault::StaleCall { driver: driver.clone(), number: CallNumber::FIRST },
         Fault::JournalFailed { reason: text() },
         Fault::NotReady { driver },
     ];
     let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-    assert_eq!(kinds.len(), 23, "a kind is missing or there twice");
+    assert_eq!(kinds.len(), 26, "a kind is missing or there twice");
     all
 }
 
@@ -300,38 +417,48 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
 mod tests {
     use super::*;
 
+    /// What is expected of a fault: its code, whether the driver may have the request, whether it is worth sending again.
+    fn row(fault: &Fault) -> (Code, Delivery, bool) {
+        use Delivery::{NotSent, Unknown};
+        // Exhaustive, so that a new fault does not compile without its row.
+        match fault {
+            Fault::Deadline { .. } => (Code::DEADLINE_EXCEEDED, Unknown, false),
+            Fault::CallerGone => (Code::CANCELLED, Unknown, false),
+            Fault::RequestTooLarge { .. } => (Code::INVALID_ARGUMENT, NotSent, false),
+            Fault::OperationPending { .. } => (Code::ABORTED, NotSent, false),
+            Fault::NodeOffline { .. } => (Code::UNAVAILABLE, NotSent, true),
+            Fault::NodeUnknown { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::NoNode { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::DriverNotRegistered { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::DriverSocketMissing { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::DriverRefused { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::DriverGone { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::DriverProtocol { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::LinkLost { .. } => (Code::UNAVAILABLE, Unknown, true),
+            Fault::HubUnreachable { .. } => (Code::UNAVAILABLE, NotSent, true),
+            Fault::ReplyTooLarge { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::FrameTooLarge { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::Overloaded { max: 0, .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::Overloaded { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::Draining { .. } => (Code::UNAVAILABLE, NotSent, true),
+            Fault::Forbidden { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::Protocol { .. } => (Code::UNAVAILABLE, Unknown, false),
+            Fault::ServiceLost { .. } => (Code::UNAVAILABLE, Unknown, true),
+            Fault::StaleTerm { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::StaleCall { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::WrongSession { .. } => (Code::UNAVAILABLE, NotSent, true),
+            Fault::JournalFailed { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::NotReady { .. } => (Code::UNAVAILABLE, NotSent, false),
+        }
+    }
+
     #[test]
-    fn every_fault_has_its_row_and_only_one_of_them_is_final() {
-        for fault in one_of_each() {
-            // Exhaustive, so that a new fault does not compile without its row.
-            let expected = match &fault {
-                Fault::Deadline { .. } => Code::DEADLINE_EXCEEDED,
-                Fault::CallerGone => Code::CANCELLED,
-                Fault::RequestTooLarge { .. } => Code::INVALID_ARGUMENT,
-                Fault::OperationPending { .. } => Code::ABORTED,
-                Fault::NodeOffline { .. }
-                | Fault::NodeUnknown { .. }
-                | Fault::NoNode { .. }
-                | Fault::DriverNotRegistered { .. }
-                | Fault::DriverSocketMissing { .. }
-                | Fault::DriverRefused { .. }
-                | Fault::DriverGone { .. }
-                | Fault::DriverProtocol { .. }
-                | Fault::LinkLost { .. }
-                | Fault::HubUnreachable { .. }
-                | Fault::ReplyTooLarge { .. }
-                | Fault::FrameTooLarge { .. }
-                | Fault::Overloaded { .. }
-                | Fault::Draining { .. }
-                | Fault::Forbidden { .. }
-                | Fault::Protocol { .. }
-                | Fault::ServiceLost { .. }
-                | Fault::JournalFailed { .. }
-                | Fault::NotReady { .. } => Code::UNAVAILABLE,
-            };
-            let (code, message) = outcome_of(&fault);
-            assert_eq!(code, expected, "{fault:?}");
-            assert!(!message.is_empty());
+    fn every_fault_has_its_row() {
+        let unbounded = Fault::Overloaded { what: "a link".to_owned(), max: 0 };
+        for fault in one_of_each().into_iter().chain([unbounded]) {
+            let status = fault.to_status();
+            assert_eq!((status.code, fault.delivery(), fault.is_transient()), row(&fault), "{fault:?}");
+            assert!(!status.message.is_empty() && status.fault() == Some(&fault));
         }
     }
 }

@@ -14,7 +14,7 @@
 //! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
 //!
 //! Bodies are opaque: a method or field of a later CSI version passes untouched. What the driver said passes unchanged, and a
-//! failure on the way is a [`Fault`], which [`outcome_of`] turns into a code that does not make a sidecar forget a volume.
+//! failure on the way is a [`Fault`], which [`Fault::to_status`] turns into a code that does not make a sidecar forget a volume.
 //!
 //! # A socket whose driver is elsewhere
 //!
@@ -165,7 +165,9 @@ pub mod wire;
 pub use csi_proto::DriverName;
 
 pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
-pub use self::call::{Call, CallId, MAX_METADATA, Metadata, MethodPath, NodeId};
+pub use self::call::{
+    Call, CallId, CallNumber, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession, Term,
+};
 pub use self::code::Code;
 #[cfg(feature = "runtime")]
 pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher};
@@ -176,7 +178,7 @@ pub use self::endpoint::{
     DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,
     Serving,
 };
-pub use self::fault::{Fault, outcome_of};
+pub use self::fault::{Delivery, Fault};
 #[cfg(feature = "runtime")]
 pub use self::observe::{Observe, ObserveLayer};
 pub use self::outcome::{Origin, Outcome};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::call::Metadata;
 use crate::code::Code;
-use crate::fault::{Fault, outcome_of};
+use crate::fault::Fault;
 
 /// Who decided an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Outcome {
 
 impl From<Fault> for Outcome {
     fn from(fault: Fault) -> Self {
-        let (code, message) = outcome_of(&fault);
+        let (code, message) = fault.status();
         Self::new(Origin::Relay(Box::new(fault)), code, message)
     }
 }

@@ -11,6 +11,14 @@
 //!   string method = 4;                    // /package.Service/Method
 //!   repeated Entry metadata = 5;
 //!   optional uint64 remaining_millis = 6; // absent: no deadline
+//!   Fence fence = 7;                      // absent: a call that is not fenced
+//! }
+//! message Fence {                         // see `Fence`; no number is 0
+//!   uint64 term = 1;
+//!   uint64 number = 2;
+//!   uint64 lowest_open = 3;
+//!   repeated uint64 given_up = 4;         // two for each range: how far its first number lies above the last one of the range before,
+//!                                         // or above lowest_open, and how many numbers follow the first
 //! }
 //! message Entry { string name = 1; bytes value = 2; }
 //! message Closing {
@@ -26,8 +34,8 @@
 //!   uint32 kind = 1;
 //!   string subject = 2;                   // node or driver
 //!   string text = 3;
-//!   uint64 found = 4;                     // bytes; for the deadline, milliseconds
-//!   uint64 max = 5;                       // bytes, or entries
+//!   uint64 found = 4;                     // bytes; for the deadline, milliseconds; a term or a call's number
+//!   uint64 max = 5;                       // bytes, or entries; the current term
 //! }
 //! ```
 
@@ -39,7 +47,8 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::call::{
-    Call, CallId, InvalidMethodPath, InvalidNodeId, Metadata, MetadataError, MethodPath, NodeId,
+    Call, CallId, CallNumber, Fence, GivenUp, InvalidFence, InvalidMethodPath, InvalidNodeId, MAX_GIVEN_UP,
+    Metadata, MetadataError, MethodPath, NodeId, Term,
 };
 use crate::code::Code;
 use crate::fault::Fault;
@@ -79,6 +88,9 @@ pub enum WireError {
     /// A metadata entry cannot be taken.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// The fence is not that of an open call.
+    #[error(transparent)]
+    Fence(#[from] InvalidFence),
 }
 
 /// Read only; the texts stay where they came, until their types have checked them.
@@ -96,6 +108,20 @@ struct CallHeader {
     metadata: Vec<Entry>,
     #[prost(uint64, optional, tag = "6")]
     remaining_millis: Option<u64>,
+    #[prost(message, optional, tag = "7")]
+    fence: Option<FenceRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FenceRecord {
+    #[prost(uint64, tag = "1")]
+    term: u64,
+    #[prost(uint64, tag = "2")]
+    number: u64,
+    #[prost(uint64, tag = "3")]
+    lowest_open: u64,
+    #[prost(uint64, repeated, tag = "4")]
+    given_up: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -142,7 +168,7 @@ impl Call {
     /// Everything but the body, as a `CallHeader`.
     #[must_use]
     pub fn encode_header(&self) -> Bytes {
-        let Self { id, node, driver, method, remaining, metadata, body: _ } = self;
+        let Self { id, node, driver, method, remaining, metadata, fence, session: _, body: _ } = self;
         let names = node.as_str().len() + driver.as_str().len() + method.as_str().len();
         let mut header = Vec::with_capacity(names + metadata.bytes() + 48);
         field(1, id.as_bytes(), &mut header);
@@ -155,6 +181,9 @@ impl Call {
         if let Some(remaining) = *remaining {
             encode_key(6, WireType::Varint, &mut header);
             encode_varint(millis(remaining), &mut header);
+        }
+        if let Some(fence) = fence {
+            field(7, &FenceRecord::of(fence).encode_to_vec(), &mut header);
         }
         header.into()
     }
@@ -174,6 +203,8 @@ impl Call {
             method: MethodPath::new(text(&header.method)?)?,
             remaining: header.remaining_millis.map(Duration::from_millis),
             metadata: metadata(header.metadata)?,
+            fence: header.fence.map(FenceRecord::into_fence).transpose()?,
+            session: None,
             body,
         })
     }
@@ -242,6 +273,51 @@ impl Outcome {
     }
 }
 
+impl FenceRecord {
+    fn of(fence: &Fence) -> Self {
+        let mut given_up = Vec::with_capacity(2 * fence.given_up().ranges().len());
+        let mut before = fence.lowest_open().get();
+        for range in fence.given_up().ranges() {
+            let (first, last) = (range.start().get(), range.end().get());
+            given_up.extend([first.saturating_sub(before), last.saturating_sub(first)]);
+            before = last;
+        }
+        Self {
+            term: fence.term().get(),
+            number: fence.number().get(),
+            lowest_open: fence.lowest_open().get(),
+            given_up,
+        }
+    }
+
+    fn into_fence(self) -> Result<Fence, InvalidFence> {
+        let Self { term, number, lowest_open, given_up } = self;
+        if given_up.len() > 2 * MAX_GIVEN_UP {
+            return Err(InvalidFence::TooMany { found: given_up.len().div_ceil(2) });
+        }
+        let mut before = lowest_open;
+        let above = |before: u64, by: u64| before.checked_add(by).ok_or(InvalidFence::Unordered);
+        let mut ranges = Vec::with_capacity(given_up.len() / 2);
+        for pair in given_up.chunks(2) {
+            let &[gap, more] = pair else { return Err(InvalidFence::Unordered) };
+            let first = above(before, gap)?;
+            before = above(first, more)?;
+            ranges.push(call_number(first, "given_up")?..=call_number(before, "given_up")?);
+        }
+        let (number, lowest_open) =
+            (call_number(number, "number")?, call_number(lowest_open, "lowest_open")?);
+        Fence::new(proxy_term(term, "term")?, number, lowest_open, GivenUp::new(ranges)?)
+    }
+}
+
+fn call_number(number: u64, what: &'static str) -> Result<CallNumber, InvalidFence> {
+    CallNumber::new(number).ok_or(InvalidFence::Zero { what })
+}
+
+fn proxy_term(number: u64, what: &'static str) -> Result<Term, InvalidFence> {
+    Term::new(number).ok_or(InvalidFence::Zero { what })
+}
+
 impl FaultRecord {
     fn of(fault: &Fault) -> Self {
         use Fault as F;
@@ -252,6 +328,7 @@ impl FaultRecord {
             ..Self::default()
         };
         let sized = |kind, text: &str, found: u64, max: u64| Self { found, max, ..record(kind, &"", text) };
+        let fenced = |kind, driver: &DriverName, found, max| Self { found, max, ..record(kind, driver, "") };
         match fault {
             F::NodeOffline { node } => record(1, node, ""),
             F::NodeUnknown { node } => record(2, node, ""),
@@ -276,9 +353,14 @@ impl FaultRecord {
             F::FrameTooLarge { reason } => record(21, &"", reason),
             F::OperationPending { driver, running } => record(22, driver, running),
             F::JournalFailed { reason } => record(23, &"", reason),
+            F::StaleTerm { driver, found, current } => fenced(24, driver, found.get(), current.get()),
+            F::StaleCall { driver, number } => fenced(25, driver, number.get(), 0),
+            F::WrongSession { node } => record(26, node, ""),
         }
     }
 
+    /// The fault that the far side reports. What the far side cannot know proves nothing here: it was given the request, so that a
+    /// hub that it cannot reach, or a bound that the request exceeds there, does not show that nothing was sent.
     fn into_fault(self) -> Result<Fault, WireError> {
         let Self { kind, subject, text, found, max } = self;
         let reason = text;
@@ -292,8 +374,8 @@ impl FaultRecord {
             7 => Fault::DriverGone { driver: driver_name(&subject)?, reason },
             8 => Fault::DriverProtocol { driver: driver_name(&subject)?, reason },
             9 => Fault::LinkLost { reason },
-            10 => Fault::HubUnreachable { reason },
-            11 => Fault::RequestTooLarge { found, max },
+            10 => Fault::LinkLost { reason: format!("the far side cannot reach a hub: {reason}") },
+            11 => Fault::FrameTooLarge { reason: format!("request of {found} bytes; at most {max}") },
             12 => Fault::ReplyTooLarge { found, max },
             13 => Fault::Overloaded { what: reason, max },
             14 => Fault::Deadline { waited: Duration::from_millis(found) },
@@ -306,6 +388,16 @@ impl FaultRecord {
             21 => Fault::FrameTooLarge { reason },
             22 => Fault::OperationPending { driver: driver_name(&subject)?, running: reason },
             23 => Fault::JournalFailed { reason },
+            24 => Fault::StaleTerm {
+                driver: driver_name(&subject)?,
+                found: proxy_term(found, "the term of a fault")?,
+                current: proxy_term(max, "the current term of a fault")?,
+            },
+            25 => Fault::StaleCall {
+                driver: driver_name(&subject)?,
+                number: call_number(found, "the number of a fault")?,
+            },
+            26 => Fault::WrongSession { node: NodeId::new(subject)? },
             _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
         })
     }
@@ -345,14 +437,81 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::one_of_each;
+    use crate::fault::{Delivery, one_of_each};
 
     #[test]
-    fn every_fault_survives_the_wire() {
+    fn every_fault_survives_the_wire_but_proofs_of_the_near_side() {
         for fault in one_of_each() {
-            let outcome = Outcome::from(fault);
-            assert_eq!(Outcome::decode(outcome.encode()).unwrap(), outcome);
+            let outcome = fault.to_status();
+            let back = Outcome::decode(outcome.encode()).unwrap();
+            if !matches!(fault, Fault::HubUnreachable { .. } | Fault::RequestTooLarge { .. }) {
+                assert_eq!(back, outcome);
+                continue;
+            }
+            assert_eq!(fault.delivery(), Delivery::NotSent);
+            let back = back.fault().unwrap();
+            assert_eq!((back.delivery(), back.to_status().code), (Delivery::Unknown, Code::UNAVAILABLE));
+            assert_eq!(back.is_transient(), fault.is_transient());
         }
+    }
+
+    fn fence(number: u64, lowest_open: u64, given_up: &[(u64, u64)]) -> Fence {
+        let n = |number| CallNumber::new(number).unwrap();
+        let ranges = given_up.iter().map(|(first, last)| n(*first)..=n(*last));
+        Fence::new(Term::new(9).unwrap(), n(number), n(lowest_open), GivenUp::new(ranges).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_fence_survives_the_wire() {
+        let many: Vec<_> = (1..=1024).map(|at| (3 * at, 3 * at + 1)).collect();
+        for (lowest, given_up) in [
+            (1, &[][..]),
+            (7, &[]),
+            (2, &[(4, 5), (6, 6), (8, u64::MAX)]),
+            (2, &many),
+            (u64::MAX - 9, &[(u64::MAX, u64::MAX)]),
+        ] {
+            let call = call().with_fence(fence(lowest, lowest, given_up));
+            let back = Call::decode(call.encode_header(), Bytes::new()).unwrap();
+            assert_eq!(back.fence, call.fence);
+        }
+    }
+
+    #[test]
+    fn a_fence_outside_its_bounds_is_refused() {
+        let good = FenceRecord { term: 1, number: 9, lowest_open: 2, given_up: vec![1, 1] };
+        assert!(good.clone().into_fence().is_ok());
+        let zero = |what| InvalidFence::Zero { what };
+        let closed = InvalidFence::Closed {
+            number: CallNumber::new(9).unwrap(),
+            lowest_open: CallNumber::new(10).unwrap(),
+        };
+        for (bad, expected) in [
+            (FenceRecord { term: 0, ..good.clone() }, zero("term")),
+            (FenceRecord { number: 0, ..good.clone() }, zero("number")),
+            (FenceRecord { lowest_open: 0, ..good.clone() }, zero("lowest_open")),
+            (FenceRecord { lowest_open: 10, ..good.clone() }, closed),
+            (FenceRecord { given_up: vec![0, 1], ..good.clone() }, InvalidFence::Unordered),
+            (FenceRecord { given_up: vec![1, 1, 0, 1], ..good.clone() }, InvalidFence::Unordered),
+            (FenceRecord { given_up: vec![1], ..good.clone() }, InvalidFence::Unordered),
+            (FenceRecord { given_up: vec![1, u64::MAX], ..good.clone() }, InvalidFence::Unordered),
+            (FenceRecord { given_up: vec![2; 2050], ..good.clone() }, InvalidFence::TooMany { found: 1025 }),
+        ] {
+            let mut header = call().encode_header().to_vec();
+            field(7, &bad.encode_to_vec(), &mut header);
+            let error = Call::decode(header.into(), Bytes::new()).unwrap_err();
+            assert_eq!(error, WireError::Fence(expected), "{bad:?}");
+        }
+    }
+
+    fn call() -> Call {
+        Call::new(
+            CallId::from_bytes([3; 16]),
+            NodeId::new("edge-1").unwrap(),
+            DriverName::new("csi-hostpath").unwrap(),
+            MethodPath::new("/csi.v9.New/Thing").unwrap(),
+            Bytes::from_static(&[0, 1, 2]),
+        )
     }
 
     #[test]
@@ -410,15 +569,7 @@ mod tests {
     fn a_call_survives_the_wire() {
         let mut metadata = Metadata::default();
         metadata.insert("traceparent", "00-aa-bb-01").unwrap();
-        let call = Call::new(
-            CallId::from_bytes([3; 16]),
-            NodeId::new("edge-1").unwrap(),
-            DriverName::new("csi-hostpath").unwrap(),
-            MethodPath::new("/csi.v9.New/Thing").unwrap(),
-            Bytes::from_static(&[0, 1, 2]),
-        )
-        .with_remaining(Duration::from_millis(1234))
-        .with_metadata(metadata);
+        let call = call().with_remaining(Duration::from_millis(1234)).with_metadata(metadata);
         let back = Call::decode(call.encode_header(), call.body.clone()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{call:?}"));
         assert_eq!((back.body, back.metadata), (call.body, call.metadata));

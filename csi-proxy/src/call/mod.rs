@@ -1,5 +1,6 @@
 //! A CSI call as a message.
 
+mod fence;
 mod id;
 mod metadata;
 mod method;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::fence::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeSession, Term};
 pub use self::id::CallId;
 pub use self::metadata::{AllowList, MAX_METADATA, Metadata, MetadataError};
 pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
@@ -35,6 +37,10 @@ pub struct Call {
     pub remaining: Option<Duration>,
     /// The request headers on the allow-list, at most [`MAX_METADATA`] bytes.
     pub metadata: Metadata,
+    /// What keeps a stale copy of the call from beginning at the node. `None` for a call that is made on the node itself.
+    pub fence: Option<Fence>,
+    /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the [wire](crate::wire) form.
+    pub session: Option<NodeSession>,
     /// The request message.
     pub body: Bytes,
 }
@@ -43,7 +49,8 @@ impl Call {
     /// A call without a deadline and without metadata.
     #[must_use]
     pub fn new(id: CallId, node: NodeId, driver: DriverName, method: MethodPath, body: Bytes) -> Self {
-        Self { id, node, driver, method, remaining: None, metadata: Metadata::default(), body }
+        let metadata = Metadata::default();
+        Self { id, node, driver, method, remaining: None, metadata, fence: None, session: None, body }
     }
 
     /// The same call from a caller who waits this long.
@@ -59,6 +66,20 @@ impl Call {
         self.metadata = metadata;
         self
     }
+
+    /// The same call with this fence.
+    #[must_use]
+    pub fn with_fence(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
+    }
+
+    /// The same call for that session of the node only.
+    #[must_use]
+    pub fn with_session(mut self, session: NodeSession) -> Self {
+        self.session = Some(session);
+        self
+    }
 }
 
 impl fmt::Debug for Call {
@@ -70,6 +91,8 @@ impl fmt::Debug for Call {
             .field("method", &self.method)
             .field("remaining", &self.remaining)
             .field("metadata", &self.metadata)
+            .field("fence", &self.fence)
+            .field("session", &self.session)
             .field("body", &format_args!("{} bytes", self.body.len()))
             .finish()
     }

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 
 use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
 use crate::call::{Call, CallId};
-use crate::fault::outcome_of;
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply};
 
@@ -196,7 +195,7 @@ impl<R: Relay> Relay for Monitored<R> {
         };
         match &answer {
             Err(error) => {
-                watched.end(End::Answered { code: outcome_of(error.fault()).0, message: None });
+                watched.end(End::Answered { code: error.fault().to_status().code, message: None });
                 return answer;
             }
             Ok(replies) => {

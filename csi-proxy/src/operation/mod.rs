@@ -68,8 +68,6 @@ mod subject;
 
 pub use self::answer::Answer;
 pub use self::canonical::Digest;
-#[cfg(feature = "metrics")]
-pub(crate) use self::core::never_began;
 pub use self::core::{
     Action, AskerId, Core, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way,
 };

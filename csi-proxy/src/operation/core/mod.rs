@@ -20,7 +20,7 @@ use super::counted::ByCount;
 use super::identity::Identity;
 use super::limits::Limits;
 use super::subject::{Key, is_making};
-use crate::fault::Fault;
+use crate::fault::{Delivery, Fault};
 
 /// Most [`Core::begun`] entries.
 const MAX_BEGUN: usize = 4096;
@@ -338,7 +338,7 @@ impl Core {
         for asker in askers {
             self.actions.push_back(Action::Fail { asker, fault: fault.clone() });
         }
-        if never_began(fault) {
+        if fault.delivery() == Delivery::NotSent {
             self.actions.push_back(Action::Record(Entry::Remove { operation }));
             return;
         }
@@ -543,18 +543,4 @@ impl Core {
     fn record(&mut self, operation: OperationId, identity: Identity, stage: Stage) {
         self.actions.push_back(Action::Record(Entry::Put { operation, identity, stage }));
     }
-}
-
-/// Whether a fault proves that the driver has not seen the call.
-pub(crate) fn never_began(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::DriverNotRegistered { .. }
-            | Fault::DriverSocketMissing { .. }
-            | Fault::DriverRefused { .. }
-            | Fault::RequestTooLarge { .. }
-            | Fault::Overloaded { .. }
-            | Fault::Draining { .. }
-            | Fault::JournalFailed { .. }
-    )
 }

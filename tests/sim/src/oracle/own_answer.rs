@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proxy::{Code, Fault, Origin, Outcome, outcome_of};
+use csi_proxy::{Code, Fault, Origin, Outcome};
 use edge_transport::frame::End;
 use edge_transport::{Failure, Reason};
 
@@ -70,7 +70,7 @@ impl OwnAnswer {
 
     /// A caller gets a fault that an agent has found.
     pub(crate) fn fault(&mut self, at: Duration, number: u64, fault: &Fault) {
-        let (code, text) = outcome_of(fault);
+        let Outcome { code, message: text, .. } = fault.to_status();
         let may_go_on = [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED];
         if self.whole && !may_go_on.contains(&code) {
             self.verdict

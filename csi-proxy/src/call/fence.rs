@@ -1,0 +1,251 @@
+//! The part of a call that keeps a stale copy of it from beginning.
+//!
+//! A proxy gives each start of itself a [`Term`] for its driver, and each call a [`CallNumber`] for its driver and node. Every copy of a
+//! call carries both, together with what the proxy knew when it sent that copy: the lowest number still open, and the numbers above
+//! it that it gave up. The node begins nothing of an older term, nothing below the lowest open number, and nothing that was given up.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
+
+/// Most ranges that a [`GivenUp`] has.
+pub const MAX_GIVEN_UP: usize = 1024;
+
+/// A fence cannot be made of these numbers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidFence {
+    /// A term or a number is 0, or missing.
+    #[error("invalid fence: {what} is 0; terms and call numbers begin with 1")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+    /// The call itself is closed.
+    #[error("invalid fence: call {number} is below the lowest open number {lowest_open}, or was given up")]
+    Closed {
+        /// The call's number.
+        number: CallNumber,
+        /// The lowest open number.
+        lowest_open: CallNumber,
+    },
+    /// There are more ranges than [`MAX_GIVEN_UP`].
+    #[error("invalid fence: {found} ranges of given-up calls; expected at most {MAX_GIVEN_UP}")]
+    TooMany {
+        /// How many there are.
+        found: usize,
+    },
+    /// The ranges are not in order, overlap, or do not lie above the lowest open number.
+    #[error(
+        "invalid fence: the ranges of given-up calls are not ascending and disjoint above the lowest open number"
+    )]
+    Unordered,
+}
+
+/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term(NonZeroU64);
+
+/// The number of a call at its proxy, for its driver and node, from 1 in each term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallNumber(NonZeroU64);
+
+macro_rules! number {
+    ($name:ident) => {
+        impl $name {
+            /// The first one.
+            pub const FIRST: Self = Self(NonZeroU64::MIN);
+
+            /// Takes a number; `None` for 0.
+            #[must_use]
+            pub const fn new(number: u64) -> Option<Self> {
+                match NonZeroU64::new(number) {
+                    Some(number) => Some(Self(number)),
+                    None => None,
+                }
+            }
+
+            /// The number.
+            #[must_use]
+            pub const fn get(self) -> u64 {
+                self.0.get()
+            }
+
+            /// The one after it. The last one has itself after it.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0.saturating_add(1))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+number!(Term);
+number!(CallNumber);
+
+/// Numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most [`MAX_GIVEN_UP`].
+///
+/// A range may include numbers that were closed in another way, since nothing closed begins again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GivenUp(Vec<(CallNumber, CallNumber)>);
+
+impl GivenUp {
+    /// Takes ranges of numbers, both ends included.
+    ///
+    /// # Errors
+    /// If there are too many, or they are not ascending and disjoint.
+    pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<CallNumber>>) -> Result<Self, InvalidFence> {
+        let ranges: Vec<_> = ranges.into_iter().map(RangeInclusive::into_inner).collect();
+        if ranges.len() > MAX_GIVEN_UP {
+            return Err(InvalidFence::TooMany { found: ranges.len() });
+        }
+        let ends = ranges.iter().flat_map(|(first, last)| [first, last]);
+        let ordered = ends.is_sorted() && ranges.iter().zip(ranges.iter().skip(1)).all(|(a, b)| a.1 < b.0);
+        if ordered { Ok(Self(ranges)) } else { Err(InvalidFence::Unordered) }
+    }
+
+    /// Whether it has no number.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it has this number.
+    #[must_use]
+    pub fn contains(&self, number: CallNumber) -> bool {
+        let at = self.0.partition_point(|(_, last)| *last < number);
+        self.0.get(at).is_some_and(|(first, _)| *first <= number)
+    }
+
+    /// The ranges, ascending.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = RangeInclusive<CallNumber>> + '_ {
+        self.0.iter().map(|(first, last)| *first..=*last)
+    }
+}
+
+/// What a call says of itself and of its proxy's other calls for the same driver and node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fence {
+    term: Term,
+    number: CallNumber,
+    lowest_open: CallNumber,
+    given_up: GivenUp,
+}
+
+impl Fence {
+    /// The fence of an open call.
+    ///
+    /// # Errors
+    /// If `number` is below `lowest_open` or given up, or a given-up range does not lie above `lowest_open`.
+    pub fn new(
+        term: Term,
+        number: CallNumber,
+        lowest_open: CallNumber,
+        given_up: GivenUp,
+    ) -> Result<Self, InvalidFence> {
+        if number < lowest_open || given_up.contains(number) {
+            return Err(InvalidFence::Closed { number, lowest_open });
+        }
+        if given_up.0.first().is_some_and(|(first, _)| *first <= lowest_open) {
+            return Err(InvalidFence::Unordered);
+        }
+        Ok(Self { term, number, lowest_open, given_up })
+    }
+
+    /// The start of the proxy that sends the call.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The call's number.
+    #[must_use]
+    pub const fn number(&self) -> CallNumber {
+        self.number
+    }
+
+    /// The lowest number that is open at the proxy: all below it are closed.
+    #[must_use]
+    pub const fn lowest_open(&self) -> CallNumber {
+        self.lowest_open
+    }
+
+    /// The numbers above [`Self::lowest_open`] that were given up.
+    #[must_use]
+    pub const fn given_up(&self) -> &GivenUp {
+        &self.given_up
+    }
+}
+
+/// The session of a node that a call is addressed to: which run of its agent, and which of that run's sessions.
+///
+/// It is for the relay underneath and does not travel in the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(clippy::exhaustive_structs, reason = "two numbers of the transport, which nothing is to be added to")]
+pub struct NodeSession {
+    /// A random number of one run of the node's agent.
+    pub instance: u64,
+    /// Rises with every session of that run.
+    pub number: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use super::*;
+
+    fn n(number: u64) -> CallNumber {
+        CallNumber::new(number).unwrap()
+    }
+
+    fn given_up(ranges: &[(u64, u64)]) -> Result<GivenUp, InvalidFence> {
+        GivenUp::new(ranges.iter().map(|(first, last)| n(*first)..=n(*last)))
+    }
+
+    #[test]
+    fn numbers_begin_with_1_and_do_not_wrap() {
+        assert_eq!((CallNumber::new(0), CallNumber::new(1)), (None, Some(CallNumber::FIRST)));
+        assert_eq!((Term::FIRST.next().get(), Term::new(u64::MAX).unwrap().next().get()), (2, u64::MAX));
+    }
+
+    #[test]
+    fn given_up_ranges_are_ascending_disjoint_and_bounded() {
+        for good in [&[][..], &[(2, 2)], &[(2, 3), (4, 4), (6, 9)]] {
+            assert!(given_up(good).is_ok(), "{good:?}");
+        }
+        for bad in [&[(3, 2)][..], &[(4, 5), (2, 3)], &[(2, 4), (4, 5)], &[(2, 9), (4, 5)], &[(2, 2), (2, 2)]]
+        {
+            assert_eq!(given_up(bad), Err(InvalidFence::Unordered), "{bad:?}");
+        }
+        let many = |count: u64| given_up(&(1..=count).map(|at| (2 * at, 2 * at)).collect::<Vec<_>>());
+        assert!(many(1024).is_ok());
+        assert_eq!(many(1025), Err(InvalidFence::TooMany { found: 1025 }));
+    }
+
+    #[test]
+    fn a_range_contains_both_its_ends() {
+        let ranges = given_up(&[(2, 3), (6, 8)]).unwrap();
+        let found: Vec<_> = (1..10).filter(|number| ranges.contains(n(*number))).collect();
+        assert_eq!(found, [2, 3, 6, 7, 8]);
+    }
+
+    #[test]
+    fn only_an_open_call_has_a_fence() {
+        let fence = |number, lowest, ranges: &[(u64, u64)]| {
+            Fence::new(Term::FIRST, n(number), n(lowest), given_up(ranges).unwrap())
+        };
+        assert!(fence(5, 3, &[(4, 4), (6, 7)]).is_ok());
+        assert!(fence(3, 3, &[]).is_ok());
+        let closed = |number| Err(InvalidFence::Closed { number: n(number), lowest_open: n(3) });
+        assert_eq!(fence(2, 3, &[]), closed(2));
+        assert_eq!(fence(5, 3, &[(4, 5)]), closed(5));
+        assert_eq!(fence(5, 3, &[(3, 4)]), Err(InvalidFence::Unordered));
+    }
+}
