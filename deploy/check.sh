@@ -111,7 +111,7 @@ for overlay in overlays/*/; do
     # A name that kustomize looks for is taken for a part of another as well.
     grep -q 'path: /var/lib/kubelet/plugins$' "$work/$overlay.yaml" || wrong "overlay $overlay hides the drivers' sockets from the agent"
 done
-for component in hub-state cert-manager secrets without-snapshots; do
+for component in cert-manager secrets without-snapshots; do
     with_components topology "$component" >"$work/component.yaml" || { wrong "component $component"; continue; }
     # Its own namespace cannot be tried, as long as nothing has made it.
     [[ $component == secrets ]] && "$KUBECTL" create namespace edge-csi-secrets --save-config >/dev/null 2>&1
@@ -122,7 +122,7 @@ accepted node-certificate components/cert-manager/node-certificate.yaml
 for example in examples/*.yaml; do
     accepted "$example" "$example"
 done
-with_components topology secrets hub-kubernetes hub-state >"$work/component.yaml" || wrong "components of the hub"
+with_components topology secrets hub-kubernetes >"$work/component.yaml" || wrong "components of the hub"
 accepted "components of the hub" "$work/component.yaml"
 
 # ---- pods, as their namespaces demand ----

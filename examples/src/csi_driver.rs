@@ -54,7 +54,6 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     let front = Front::new(&options, state.as_ref(), &destination, ResumingRelay::new(relay))?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, state.as_ref(), &destination, &online)?;
-    let driver = options.drivername.clone();
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
@@ -64,7 +63,7 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         None => None,
     };
     let serving = front.open().await?;
-    let following = follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), driver, follower)));
+    let following = follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), follower)));
     let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {

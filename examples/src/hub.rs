@@ -1,42 +1,32 @@
 //! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
 
-mod gone_file;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod listeners;
-mod node_gone;
-mod operator;
 mod options;
 mod status;
 mod trace;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
 use edge_transport::reload::FileWatch;
-use edge_transport::{PeerId, ServiceName};
 use tokio::sync::broadcast::error::RecvError;
 
-use self::gone_file::GoneFile;
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::KubernetesAccess;
-pub use self::node_gone::{OperatorOptions, Tell};
 pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
 use crate::process::{self, Fatal, Signals};
 use crate::security::keep_watch;
-use crate::state::{StateDirectory, wall_clock_epoch};
+use crate::state::wall_clock_epoch;
 use crate::status::StatusServer;
 
 /// The binary.
 #[must_use]
 pub fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|first| first == node_gone::COMMAND) {
-        return process::run(node_gone::run);
-    }
     process::run(run)
 }
 
@@ -66,7 +56,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         builder = builder.tokens(tokens);
     }
     let watch = Arc::new(watch);
-    builder = with_policy(builder, &options);
+    builder = with_policy(builder, &options).presence();
     for listener in listeners {
         builder = builder.listener(trace::watched(listener));
     }
@@ -80,13 +70,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let operator = operator::Operator::default();
-    let service = ServiceName::new(operator::SERVICE).map_err(Fatal::runtime)?;
-    let operators = OnlyCallers::new([PeerId::new(operator::NAME).map_err(Fatal::runtime)?]);
-    let builder = with_presence(builder, options.state_dir.as_deref())?;
-    let builder = builder.service(service, operators, operator.clone());
     let hub = builder.start().map_err(Fatal::input)?;
-    operator.started(&hub);
     keep_watch(&watch, options.security.reload_interval);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
@@ -132,17 +116,6 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     builder.policy(NodesCallNobody)
 }
 
-/// Tells who is there, and who is gone for good; that as long as it lasts, if there is a place to keep it.
-fn with_presence(builder: HubBuilder, directory: Option<&Path>) -> Result<HubBuilder, Fatal> {
-    let Some(directory) = directory else { return Ok(builder.presence()) };
-    let state = StateDirectory::open(directory).map_err(Fatal::runtime)?;
-    let (gone, file) = GoneFile::open(state)?;
-    for node in &gone {
-        tracing::warn!(%node, "an operator has said before that this node is gone for good");
-    }
-    Ok(builder.presence_keeping(gone, file))
-}
-
 async fn tell_presence(hub: Hub) {
     let mut presence = hub.presence();
     loop {
@@ -152,7 +125,6 @@ async fn tell_presence(hub: Hub) {
                 tracing::info!(peer = %info.peer, epoch = %info.epoch, services, "peer is up");
             }
             Ok(Presence::Down { peer, epoch }) => tracing::info!(%peer, %epoch, "peer is down"),
-            // Told where it was said.
             Ok(_) => {}
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "too many peers came and went to tell of each");

@@ -70,11 +70,6 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
             ],
             &["/tmp/none."],
         ),
-        (
-            "edge-hub",
-            &["--backplane", "nats://127.0.0.1:4222"],
-            &["--backplane", "this build has no backplane"],
-        ),
         ("edge-agent", &hub, &["--nodeid"]),
         ("edge-agent", &["--nodeid", NODE], &["--hub"]),
         ("edge-agent", &["--nodeid", "edge 1", "--hub", "unix:///tmp/none.sock"], &["--nodeid"]),
@@ -186,12 +181,6 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
             &["--endpoint-dir", "--route sockets"],
         ),
         ("edge-csi-driver", &["--drivername", DRIVER, "--node", NODE], &["--node", "--route topology"]),
-        ("edge-hub", &["node-gone", NODE], &["--volumes-are-lost"]),
-        (
-            "edge-hub",
-            &["node-gone", "../edge", "--volumes-are-lost", "--uds", "unix:///tmp/none.sock"],
-            &["../edge"],
-        ),
         (
             "edge-csi-driver",
             &["--drivername", DRIVER, "--route", "sockets", "--node", NODE],

@@ -168,12 +168,6 @@ impl Core {
         others.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
     }
 
-    /// Whether a peer is connected.
-    #[must_use]
-    pub fn is_connected(&self, peer: &PeerId) -> bool {
-        self.by_name.contains_key(peer)
-    }
-
     /// Takes out a session whose link has something to send, or is to be closed. Call until `None` after every transition.
     pub fn poll_wake(&mut self) -> Option<SessionKey> {
         self.wakes.pop()
@@ -184,11 +178,8 @@ impl Core {
         self.presence.pop_front()
     }
 
-    /// Whether a peer would be let in now whose name has been authenticated. A later life of it keeps an older one out, which is counted.
-    ///
-    /// # Errors
-    /// Those of [`Core::admit`].
-    pub fn may_come(&mut self, remote: &Remote, now: Instant) -> Result<(), CloseReason> {
+    /// Whether a peer would be let in now. A later life of it keeps an older one out, which is counted.
+    fn may_come(&mut self, remote: &Remote, now: Instant) -> Result<(), CloseReason> {
         if let Some(reason) = &self.draining {
             return Err(CloseReason::Drained { reason: reason.clone() });
         }

@@ -7,8 +7,6 @@ impl HubStats {
     /// example before a scrape.
     pub fn publish(&self) {
         metrics::gauge!("edge_transport_hub_peers").set(self.peers as f64);
-        metrics::gauge!("edge_transport_hub_gone").set(self.gone as f64);
-        metrics::counter!("edge_transport_hub_gone_returned_total").absolute(self.returned);
         metrics::gauge!("edge_transport_hub_open_calls").set(self.open_calls as f64);
         metrics::gauge!("edge_transport_hub_own_calls").set(self.own_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);

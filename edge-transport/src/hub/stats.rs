@@ -29,11 +29,6 @@ pub enum Presence {
         /// Its life.
         epoch: Epoch,
     },
-    /// Gone for good: so says whoever operates the hub.
-    Gone {
-        /// Its name.
-        peer: PeerId,
-    },
 }
 
 /// Counts since the hub's start, and what is open now.
@@ -42,10 +37,6 @@ pub enum Presence {
 pub struct HubStats {
     /// Connected peers.
     pub peers: usize,
-    /// Peers that an operator has declared gone for good. A table alone does not know: 0 there, as the next one.
-    pub gone: usize,
-    /// Peers that were gone for good and came back all the same.
-    pub returned: u64,
     /// Open calls.
     pub open_calls: usize,
     /// Those of them that the hub answers itself, such as the question who is there, which stays open.

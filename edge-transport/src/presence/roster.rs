@@ -18,8 +18,6 @@ pub enum Change {
     Up(PeerId),
     /// A peer is not there any more.
     Down(PeerId),
-    /// A peer is gone for good: so says whoever operates the hub. Said again after each list, for as long as the hub remembers it.
-    Gone(PeerId),
     /// All who are there have been told of by now. Said after each list: at the beginning, and when the hub was away.
     Current,
 }
@@ -52,8 +50,7 @@ impl Roster {
                 changes.push(Change::Up(peer));
             }
         }
-        let names = |names: Vec<String>| names.into_iter().filter_map(|name| PeerId::new(name).ok());
-        for peer in names(update.down) {
+        for peer in update.down.into_iter().filter_map(|name| PeerId::new(name).ok()) {
             if let Some(listed) = &mut self.listed {
                 listed.remove(&peer);
             }
@@ -61,7 +58,6 @@ impl Roster {
                 changes.push(Change::Down(peer));
             }
         }
-        changes.extend(names(update.gone).map(Change::Gone));
         if update.complete
             && let Some(listed) = self.listed.take()
         {
@@ -128,11 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_passed_over_and_who_is_gone_is_told_each_time() {
+    fn a_name_that_is_not_valid_is_ignored() {
         let mut roster = Roster::default();
-        let gone = Update { gone: vec!["a".to_owned(), "no name".to_owned()], ..list(&[("", 1)]) };
-        for _ in 0..2 {
-            assert_eq!(roster.take(gone.clone()), [Change::Gone(peer("a")), Change::Current]);
-        }
+        let update = Update { down: vec!["no name".to_owned()], ..list(&[("", 1), ("a", 1)]) };
+        assert_eq!(roster.take(update), [Change::Up(peer("a")), Change::Current]);
     }
 }

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use super::gone::{Report, Watched, Watching};
 use super::wire::{Entry, Question, Update};
 use crate::frame::Reason;
 use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
@@ -32,17 +30,7 @@ impl Service for PresenceService {
         let Some(hub) = self.hub.upgrade() else { return };
         let question = Question::decode(request.body);
         let ended = match question {
-            Ok(Question { report: Some(report), .. }) => match PeerId::new(&report.peer) {
-                Ok(peer) => {
-                    let words = shown(super::cut(&report.words));
-                    hub.gone().report(Report { from: request.source, peer, done: report.done, words });
-                    // Fails only if nobody waits any more, here and below.
-                    let _ = replies.finish(Bytes::new()).await;
-                    return;
-                }
-                Err(error) => error.to_string(),
-            },
-            Ok(Question { service, only, .. }) => match read(&service, only) {
+            Ok(Question { service, only }) => match read(&service, only) {
                 Ok((service, only)) => {
                     let watcher = Watcher::new(&hub, request.source, service, only);
                     let stopping = hub.stopping();
@@ -51,6 +39,7 @@ impl Service for PresenceService {
                     {
                         return;
                     }
+                    // Fails only if nobody waits any more, here and below.
                     let _ = replies.fail(Reason::Draining, "the hub is ending").await;
                     return;
                 }
@@ -72,39 +61,27 @@ fn read(service: &str, only: Vec<String>) -> Result<(ServiceName, BTreeSet<PeerI
     Ok((service, only.map_err(|error| format!("field only: {error}"))?))
 }
 
-/// Words that cannot do anything to the terminal of those who read them.
-fn shown(words: &str) -> String {
-    words.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
-}
-
-/// Who is to hear that this peer is gone for good.
-pub(crate) fn watchers_of(hub: &Hub, peer: &PeerId) -> BTreeSet<PeerId> {
-    let watches = hub.gone().watches();
-    watches
-        .iter()
-        .filter(|watched| hears_of(hub, watched, peer))
-        .map(|watched| watched.source.clone())
-        .collect()
-}
-
-/// Whether a watch is told of a peer.
-fn hears_of(hub: &Hub, watched: &Watched, peer: &PeerId) -> bool {
-    watched.wants(peer) && hub.may_call((&watched.source, &watched.services), peer, &watched.service)
-}
-
 /// One watch.
 struct Watcher {
-    watched: Arc<Watched>,
-    _watching: Watching,
+    source: PeerId,
+    /// What the source offers itself.
+    services: Arc<[ServiceName]>,
+    service: ServiceName,
+    /// The only peers that it wants to hear of; empty for all.
+    only: BTreeSet<PeerId>,
 }
 
 impl Watcher {
     fn new(hub: &Hub, source: PeerId, service: ServiceName, only: BTreeSet<PeerId>) -> Self {
         let known = hub.peers().into_iter().find(|info| info.peer == source);
         let services = known.map(|info| info.services).unwrap_or_default();
-        let watched = Arc::new(Watched { source, services, service, only });
-        let _watching = Watching::begin(hub.gone(), Arc::clone(&watched));
-        Self { watched, _watching }
+        Self { source, services, service, only }
+    }
+
+    /// Whether it hears of a peer.
+    fn hears_of(&self, hub: &Hub, peer: &PeerId) -> bool {
+        (self.only.is_empty() || self.only.contains(peer))
+            && hub.may_call((&self.source, &self.services), peer, &self.service)
     }
 
     /// Until nobody listens.
@@ -156,19 +133,15 @@ impl Watcher {
             say(replies, &Update { reset, up, ..Update::default() }).await?;
             reset = false;
         }
-        let gone = hub.gone().peers().into_iter().filter(|peer| hears_of(hub, &self.watched, peer));
-        let gone = gone.map(|peer| peer.to_string()).collect();
-        say(replies, &Update { reset, up: last, gone, complete: true, ..Update::default() }).await
+        say(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await
     }
 
     fn add(&self, hub: &Hub, update: &mut Update, event: Presence) {
         match event {
-            Presence::Up(info) if hears_of(hub, &self.watched, &info.peer) => {
+            Presence::Up(info) if self.hears_of(hub, &info.peer) => {
                 let name = info.peer.to_string();
                 update.down.retain(|down| *down != name);
                 update.up.retain(|up| up.peer != name);
-                // Of one message what is gone is taken in last.
-                update.gone.retain(|gone| *gone != name);
                 if self.concerns(hub, &info) {
                     update.up.push(entry(info));
                 } else {
@@ -176,23 +149,17 @@ impl Watcher {
                     update.down.push(name);
                 }
             }
-            Presence::Down { peer, .. } if hears_of(hub, &self.watched, &peer) => {
+            Presence::Down { peer, .. } if self.hears_of(hub, &peer) => {
                 let name = peer.to_string();
                 update.up.retain(|up| up.peer != name);
                 update.down.push(name);
             }
-            // It may have come since, and the list have said so.
-            Presence::Gone { peer }
-                if hears_of(hub, &self.watched, &peer) && hub.gone().is_declared(&peer) =>
-            {
-                update.gone.push(peer.to_string());
-            }
-            Presence::Up(_) | Presence::Down { .. } | Presence::Gone { .. } => {}
+            Presence::Up(_) | Presence::Down { .. } => {}
         }
     }
 
     fn concerns(&self, hub: &Hub, info: &PeerInfo) -> bool {
-        info.services.contains(&self.watched.service) && hears_of(hub, &self.watched, &info.peer)
+        info.services.contains(&self.service) && self.hears_of(hub, &info.peer)
     }
 }
 
@@ -212,7 +179,7 @@ mod tests {
     use crate::name::Epoch;
 
     #[tokio::test]
-    async fn a_peer_that_has_come_is_not_told_to_be_gone_after_that_and_a_hidden_one_not_to_have_left() {
+    async fn of_one_message_the_last_change_of_a_peer_counts_and_a_hidden_one_has_none() {
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
         let (listener, _dialer) = memory::listen("hub", 1 << 20);
         let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated();
@@ -223,23 +190,18 @@ mod tests {
         let told = async |events: Vec<Presence>| {
             let mut update = Update::default();
             events.into_iter().for_each(|event| watcher.add(&hub, &mut update, event));
-            (update.up.len(), update.down, update.gone)
+            (update.up.len(), update.down)
         };
-        let gone = || Presence::Gone { peer: edge.clone() };
         let up_with = |services: &[ServiceName]| {
             let (peer, epoch) = (edge.clone(), Epoch::new(1));
             Presence::Up(PeerInfo { peer, epoch, services: services.into() })
         };
         let up = || up_with(std::slice::from_ref(&csi));
         let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), epoch: Epoch::new(1) };
-        assert_eq!(told(vec![gone()]).await, (0, vec![], vec![]), "that was taken back");
-        hub.declare_gone(&edge).await.unwrap();
-        assert_eq!(told(vec![gone()]).await, (0, vec![], vec!["edge-1".to_owned()]));
-        assert_eq!(told(vec![gone(), up()]).await, (1, vec![], vec![]), "what is gone is taken in last");
         let left = told(vec![down(&edge), down(&other)]).await;
-        assert_eq!(left, (0, vec!["edge-1".to_owned()], vec![]));
+        assert_eq!(left, (0, vec!["edge-1".to_owned()]));
         let without = told(vec![up(), up_with(&[])]).await;
-        assert_eq!(without, (0, vec!["edge-1".to_owned()], vec![]), "it is back without the service");
-        assert_eq!(told(vec![up_with(&[]), up()]).await, (1, vec![], vec![]));
+        assert_eq!(without, (0, vec!["edge-1".to_owned()]), "it is back without the service");
+        assert_eq!(told(vec![up_with(&[]), up()]).await, (1, vec![]));
     }
 }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 use super::SERVICE;
 use super::roster::{Change, Roster};
 use super::service::MAX_ONLY;
-use super::wire::{Question, ReportMessage, Update};
-use crate::frame::{Failure, Reason};
+use super::wire::{Question, Update};
+use crate::frame::Reason;
 use crate::name::{PeerId, ServiceName};
 use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream, Request};
 
@@ -19,24 +19,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// How long a report may take.
-const REPORT: Duration = Duration::from_secs(5);
-
-/// A report did not reach the hub.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReportError {
-    /// It did not leave.
-    #[error("the hub cannot be told: {0}")]
-    NotSent(#[from] CallError),
-    /// The hub did not take it.
-    #[error("the hub was not told: {0}")]
-    Refused(#[from] Failure),
-    /// No hub is connected.
-    #[error("the hub cannot be told: none is connected")]
-    NoHub,
-}
 
 /// Follows which peers are at the hub that offer a service.
 ///
@@ -117,22 +99,6 @@ impl Watch {
         }
     }
 
-    /// Tells the hub what was done about a peer that is gone for good, and whether nothing of it is left, for those who wait to know.
-    ///
-    /// # Errors
-    /// If the hub cannot be told. Nothing has to be done then.
-    pub async fn report(&self, gone: &PeerId, done: bool, words: &str) -> Result<(), ReportError> {
-        let words = super::cut(words).to_owned();
-        let report = Some(ReportMessage { peer: gone.to_string(), done, words });
-        let question = Question { report, ..Question::default() };
-        let request = self.request(&question).ok_or(ReportError::NoHub)?;
-        let mut answer = self.peer.call(request.remaining(REPORT)).await?;
-        match answer.next().await {
-            Some(Err(failure)) => Err(failure.into()),
-            _ => Ok(()),
-        }
-    }
-
     fn request(&self, question: &Question) -> Option<Request> {
         let hub = self.peer.hub().ok()?;
         // The name of a service is a constant that is one.
@@ -146,7 +112,7 @@ impl Watch {
             sleep_until(self.again).await;
             self.peer.connected().await.ok()?;
             let only = self.only.iter().map(ToString::to_string).collect();
-            let question = Question { service: self.service.to_string(), report: None, only };
+            let question = Question { service: self.service.to_string(), only };
             let Some(request) = self.request(&question) else { return Some(Ok(())) };
             return Some(match self.peer.call(request).await {
                 Ok(stream) => {

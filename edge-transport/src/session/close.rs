@@ -71,14 +71,6 @@ pub enum CloseReason {
         /// The epoch that is connected.
         current: Epoch,
     },
-    /// The peer was declared gone for good, and cannot be let in before that is taken back.
-    #[error("{cause}; peer {peer} is let in when that is taken back, try again later")]
-    Gone {
-        /// The peer.
-        peer: PeerId,
-        /// Why it is not taken back.
-        cause: String,
-    },
     /// The same peer connected again.
     #[error("peer {peer} connected again with epoch {by}")]
     Replaced {

@@ -54,13 +54,6 @@ impl Roster {
         }
     }
 
-    /// Takes a node out.
-    pub(super) fn remove(&mut self, node: &NodeId) {
-        if self.nodes.remove(node) {
-            self.keep();
-        }
-    }
-
     fn keep(&self) {
         let Some((directory, file)) = &self.place else { return };
         let text: String = self.nodes.iter().map(|node| format!("{node}\n")).collect();
@@ -75,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_there_after_a_restart_until_they_are_taken_out() {
+    fn nodes_are_there_after_a_restart() {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDirectory::open(directory.path()).unwrap();
         let open = || Roster::open(&DriverName::new("a.b").unwrap(), Some(&state)).unwrap();
@@ -85,8 +78,6 @@ mod tests {
         roster.add(["edge-2", "edge-1"].map(node));
         roster.add([node("edge-1")]);
         assert_eq!(names(&open()), ["edge-1", "edge-2"]);
-        roster.remove(&node("edge-1"));
-        assert_eq!(names(&open()), ["edge-2"]);
         fs::write(directory.path().join("nodes-a.b"), "edge-3\n../x\n").unwrap();
         assert_eq!(names(&open()), ["edge-3"]);
     }

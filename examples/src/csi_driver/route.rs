@@ -99,9 +99,7 @@ impl Destination {
             return Err(input("--nodeid names the one node of a route without sockets; use --node"));
         }
         if !options.topology.forget.is_empty() {
-            return Err(input(
-                "--forget is for --route topology; `edge-hub node-gone` takes a node's socket away",
-            ));
+            return Err(input("--forget is for --route topology"));
         }
         let only = &options.topology.node;
         let mut roster = Roster::open(&options.drivername, state)?;

@@ -1,7 +1,5 @@
 //! The command line of `edge-hub`.
 
-use std::path::PathBuf;
-
 use clap::Parser;
 use csi_proxy::SocketAddress;
 use edge_transport::hub::Rule;
@@ -23,9 +21,6 @@ pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
 /// change.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-hub", version)]
-#[command(
-    after_help = "To tell a running hub that a node is gone for good: edge-hub node-gone NODE --volumes-are-lost (and to take it back: --undo)"
-)]
 #[non_exhaustive]
 pub struct HubOptions {
     /// Unix socket for peers on this host (mode 0600; root and the hub's own user may connect). If --ws or --quic is given and
@@ -79,15 +74,6 @@ pub struct HubOptions {
     #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
     pub kubeconfig: Option<String>,
 
-    /// Directory for what is kept over a restart, made if missing: which nodes are gone for good (node-gone). Without it a restart
-    /// forgets them, and proxies that come later are not told
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-
-    /// Message bus between hubs, as nats://HOST:PORT; needs a build with the feature `nats`
-    #[arg(long, value_name = "URL", value_parser = no_backplane)]
-    pub backplane: Option<String>,
-
     /// Largest frame of a link (B, KiB, MiB, GiB)
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     pub max_frame: ByteSize,
@@ -99,10 +85,6 @@ pub struct HubOptions {
     /// Logs.
     #[command(flatten)]
     pub log: LogOptions,
-}
-
-fn no_backplane(_: &str) -> Result<String, &'static str> {
-    Err("this build has no backplane; run one hub, without --backplane")
 }
 
 #[cfg(not(feature = "kubernetes"))]

@@ -58,10 +58,8 @@ impl Status for HubStatus {
         let stats = self.hub.stats();
         let mut facts: Vec<Fact> =
             self.hub.addresses().iter().map(|address| Fact::new("listens on", address)).collect();
-        let counts: [(&'static str, u64); 16] = [
+        let counts: [(&'static str, u64); 14] = [
             ("peers", stats.peers as u64),
-            ("nodes declared gone for good", stats.gone as u64),
-            ("nodes that were, and came back", stats.returned),
             ("open calls", stats.open_calls as u64),
             ("bytes waiting", stats.queued_bytes as u64),
             ("calls", stats.calls),
@@ -79,8 +77,6 @@ impl Status for HubStatus {
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));
         #[cfg(feature = "kubernetes")]
         facts.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.facts()));
-        let gone = self.hub.declared_gone();
-        facts.extend(gone.iter().take(PEERS_SHOWN).map(|node| Fact::new("gone for good", node)));
         let mut peers = self.hub.peers();
         peers.sort_by(|one, other| one.peer.cmp(&other.peer));
         facts.extend(peers.iter().take(PEERS_SHOWN).map(|info| {

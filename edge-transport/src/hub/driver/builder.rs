@@ -1,6 +1,6 @@
 //! What a hub is made of.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::broadcast;
@@ -15,7 +15,7 @@ use crate::hub::{Core, HubSettings, NodesCallNobody, Policy, Requester};
 use crate::link::{Listener, memory};
 use crate::name::{Epoch, PeerId, ServiceName};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
-use crate::presence::{Gone, KeepGone, PresenceService};
+use crate::presence::PresenceService;
 use crate::token::Tokens;
 
 /// Presence events that a slow receiver may lag behind.
@@ -63,8 +63,6 @@ pub struct HubBuilder {
     authentication: Authentication,
     services: HashMap<ServiceName, OwnService>,
     presence: bool,
-    gone: BTreeSet<PeerId>,
-    keeper: Option<Arc<dyn KeepGone>>,
 }
 
 /// Who may ask who is there.
@@ -87,8 +85,6 @@ impl HubBuilder {
             authentication: Authentication::default(),
             services: HashMap::new(),
             presence: false,
-            gone: BTreeSet::new(),
-            keeper: None,
         }
     }
 
@@ -148,19 +144,6 @@ impl HubBuilder {
     /// [call nobody](crate::hub::Policy::may_watch) is refused.
     pub const fn presence(mut self) -> Self {
         self.presence = true;
-        self
-    }
-
-    /// [Tells who is there](Self::presence), and remembers over a restart which peers are [gone for good](Hub::declare_gone): begins
-    /// with `before`, which `keeper` has kept, and has it keep each change. Without this they are forgotten when the hub ends.
-    pub fn presence_keeping(
-        mut self,
-        before: impl IntoIterator<Item = PeerId>,
-        keeper: impl KeepGone + 'static,
-    ) -> Self {
-        self.presence = true;
-        self.gone = before.into_iter().collect();
-        self.keeper = Some(Arc::new(keeper));
         self
     }
 
@@ -239,8 +222,6 @@ impl HubBuilder {
                 tasks: TaskTracker::new(),
                 addresses: self.listeners.iter().map(|listener| listener.local_address()).collect(),
                 own: OnceLock::new(),
-                gone: Arc::new(Gone::new(self.gone, self.keeper)),
-                tells: self.presence,
                 settings: self.settings,
             }
         });

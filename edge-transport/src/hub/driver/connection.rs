@@ -40,7 +40,7 @@ pub(super) struct Connection {
     peer: Option<PeerId>,
     /// What the hello held to prove its name; never handed on.
     token: Option<Token>,
-    /// What is to be known before the peer may come in, whose token it is for one, and the peer that waits for it.
+    /// Asks whose token it is, and the peer that waits for the answer.
     asking: Option<(Asking, Remote)>,
     timer: Pin<Box<Sleep>>,
     /// Answer to the last ping, until the link takes it. Of several that wait only the last is worth sending, and a peer that
@@ -150,19 +150,15 @@ impl Connection {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, before: Option<SessionKey>) -> Poll<()> {
-        // One answer may lead to another question.
-        while let Some((asking, _)) = &mut self.asking
+        if let Some((asking, _)) = &mut self.asking
             && let Poll::Ready(answer) = asking.as_mut().poll(cx)
             && let Some((_, remote)) = self.asking.take()
         {
             let decision = match answer {
-                Ok(()) => self.admit(remote),
-                Err(reason @ CloseReason::Gone { .. }) => Some(HopEvent::Refuse(reason)),
-                Err(reason) => Some(self.unauthenticated(reason)),
+                Ok(()) => self.admit(&remote),
+                Err(reason) => self.unauthenticated(reason),
             };
-            if let Some(decision) = decision {
-                self.hop_event(decision);
-            }
+            self.hop_event(decision);
         }
         if let Some(next) = self.next_wakeup() {
             // Being heard moves the wake-up back; that is found out when the timer fires, not at every frame.
@@ -349,7 +345,7 @@ impl Connection {
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }
         match self.shared.authentication.check(link, self.token.take(), &remote.peer) {
-            Verdict::Proven => self.admit(remote),
+            Verdict::Proven => Some(self.admit(&remote)),
             Verdict::Refused(reason) => Some(self.unauthenticated(reason)),
             Verdict::Ask(question) => {
                 self.asking = Some((Box::pin(question.ask(answer_bound(&self.shared))), remote));
@@ -364,25 +360,13 @@ impl Connection {
         HopEvent::Refuse(reason)
     }
 
-    /// Lets the peer in. One that was declared gone for good not before that is taken back; then it is asked for again.
-    fn admit(&mut self, remote: Remote) -> Option<HopEvent> {
-        let gone = &self.shared.gone;
-        let admitted = self.shared.with_core(|core| match gone.holds(&remote.peer) {
-            // Who may not come in for another reason has not come back.
-            true => core.may_come(&remote, now()).err().map(Err),
-            false => Some(core.admit(&remote, now())),
-        });
-        match admitted {
-            Some(Ok(key)) => {
+    fn admit(&mut self, remote: &Remote) -> HopEvent {
+        match self.shared.with_core(|core| core.admit(remote, now())) {
+            Ok(key) => {
                 self.key = Some(key);
-                Some(HopEvent::Admit)
+                HopEvent::Admit
             }
-            Some(Err(reason)) => Some(HopEvent::Refuse(reason)),
-            None => {
-                let taken_back = take_back(Arc::clone(&self.shared), remote.peer.clone());
-                self.asking = Some((Box::pin(taken_back), remote));
-                None
-            }
+            Err(reason) => HopEvent::Refuse(reason),
         }
     }
 }
@@ -390,20 +374,6 @@ impl Connection {
 /// How long may be asked whether a peer may come in: it waits twice as long for this end's hello, and should hear the answer before.
 fn answer_bound(shared: &Shared) -> Duration {
     shared.settings.session.hello_timeout / 2
-}
-
-/// Takes back that a peer is gone for good, since it has come.
-async fn take_back(shared: Arc<Shared>, peer: PeerId) -> Result<(), CloseReason> {
-    let bound = answer_bound(&shared);
-    let cause = match tokio::time::timeout(bound, shared.gone.retract(&peer, true)).await {
-        Ok(Ok(_)) => return Ok(()),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => {
-            format!("{peer} was declared gone for good, and its record could not be changed within {bound:?}")
-        }
-    };
-    tracing::error!(%peer, cause, "a peer that was declared gone for good is not let in");
-    Err(CloseReason::Gone { peer, cause })
 }
 
 /// Tokio's clock, so that tests can pause it.

@@ -20,7 +20,6 @@ use super::{Core, HubSettings, HubStats, PeerInfo, Presence, Requester};
 use crate::frame::Hello;
 use crate::name::{PeerId, ServiceName};
 use crate::peer::Peer;
-use crate::presence::{Gone, GoneError, Report, watchers_of};
 
 /// A running hub. Cheap to clone; the hub runs until [`Hub::close`] or [`Hub::drain`], or until its runtime ends.
 #[derive(Clone)]
@@ -39,9 +38,6 @@ struct Shared {
     addresses: Vec<String>,
     /// What answers calls to the hub itself.
     own: OnceLock<Peer>,
-    /// Whether it tells who is there.
-    tells: bool,
-    gone: Arc<Gone>,
 }
 
 /// The routing table, and who waits for frames from it.
@@ -129,65 +125,7 @@ impl Hub {
     /// Counts, and what is open now.
     #[must_use]
     pub fn stats(&self) -> HubStats {
-        let stats = self.shared.table().core.stats();
-        HubStats { gone: self.shared.gone.count(), returned: self.shared.gone.returned(), ..stats }
-    }
-
-    /// Declares that a peer is gone for good. Whoever watches who is there is told, now and each time that it asks anew, until a peer
-    /// of that name comes, it is [taken back](Self::retract_gone), or the hub ends; if that is [kept](Self::keeps_gone), the hub's next
-    /// life goes on with it. On the disk before anybody is told.
-    ///
-    /// # Errors
-    /// If it is connected, the hub tells nobody who is there, too many are remembered, or it cannot be kept.
-    pub async fn declare_gone(&self, peer: &PeerId) -> Result<(), GoneError> {
-        if !self.shared.tells {
-            return Err(GoneError::NoPresence);
-        }
-        let is_connected = || self.shared.table().core.is_connected(peer);
-        if is_connected() {
-            return Err(GoneError::Connected { peer: peer.clone() });
-        }
-        self.shared.gone.declare(peer, is_connected).await?;
-        // No receiver is no error.
-        let _ = self.shared.presence.send(Presence::Gone { peer: peer.clone() });
-        Ok(())
-    }
-
-    /// Takes back that a peer is gone for good: nobody else is told. What those have done who were told stays done. Says whether it was
-    /// declared.
-    ///
-    /// # Errors
-    /// If that cannot be kept.
-    pub async fn retract_gone(&self, peer: &PeerId) -> Result<bool, GoneError> {
-        self.shared.gone.retract(peer, false).await
-    }
-
-    /// The peers that are declared gone for good, by name.
-    #[must_use]
-    pub fn declared_gone(&self) -> Vec<PeerId> {
-        self.shared.gone.peers()
-    }
-
-    /// Whether the hub's next life will know which peers are gone for good.
-    #[must_use]
-    pub fn keeps_gone(&self) -> bool {
-        self.shared.gone.is_kept()
-    }
-
-    /// Who watches, and would be told that this peer is gone for good, by name.
-    #[must_use]
-    pub fn watchers_of(&self, peer: &PeerId) -> Vec<PeerId> {
-        watchers_of(self, peer).into_iter().collect()
-    }
-
-    /// What watchers report of peers that are gone for good, from now on.
-    #[must_use]
-    pub fn reports(&self) -> broadcast::Receiver<Report> {
-        self.shared.gone.reports()
-    }
-
-    pub(crate) fn gone(&self) -> Arc<Gone> {
-        Arc::clone(&self.shared.gone)
+        self.shared.table().core.stats()
     }
 
     /// Cancelled when the hub ends.
