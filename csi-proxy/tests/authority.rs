@@ -74,8 +74,8 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("nothing within 20 s")
 }
 
-/// Anchors (f) 20: callers as old grpc-go ones are, with the path of the socket as `:authority`, raw or percent-encoded, in
-/// either code, kept in the header table or repeated with each call, are served, call after call.
+/// Callers with the path of the socket as `:authority`, raw or percent-encoded, in either code, kept in the header table or
+/// repeated with each call, are served, call after call.
 #[tokio::test]
 async fn callers_with_a_socket_path_or_nothing_as_authority_are_served() {
     let stage = Stage::start(Script::default()).await;
@@ -86,8 +86,9 @@ async fn callers_with_a_socket_path_or_nothing_as_authority_are_served() {
     };
     let huffman = |code: &[u8]| ([&[0x41, 0x80 | code.len() as u8], code].concat(), vec![0xbe]);
     let long = format!("/var/lib/kubelet/plugins/{}/csi.sock", "d".repeat(63));
-    let cases: [(&str, Fields); 14] = [
+    let cases: [(&str, Fields); 15] = [
         ("localhost", kept(b"localhost")),
+        ("grpcio for unix:///csi/csi.sock", kept(b"csi%2Fcsi.sock")),
         ("a path", kept(b"/csi/csi.sock")),
         ("a path with Huffman's code", huffman(b"\x60\x88\x33\x04\x41\x97\x41\xc9\xd7")),
         ("a percent-encoded path", kept(b"%2Fcsi%2Fcsi.sock")),

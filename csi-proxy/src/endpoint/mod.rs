@@ -70,8 +70,8 @@ impl Default for EndpointSettings {
 /// A CSI socket whose driver is elsewhere.
 ///
 /// Answers `GetPluginInfo`, `GetPluginCapabilities`, `ControllerGetCapabilities`, `GroupControllerGetCapabilities`,
-/// `NodeGetCapabilities` and `Probe` from what it has learnt in the background, refuses the rest of the Node service, and relays everything else untouched. Callers may say
-/// what they like as `:authority`: the path of the socket, as grpc-go once did, or nothing.
+/// `NodeGetCapabilities` and `Probe` from what it has learnt in the background, refuses the rest of the Node service, and relays everything else untouched. Any `:authority` is accepted: the
+/// path of the socket, as Python and C++ send it, or nothing.
 #[must_use = "an endpoint does nothing until it serves"]
 pub struct Endpoint {
     front: Front,

@@ -1,8 +1,18 @@
 //! Callers that name a socket's path, or nothing, as the `:authority` of their calls.
 //!
-//! grpc-go did so before its fix of kubernetes/kubernetes#112597, other clients still do, and the HTTP/2 library refuses every
-//! such call. Over a unix socket the authority says nothing, so here it is put in order before the library sees it: an
-//! authority that is none becomes one of the same length, made of `x`.
+//! `h2` resets each such stream with `PROTOCOL_ERROR`, which the caller sees as `INTERNAL`. Over a unix socket the authority
+//! says nothing, so it is corrected before `h2` reads it: an authority that is none becomes one of the same length, made of `x`.
+//!
+//! Clients that need it, with their present releases:
+//! - gRPC's C core, and so Python, C++, Ruby and PHP: for `unix:` targets the authority is the percent-encoded path without its
+//!   first slash, since `UnixResolverFactory` in `src/core/resolver/sockaddr/sockaddr_resolver.cc` does not replace
+//!   `ResolverFactory::GetDefaultAuthority` of `src/core/resolver/resolver_factory.h`. Seen with grpcio 1.85.1.
+//! - grpc-go 1.85.0 where a program gives a path and a dialer and no `WithAuthority`: `initAuthority` in `clientconn.go`
+//!   percent-encodes the path.
+//!
+//! Clients that do not: csi-lib-utils 0.24.0 (`connection/connection.go`), and so the sidecars, since grpc-go says `localhost`
+//! for `unix:` targets (`internal/resolver/unix/unix.go`); kubelet 1.36.3 (`pkg/volume/csi/csi_client.go`) and csi-sanity 5.6.0
+//! (`pkg/sanity/sanity.go`), which set `WithAuthority("localhost")`.
 //!
 //! The length matters. Header compression keeps the field in a table at both ends, from which it is dropped when its length says
 //! so; with the length unchanged both tables stay alike, and nothing else of the compression has to be known here.
