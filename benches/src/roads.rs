@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
-    Dispatcher, DriverName, Endpoint, MemoryRelay, NodeId, Relay, Router, Serving, SessionRelay,
-    SessionService, SocketAddress,
+    Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, Serving, SessionRelay, SessionService,
+    SocketAddress,
 };
 use edge_transport::link::{self, Address, DialOptions, Dialer, Limits, Listener};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, server_config};
@@ -92,7 +92,7 @@ impl Chain {
         let socket = folder.path().join("csi.sock");
         let (serving, session) = match road {
             Road::Direct => (None, None),
-            Road::Memory => (Some(serve(&socket, MemoryRelay::new(drivers)).await?), None),
+            Road::Memory => (Some(serve(&socket, drivers).await?), None),
             Road::Uds | Road::Ws | Road::Wss | Road::Quic => {
                 let (hub, proxy, agent) = session(road, folder.path(), drivers).await?;
                 (Some(serve(&socket, SessionRelay::new(proxy.clone())).await?), Some((hub, proxy, agent)))

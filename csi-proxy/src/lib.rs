@@ -9,7 +9,7 @@
 //! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
 //!   ([`startup`]), and turns everything else into a [`Call`].
 //! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter); with [`NodeSockets`] each node has
-//!   a socket of its own. [`Relay`] carries it there: [`MemoryRelay`] within a process, `SessionRelay` (feature `edge-transport`) over
+//!   a socket of its own. [`Relay`] carries it there: [`Dispatcher`] itself within a process, `SessionRelay` (feature `edge-transport`) over
 //!   a session, or yours over any message bus.
 //! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
 //!
@@ -19,7 +19,7 @@
 //! # A socket whose driver is elsewhere
 //!
 //! ```
-//! use csi_proxy::{Dispatcher, DriverName, Endpoint, MemoryRelay, Router};
+//! use csi_proxy::{Dispatcher, DriverName, Endpoint, Router};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +30,7 @@
 //! let drivers = Dispatcher::new().with_driver(name.clone(), "unix:///plugins/csi-hostpath/csi.sock".parse()?);
 //! // Where the sidecars are.
 //! let router = Router::fixed("edge-1".parse()?);
-//! let serving = Endpoint::new(name, router, MemoryRelay::new(drivers)).serve(socket.parse()?).await?;
+//! let serving = Endpoint::new(name, router, drivers).serve(socket.parse()?).await?;
 //! serving.shutdown(std::time::Duration::from_secs(30)).await;
 //! # Ok(())
 //! # }
@@ -61,7 +61,7 @@
 //! }
 //! ```
 //!
-//! [`conformance`] tests such a relay. [`RelayService`] and [`ServiceRelay`] make tower services of relays and back.
+//! [`conformance`] tests such a relay. [`RelayService`] and [`ServiceRelay`] put layers of tower around one.
 //!
 //! # One execution an operation
 //!
@@ -179,13 +179,11 @@ pub use self::endpoint::{
     Serving,
 };
 pub use self::fault::{Delivery, Fault};
-#[cfg(feature = "runtime")]
-pub use self::observe::{Observe, ObserveLayer};
 pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
-    Fate, FaultyRelay, InvalidSegment, MemoryRelay, NodeSegment, PatientRelay, Relay, RelayError,
-    ResumingRelay, TopologyRelay, conformance,
+    Fate, FaultyRelay, InvalidSegment, NodeSegment, PatientRelay, Relay, RelayError, ResumingRelay,
+    TopologyRelay, conformance,
 };
 #[cfg(feature = "runtime")]
 pub use self::replies::{CallerLeft, ReplySender};

@@ -7,67 +7,12 @@ use std::task::{Context, Poll, ready};
 use csi_proto::DriverName;
 use futures_core::Stream;
 use tokio::time::Instant;
-use tower::{Layer, Service};
 
 use crate::call::{Call, CallId, MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
 use crate::relay::RelayError;
 use crate::replies::{Replies, Reply};
-
-/// Logs every call at a hop: its start, its success and a caller that left at debug, its failure at warn. Of a driver's failure
-/// it logs the code and how long the message is: drivers repeat requests in their messages, secrets and all. The caller gets
-/// the message. With the feature
-/// `metrics` it is also counted and timed.
-///
-/// Endpoints and dispatchers do this by themselves, as hops `endpoint` and `dispatcher`.
-#[derive(Debug, Clone, Copy)]
-pub struct ObserveLayer {
-    hop: &'static str,
-}
-
-impl ObserveLayer {
-    /// Logs under this name of the hop.
-    #[must_use]
-    pub fn new(hop: &'static str) -> Self {
-        Self { hop }
-    }
-}
-
-impl<S> Layer<S> for ObserveLayer {
-    type Service = Observe<S>;
-
-    fn layer(&self, inner: S) -> Observe<S> {
-        Observe { inner, hop: self.hop }
-    }
-}
-
-/// The service of [`ObserveLayer`].
-#[derive(Debug, Clone)]
-pub struct Observe<S> {
-    inner: S,
-    hop: &'static str,
-}
-
-impl<S> Service<Call> for Observe<S>
-where
-    S: Service<Call, Response = Replies, Error = RelayError>,
-    S::Future: Send + 'static,
-{
-    type Response = Replies;
-    type Error = RelayError;
-    type Future = Pin<Box<dyn Future<Output = Result<Replies, RelayError>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RelayError>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, call: Call) -> Self::Future {
-        let observation = Observation::start(self.hop, &call);
-        let answer = self.inner.call(call);
-        Box::pin(async move { observation.answered(answer.await) })
-    }
-}
 
 /// Why the answer to a call is not read to its end: told by whoever stops, before the answer is dropped. If nobody tells, the
 /// caller has left.
@@ -81,7 +26,11 @@ impl Abandoned {
     }
 }
 
-/// A call that is under way at a hop.
+/// A call that is under way at a hop: `endpoint` or `dispatcher`.
+///
+/// Logs the call's start, its success and a caller that left at debug, its failure at warn. Of a driver's failure the log has the
+/// code and how long the message is, since drivers repeat requests in their messages, secrets and all. With the feature `metrics`
+/// the call is also counted and timed.
 #[derive(Debug)]
 pub(crate) struct Observation {
     hop: &'static str,

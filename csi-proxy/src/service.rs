@@ -1,13 +1,13 @@
-//! Relays as tower services and back, so that timeouts, limits and your own middleware are layers.
+//! Relays as tower services and back, so that timeouts, limits and any other middleware are layers.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
-use tower::{Service, ServiceExt as _};
+use tower_service::Service;
 
 use crate::call::Call;
 use crate::relay::{Relay, RelayError};
@@ -17,12 +17,24 @@ use crate::replies::Replies;
 /// ready; cheap to clone.
 ///
 /// ```
-/// use csi_proxy::{Dispatcher, Endpoint, RelayError, RelayService, ServiceRelay};
-/// use tower::limit::ConcurrencyLimit;
+/// use std::time::Duration;
 ///
-/// // At most eight calls at once, the others wait.
-/// let limited = ConcurrencyLimit::new(RelayService::new(Dispatcher::new()), 8);
-/// let relay = ServiceRelay::new(limited);
+/// use csi_proxy::{Dispatcher, Fault, RelayError, RelayService, ServiceRelay};
+/// use tower::{BoxError, ServiceBuilder};
+///
+/// let waited = Duration::from_secs(60);
+/// let layered = ServiceBuilder::new()
+///     // What fails is the timeout or the relay below; a status of the driver is an answer.
+///     .map_err(move |error: BoxError| match error.downcast::<RelayError>() {
+///         Ok(error) => *error,
+///         Err(_) => Fault::Deadline { waited }.into(),
+///     })
+///     // At most eight calls at once, the others wait.
+///     .concurrency_limit(8)
+///     // Until an answer begins. The driver's work continues.
+///     .timeout(waited)
+///     .service(RelayService::new(Dispatcher::new()));
+/// let relay = ServiceRelay::new(layered);
 /// # let _ = relay;
 /// ```
 pub struct RelayService<R: ?Sized>(Arc<R>);
@@ -82,6 +94,8 @@ where
     S::Future: Send,
 {
     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
-        self.0.clone().oneshot(call).await.map_err(Into::into)
+        let mut service = self.0.clone();
+        poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+        service.call(call).await.map_err(Into::into)
     }
 }

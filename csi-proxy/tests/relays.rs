@@ -4,20 +4,17 @@
 
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
 use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
-    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MemoryRelay, MethodPath, NodeSegment,
-    ObserveLayer, Outcome, Relay, RelayError, RelayService, Replies, Reply, Router, ServiceRelay,
-    SocketAddress, TopologyRelay, conformance,
+    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MethodPath, NodeSegment, Outcome, Relay,
+    RelayError, RelayService, Replies, Reply, Router, ServiceRelay, SocketAddress, TopologyRelay,
+    conformance,
 };
-use tower::Layer as _;
-
-#[tokio::test]
-async fn a_relay_in_memory_conforms() {
-    conformance::check(async |far| MemoryRelay::new(far)).await.unwrap();
-}
+use tower::{BoxError, ServiceBuilder};
 
 #[tokio::test]
 async fn a_faulty_relay_whose_script_is_over_conforms() {
@@ -26,8 +23,41 @@ async fn a_faulty_relay_whose_script_is_over_conforms() {
 
 #[tokio::test]
 async fn a_relay_behind_tower_layers_conforms() {
-    let layered = async |far| ServiceRelay::new(ObserveLayer::new("test").layer(RelayService::new(far)));
+    let layered = async |far| layered(far, Duration::from_secs(30));
     conformance::check(layered).await.unwrap();
+}
+
+/// A timeout and a concurrency limit around a relay.
+fn layered(far: impl Relay + 'static, waited: Duration) -> impl Relay {
+    let layers = ServiceBuilder::new()
+        .map_err(move |error: BoxError| match error.downcast::<RelayError>() {
+            Ok(error) => *error,
+            Err(_) => Fault::Deadline { waited }.into(),
+        })
+        .concurrency_limit(64)
+        .timeout(waited);
+    ServiceRelay::new(layers.service(RelayService::new(far)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_around_a_relay_is_a_deadline() {
+    let waited = Duration::from_secs(30);
+    let lost = Fault::LinkLost { reason: "cut".to_owned() };
+    let relay = layered(FaultyRelay::new(Silent, [Fate::Lost(lost.clone())]), waited);
+    for fault in [lost, Fault::Deadline { waited }] {
+        let method = MethodPath::new("/a/b").unwrap();
+        let call = Call::new(CallId::new(), node(), driver_name(), method, Bytes::new());
+        assert_eq!(relay.relay(call).await.unwrap_err().into_fault(), fault);
+    }
+}
+
+struct Silent;
+
+#[async_trait::async_trait]
+impl Relay for Silent {
+    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+        std::future::pending().await
+    }
 }
 
 #[tokio::test]
@@ -96,7 +126,7 @@ async fn a_unary_method_is_ok_only_with_exactly_one_message() {
         let serving = endpoint.serve(address).await.unwrap();
         let seen = raw_call(&socket, "/csi.v1.Controller/CreateVolume", &[], framed(&[])).await.unwrap();
         assert_eq!(seen.code(), Some(14), "{what}: {seen:?}");
-        serving.shutdown(std::time::Duration::ZERO).await;
+        serving.shutdown(Duration::ZERO).await;
     }
 }
 

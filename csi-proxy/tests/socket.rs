@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Act, Script, Stage, driver_name, framed, node, raw_call};
-use csi_proxy::{Dispatcher, Drained, Endpoint, MemoryRelay, Router, ServeError, Serving, SocketAddress};
+use csi_proxy::{Dispatcher, Drained, Endpoint, Router, ServeError, Serving, SocketAddress};
 use tokio::sync::Notify;
 
 async fn serve(path: &std::path::Path) -> Result<Serving, ServeError> {
-    let relay = MemoryRelay::new(Dispatcher::new());
     let address = SocketAddress::new(path.to_str().unwrap()).unwrap();
-    Endpoint::new(driver_name(), Router::fixed(node()), relay).serve(address).await
+    Endpoint::new(driver_name(), Router::fixed(node()), Dispatcher::new()).serve(address).await
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use common::{
 use csi_proto::csi::v1 as csi;
 use csi_proxy::startup::{DirectoryFacts, FactsStore, FaultyFacts, Kept, MAX_RECORD, MemoryFacts, Subject};
 use csi_proxy::{
-    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, MemoryRelay, Outcome, Relay, RelayError,
-    Replies, Router, SocketAddress,
+    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Outcome, Relay, RelayError, Replies,
+    Router, SocketAddress,
 };
 
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
@@ -150,7 +150,7 @@ async fn what_was_kept_of_another_driver_or_node_is_not_used() {
         let socket = directory.path().join(format!("{driver}-{node}.sock"));
         let address = SocketAddress::new(socket.to_str().unwrap()).unwrap();
         let router = Router::fixed(node.parse().unwrap());
-        let relay = MemoryRelay::new(Dispatcher::new());
+        let relay = Dispatcher::new();
         let driver = DriverName::new(driver).unwrap();
         let endpoint = Endpoint::with_settings(driver.clone(), router, relay, settings.clone());
         let serving = endpoint.serve(address).await.unwrap();

@@ -84,12 +84,12 @@ pub enum NodeSocketError {
 /// A socket stays while its node is away. Cheap to clone.
 ///
 /// ```
-/// use csi_proxy::{Dispatcher, DriverName, EndpointSettings, MemoryRelay, NodeSockets};
+/// use csi_proxy::{Dispatcher, DriverName, EndpointSettings, NodeSockets};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let directory = tempfile::tempdir()?;
-/// # let relay = MemoryRelay::new(Dispatcher::new());
+/// # let relay = Dispatcher::new();
 /// let name = DriverName::new("csi-hostpath")?;
 /// let sockets = NodeSockets::new(directory.path(), name, relay, EndpointSettings::default())
 ///     .with_topology_key("kubernetes.io/hostname");

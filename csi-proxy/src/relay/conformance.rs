@@ -2,12 +2,12 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use csi_proxy::{MemoryRelay, conformance};
+//! use csi_proxy::{FaultyRelay, conformance};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), conformance::Violation> {
 //! // `far` stands for the dispatcher on the node: connect your relay's far side to it, and return its near side.
-//! conformance::check(async |far| MemoryRelay::new(far)).await
+//! conformance::check(async |far| FaultyRelay::new(far, [])).await
 //! # }
 //! ```
 

@@ -2,7 +2,6 @@
 
 pub mod conformance;
 mod faulty;
-mod memory;
 mod patient;
 mod resuming;
 mod topology;
@@ -10,7 +9,6 @@ mod topology;
 use async_trait::async_trait;
 
 pub use self::faulty::{Fate, FaultyRelay};
-pub use self::memory::MemoryRelay;
 pub use self::patient::PatientRelay;
 pub use self::resuming::ResumingRelay;
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};

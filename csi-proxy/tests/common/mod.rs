@@ -20,9 +20,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, BufMut, Bytes};
 use csi_proto::csi::v1 as csi;
 use csi_proxy::startup::View;
-use csi_proxy::{
-    Dispatcher, DriverName, Endpoint, EndpointSettings, MemoryRelay, NodeId, Router, Serving, SocketAddress,
-};
+use csi_proxy::{Dispatcher, DriverName, Endpoint, EndpointSettings, NodeId, Router, Serving, SocketAddress};
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
@@ -237,8 +235,8 @@ impl Stage {
         let directory = tempfile::tempdir().unwrap();
         let address = |name: &str| SocketAddress::new(directory.path().join(name).to_str().unwrap()).unwrap();
         let dispatcher = Dispatcher::new().with_driver(driver_name(), address("driver.sock"));
-        let relay = MemoryRelay::new(dispatcher.clone());
-        let endpoint = Endpoint::with_settings(driver_name(), Router::fixed(node()), relay, settings);
+        let router = Router::fixed(node());
+        let endpoint = Endpoint::with_settings(driver_name(), router, dispatcher.clone(), settings);
         let startup = endpoint.startup();
         let serving = Some(endpoint.serve(address("csi.sock")).await.unwrap());
         Self { directory, driver: MockDriver::default(), serving, startup, dispatcher }
