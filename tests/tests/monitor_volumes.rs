@@ -12,7 +12,7 @@ use csi_proxy::monitor::{Before, CallNumber, End, Event as Seen, Limits, Monitor
 use prost::Message as _;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Call, Check, DriverCapabilities, Effect, Event, Finding, Floor, Lost, Outcome, Policy, Rpc, Trouble,
+    Attach, Call, Check, DriverCapabilities, Effect, Event, Finding, Lost, Outcome, Policy, Rpc, Trouble,
     Volume, outcome_of, step,
 };
 
@@ -218,8 +218,8 @@ impl Walk {
     }
 
     fn restart(&mut self, boot: bool) {
-        let (snapshot, floor) = (self.volume.snapshot().clone(), self.volume.floor());
-        self.volume = Volume::restored(snapshot, floor, self.capabilities, self.volume.policy());
+        let (snapshot, attach) = (self.volume.snapshot().clone(), self.volume.attach());
+        self.volume = Volume::restored(snapshot, attach, self.capabilities, self.volume.policy());
         self.checks.clear();
         if let Some(call) = self.open.take() {
             self.ends(call, End::Left);
@@ -290,7 +290,7 @@ impl Walk {
 
 fn fresh(capabilities: DriverCapabilities) -> Volume {
     let policy = Policy { quiesce_attempts: None, ..Policy::default() };
-    Volume::new(Floor::Created, capabilities, policy)
+    Volume::new(Attach::Here, capabilities, policy)
 }
 
 /// Replay one seed with `EDGE_CSI_SEED=N cargo test -p edge-csi-tests --test monitor_volumes`.

@@ -18,6 +18,12 @@ impl Ground for Memory {
         let fs = self.0.file_system("tmpfs", "tmpfs", true);
         self.0.mount(fs, path, false).map(|_| ())
     }
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
+        self.0.bind_over(source, target, read_only).map(|_| ())
+    }
+    fn unmount(&self, path: &Path) -> io::Result<()> {
+        if self.0.detach(path) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.0.write(path, bytes)
     }
@@ -44,16 +50,14 @@ async fn without_a_fault_faulty_mounts_conform_and_tell_their_calls() {
     let mounts = FaultyMounts::new(node());
     conformance::check(&mounts, &Memory(mounts.inner().clone())).await.unwrap();
     let calls = mounts.calls();
-    assert!(calls.contains(&(Operation::Bind, "/ground/target".into())), "{calls:?}");
+    assert!(calls.contains(&(Operation::Remove, "/ground/target".into())), "{calls:?}");
     assert!(calls.contains(&(Operation::Table, "".into())));
 }
 
 /// The suite is worth something only if it notices.
 #[tokio::test]
 async fn the_suite_finds_each_lie_and_each_failure() {
-    for operation in
-        [Operation::Inspect, Operation::Create, Operation::Bind, Operation::Unmount, Operation::Remove]
-    {
+    for operation in [Operation::Inspect, Operation::CreateDirectory, Operation::Remove] {
         for fault in [Fault::Lie, Fault::Fail(5), Fault::DoAndFail(5), Fault::Hang] {
             let mounts = FaultyMounts::new(node());
             mounts.inject(operation, 0, fault);
@@ -80,9 +84,9 @@ async fn a_fault_meets_the_call_it_is_meant_for() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_call_ends_only_with_who_waits_for_it() {
     let mounts = FaultyMounts::new(node());
-    mounts.inject(Operation::Unmount, 0, Fault::Stall);
-    let unmount = Unmount::new("/ground").unwrap();
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(3600), mounts.unmount(&unmount)).await;
+    mounts.inject(Operation::Remove, 0, Fault::Stall);
+    let removal = SafeRemoval::target("/ground").unwrap();
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(3600), mounts.remove(&removal)).await;
     assert!(waited.is_err());
 }
 
@@ -123,21 +127,8 @@ async fn a_dead_or_hanging_file_system_is_seen_and_unmounted() {
     mounts.hang(fs);
     let seen = mounts.inspect(place).await.unwrap();
     assert_eq!(verdict(&wish, &table, Some(&seen)), Verdict::Unreachable);
-    assert_eq!(mounts.unmount(&Unmount::new(place).unwrap()).await.unwrap(), Unmounted::Unmounted);
+    assert!(mounts.detach(place));
     assert_eq!(mounts.inspect(place).await.unwrap(), Inspection::of(Presence::Directory));
-}
-
-#[tokio::test]
-async fn a_busy_mount_goes_only_lazily() {
-    let mounts = node();
-    let fs = mounts.file_system("ext4", "/dev/sdb", false);
-    let place = Path::new("/ground");
-    mounts.mount(fs, place, false).unwrap();
-    assert!(mounts.set_busy(place, true));
-    let unmount = Unmount::new(place).unwrap();
-    assert!(matches!(mounts.unmount(&unmount).await, Err(UnmountError::Busy { .. })));
-    assert_eq!(mounts.unmount(&unmount.mode(UnmountMode::Lazy)).await.unwrap(), Unmounted::Unmounted);
-    assert!(!mounts.set_busy(place, true), "nothing is there to be busy");
 }
 
 #[tokio::test]

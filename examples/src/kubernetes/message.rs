@@ -258,9 +258,6 @@ pub struct PersistentVolume {
     /// `nodeExpandSecretRef`.
     #[prost(message, optional, tag = "12")]
     pub node_expand_secret: Option<SecretName>,
-    /// Somebody other than a provisioner made it: no annotation `pv.kubernetes.io/provisioned-by`.
-    #[prost(bool, tag = "13")]
-    pub pre_provisioned: bool,
     /// The UID of the claim that it is bound to.
     #[prost(string, tag = "14")]
     pub claim_uid: String,

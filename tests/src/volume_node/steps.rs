@@ -12,8 +12,8 @@ use volume_manager::driver::{
     self, CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
 };
 use volume_manager::mounts::{
-    Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountChanges, MountTable,
-    Mounts, RemoveError, Removed, SafeRemoval, TableError, Unmount, UnmountError, Unmounted,
+    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, RemoveError,
+    Removed, SafeRemoval, TableError,
 };
 use volume_manager::node::{Connection, Dial, Drivers};
 use volume_manager::registry::DriverEndpoint;
@@ -121,16 +121,8 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
         self.mounts.inspect(path).await
     }
 
-    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
-        self.steps.around_async("a creation", self.mounts.create(creation)).await
-    }
-
-    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
-        self.steps.around_async("a bind", self.mounts.bind(bind)).await
-    }
-
-    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
-        self.steps.around_async("an unmount", self.mounts.unmount(unmount)).await
+    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+        self.steps.around_async("a creation", self.mounts.create_directory(path)).await
     }
 
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {

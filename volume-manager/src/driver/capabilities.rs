@@ -3,7 +3,6 @@
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as ControllerRpc;
 use csi_proto::csi::v1::node_service_capability::{self, rpc::Type as NodeRpc};
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proto::csi::v1::plugin_capability::volume_expansion::Type as Expansion;
 use csi_proto::csi::v1::{
     ControllerGetCapabilitiesResponse, GetPluginCapabilitiesResponse, NodeGetCapabilitiesResponse,
 };
@@ -41,24 +40,13 @@ impl Capabilities {
 pub struct PluginCapabilities {
     /// `CONTROLLER_SERVICE`: the plugin has one, though perhaps not on this socket.
     pub controller_service: bool,
-    /// `VOLUME_ACCESSIBILITY_CONSTRAINTS`: not every node reaches every volume.
-    pub accessibility_constraints: bool,
-    /// `ONLINE`: volumes can grow while they are published.
-    pub expands_online: bool,
-    /// `OFFLINE`: volumes can grow while they are not.
-    pub expands_offline: bool,
 }
 
 impl PluginCapabilities {
     /// What the driver answered. What is not known is ignored.
     #[must_use]
     pub fn read(answer: &GetPluginCapabilitiesResponse) -> Self {
-        Self {
-            controller_service: answer.has_service(Service::ControllerService),
-            accessibility_constraints: answer.has_service(Service::VolumeAccessibilityConstraints),
-            expands_online: answer.has_volume_expansion(Expansion::Online),
-            expands_offline: answer.has_volume_expansion(Expansion::Offline),
-        }
+        Self { controller_service: answer.has_service(Service::ControllerService) }
     }
 }
 

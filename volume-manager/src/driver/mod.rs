@@ -30,13 +30,14 @@ mod secret_error;
 mod secret_reference;
 mod volume_spec;
 
+pub use crate::lifecycle::Attach;
 pub use access::{Access, AccessMode};
 pub use bounds::InvalidSpec;
 pub use call_error::CallError;
 pub use capabilities::{Capabilities, ControllerCapabilities, NodeCapabilities, PluginCapabilities};
 pub use conflict::ConsumerConflict;
 pub use consumer_spec::{ConsumerSpec, PodInfo};
-pub use facts::{DriverChange, DriverFacts};
+pub use facts::DriverFacts;
 pub use mount_path::{InvalidMountPath, MountPath};
 pub use operation::{CapacityRange, InvalidCapacityRange, Operation};
 pub use outcome::{CallOutcome, HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
@@ -44,7 +45,7 @@ pub use policy::{DriverPolicy, FsGroupPolicy, OwnershipChange, PolicyConflict, T
 pub use request_error::RequestError;
 pub use secret_error::SecretError;
 pub use secret_reference::{InvalidSecretReference, SecretReference};
-pub use volume_spec::{Attach, SecretReferences, VolumeLifecycleMode, VolumeSpec, VolumeSpecBuilder};
+pub use volume_spec::{SecretReferences, VolumeLifecycleMode, VolumeSpec, VolumeSpecBuilder};
 
 #[cfg(feature = "runtime")]
 mod channel;

@@ -2,8 +2,9 @@
 
 use super::capabilities::NodeCapabilities;
 use super::consumer_spec::ConsumerSpec;
-use super::volume_spec::{Attach, VolumeLifecycleMode, VolumeSpec};
+use super::volume_spec::{VolumeLifecycleMode, VolumeSpec};
 use super::{Access, AccessMode};
+use crate::lifecycle::Attach;
 
 /// Whether the files of a volume are given to a group when it is mounted (`fsGroupPolicy`).
 #[allow(clippy::exhaustive_enums, reason = "the values of the Kubernetes API")]

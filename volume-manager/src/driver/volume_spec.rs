@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::access::{Access, AccessMode};
 use super::bounds::{self, InvalidSpec, MAX_SHORT_BYTES};
 use super::secret_reference::SecretReference;
+use crate::lifecycle::Attach;
 use crate::name::VolumeKey;
 
 /// How long a volume lives.
@@ -15,18 +16,6 @@ pub enum VolumeLifecycleMode {
     Persistent,
     /// With its one consumer: NodePublishVolume makes it, NodeUnpublishVolume deletes it.
     Ephemeral,
-}
-
-/// Who attaches a volume to this node.
-#[allow(clippy::exhaustive_enums, reason = "this side, another, or nobody")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Attach {
-    /// This side, by ControllerPublishVolume, if the driver has it.
-    Here,
-    /// Another, such as the attacher in the cloud; its publish context is handed in.
-    Awaited,
-    /// Nobody.
-    NotRequired,
 }
 
 /// The secrets that each call takes. References only: values are resolved when a call is made, and are never kept.
@@ -69,7 +58,6 @@ pub struct VolumeSpec {
     mode: AccessMode,
     read_only: bool,
     lifecycle: VolumeLifecycleMode,
-    pre_provisioned: bool,
     attach: Attach,
     volume_context: BTreeMap<String, String>,
     publish_context: BTreeMap<String, String>,
@@ -88,7 +76,6 @@ impl VolumeSpec {
             mode,
             read_only: false,
             lifecycle: VolumeLifecycleMode::Persistent,
-            pre_provisioned: false,
             attach: Attach::Here,
             volume_context: BTreeMap::new(),
             publish_context: BTreeMap::new(),
@@ -138,12 +125,6 @@ impl VolumeSpec {
     #[must_use]
     pub fn is_ephemeral(&self) -> bool {
         self.lifecycle == VolumeLifecycleMode::Ephemeral
-    }
-
-    /// Whether somebody else made it (spec, figure 7). No call depends on it; it is for the record.
-    #[must_use]
-    pub fn is_pre_provisioned(&self) -> bool {
-        self.pre_provisioned
     }
 
     /// Who attaches it.
@@ -217,7 +198,6 @@ impl VolumeSpec {
         let fields = [
             ("block access", self.access.is_block()),
             ("a mode for several nodes", self.mode.is_multi_node()),
-            ("pre_provisioned", self.pre_provisioned),
             ("attach", self.attach != Attach::NotRequired),
             ("a secret of ControllerPublishVolume", self.secrets.controller_publish.is_some()),
             ("a secret of NodeStageVolume", self.secrets.node_stage.is_some()),
@@ -261,13 +241,6 @@ impl VolumeSpecBuilder {
     pub fn ephemeral(mut self) -> Self {
         self.0.lifecycle = VolumeLifecycleMode::Ephemeral;
         self.0.attach = Attach::NotRequired;
-        self
-    }
-
-    /// Somebody else made the volume. Default: false.
-    #[must_use]
-    pub fn pre_provisioned(mut self, pre_provisioned: bool) -> Self {
-        self.0.pre_provisioned = pre_provisioned;
         self
     }
 
@@ -356,12 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn an_ephemeral_volume_is_neither_attached_nor_block_nor_pre_provisioned() {
+    fn an_ephemeral_volume_is_neither_attached_nor_block() {
         let ephemeral = || builder(Access::filesystem()).ephemeral();
         assert_eq!(ephemeral().build().unwrap().attach(), Attach::NotRequired);
         for (field, bad) in [
             ("attach", ephemeral().attach(Attach::Awaited)),
-            ("pre_provisioned", ephemeral().pre_provisioned(true)),
             ("block access", builder(Access::Block).ephemeral()),
         ] {
             assert_eq!(bad.build(), Err(InvalidSpec::Ephemeral { field }));

@@ -18,24 +18,25 @@ pub struct DriverCapabilities {
     pub node_expand: bool,
 }
 
-/// Where a volume begins and ends.
-#[allow(clippy::exhaustive_enums, reason = "an attach is made here or elsewhere")]
+/// Who attaches a volume to this node, and so where it begins and ends.
+#[allow(clippy::exhaustive_enums, reason = "this side, another, or nobody")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Floor {
-    /// The attach is made here (figures 5 and 6). Volumes that somebody else provisioned (figure 7) begin here as
-    /// well if this side attaches them: the figure's nameless ends are CREATED.
-    Created,
-    /// The attach is made elsewhere, such as in the cloud, and is waited for: nothing is staged or published before
-    /// [`Event::Attached`](super::Event::Attached). No controller call is made to attach or detach.
+pub enum Attach {
+    /// This side, by ControllerPublishVolume, if the driver has it (figures 5 and 6). Volumes that somebody else provisioned
+    /// (figure 7) begin at CREATED as well if this side attaches them: the figure's nameless ends are CREATED.
+    Here,
+    /// Another, such as the attacher in the cloud; its publish context is handed in. Nothing is staged or published
+    /// before [`Event::Attached`](super::Event::Attached). No controller call is made to attach or detach.
     Awaited,
-    /// No attach is needed, or it is made elsewhere and is done. No controller call is made to attach or detach.
-    NodeReady,
+    /// Nobody: no attach is needed, or it is made elsewhere and is done. The volume begins at NODE_READY, and no
+    /// controller call is made to attach or detach.
+    NotRequired,
 }
 
 /// The states of rest that one volume has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ladder {
-    pub(super) floor: Floor,
+    pub(super) attach: Attach,
     pub(super) capabilities: DriverCapabilities,
     /// Whether an awaited attach stands.
     pub(super) attached: bool,
@@ -45,7 +46,7 @@ pub(super) struct Ladder {
 
 impl Ladder {
     fn attaches(self) -> bool {
-        self.floor == Floor::Created && self.capabilities.publish_unpublish
+        self.attach == Attach::Here && self.capabilities.publish_unpublish
     }
 
     pub(super) fn stages(self) -> bool {
@@ -54,19 +55,19 @@ impl Ladder {
 
     /// Where a volume is that is neither staged nor attached by us.
     pub(super) fn floor(self) -> Base {
-        match self.floor {
-            Floor::Created => Base::Created,
-            Floor::Awaited if !self.attached => Base::Created,
-            Floor::Awaited | Floor::NodeReady => Base::NodeReady,
+        match self.attach {
+            Attach::Here => Base::Created,
+            Attach::Awaited if !self.attached => Base::Created,
+            Attach::Awaited | Attach::NotRequired => Base::NodeReady,
         }
     }
 
     /// Where targets can be published; `None` while an attach is awaited.
     pub(super) fn top(self) -> Option<Base> {
-        match self.floor {
-            Floor::Awaited if !self.attached && !self.attached_here => None,
+        match self.attach {
+            Attach::Awaited if !self.attached && !self.attached_here => None,
             _ if self.stages() => Some(Base::VolReady),
-            Floor::Created if !self.attaches() && !self.attached_here => Some(Base::Created),
+            Attach::Here if !self.attaches() && !self.attached_here => Some(Base::Created),
             _ => Some(Base::NodeReady),
         }
     }

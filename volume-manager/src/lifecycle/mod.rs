@@ -10,7 +10,7 @@
 //! A volume is attached and staged once ([`Base`]), and published once for each consumer ([`Target`]). The consumers are
 //! the reference count, and on disk. A driver without `PUBLISH_UNPUBLISH_VOLUME` has no NODE_READY, one without
 //! `STAGE_UNSTAGE_VOLUME` has no VOL_READY, unless it had when the volume was brought there; the spec draws these as figures 5 to 8 (section "Volume Lifecycle").
-//! [`Floor`] says where the way begins.
+//! [`Attach`] says where the way begins.
 //!
 //! While a call is under way, and as long as its end is not known to be good, what it changes is in the call's own
 //! state, on disk, so that nothing is forgotten in a crash. What may follow a call that failed, or whose end is not
@@ -37,11 +37,11 @@
 //! ```
 //! use volume_manager::ConsumerId;
 //! use volume_manager::lifecycle::{
-//!     Call, Check, DriverCapabilities, Effect, Event, Finding, Floor, Outcome, Policy, Reached, Rpc, Volume, step,
+//!     Call, Check, DriverCapabilities, Effect, Event, Finding, Attach, Outcome, Policy, Reached, Rpc, Volume, step,
 //! };
 //!
 //! let capabilities = DriverCapabilities::default(); // this driver only publishes
-//! let volume = Volume::new(Floor::NodeReady, capabilities, Policy::default());
+//! let volume = Volume::new(Attach::NotRequired, capabilities, Policy::default());
 //! let pod = ConsumerId::new("pod-1")?;
 //! let publish = Call::of_target(Rpc::NodePublishVolume, pod.clone());
 //!
@@ -75,7 +75,7 @@ mod volume;
 pub use backoff::BackOff;
 pub use call::{Call, Check, Finding};
 pub use event::{Effect, Event, Lost, Reached, Refusal, Waiter};
-pub use ladder::{DriverCapabilities, Floor};
+pub use ladder::{Attach, DriverCapabilities};
 pub use outcome::{Failure, Outcome, outcome_of};
 pub use snapshot::{Base, Expansion, Half, Snapshot, Target, TargetState};
 pub use state::{Direction, Goal, Rpc, VolumeState};

@@ -1,7 +1,7 @@
 //! What a volume needs next, and whether it may have it now.
 
 use super::call::{Call, Check};
-use super::ladder::Floor;
+use super::ladder::Attach;
 use super::snapshot::{Base, Half, Snapshot, TargetState};
 use super::state::Rpc;
 use super::volume::{Unsent, Volume};
@@ -83,7 +83,7 @@ impl Volume {
     /// Whether every target has to be unpublished, wanted or not.
     pub(super) fn is_going_down(&self) -> bool {
         matches!(self.record.base, Base::ControllerUnpublish | Base::NodeUnstage)
-            || (self.floor == Floor::Awaited && !self.record.attached && !self.record.attached_here)
+            || (self.attach == Attach::Awaited && !self.record.attached && !self.record.attached_here)
     }
 
     fn is_published(&self) -> bool {

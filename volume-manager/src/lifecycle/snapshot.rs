@@ -16,10 +16,10 @@ use super::state::{Rpc, VolumeState};
 pub struct Snapshot {
     /// What the consumers share: attach and staging.
     pub base: Base,
-    /// Whether an attach that is made elsewhere stands. Only [`Floor::Awaited`](super::Floor::Awaited) looks at it.
+    /// Whether an attach that is made elsewhere stands. Only [`Attach::Awaited`](super::Attach::Awaited) looks at it.
     pub attached: bool,
     /// Whether the volume is attached by this side, or may be: `ControllerPublishVolume` was intended, and no
-    /// `ControllerUnpublishVolume` ended well since. It is detached before the volume is forgotten, whatever the floor and
+    /// `ControllerUnpublishVolume` ended well since. It is detached before the volume is forgotten, whatever the attach and
     /// the driver's capabilities have become.
     pub attached_here: bool,
     /// The call that was sent last, if it is not known to have ended well: it may still be running when the record is read.

@@ -4,7 +4,7 @@ use crate::ConsumerId;
 
 use super::call::{Call, Part};
 use super::event::{Effect, Event, Lost, Reached, Refusal, Waiter};
-use super::ladder::{DriverCapabilities, Floor};
+use super::ladder::{Attach, DriverCapabilities};
 use super::outcome::Failure;
 use super::plan::Next;
 use super::snapshot::{Base, Half, Target, TargetState};
@@ -80,14 +80,14 @@ impl Volume {
     }
 
     fn attached(&mut self) {
-        if self.floor == Floor::Awaited {
+        if self.attach == Attach::Awaited {
             self.record.attached = true;
             self.fit_base();
         }
     }
 
     fn detached(&mut self) {
-        if self.floor == Floor::Awaited {
+        if self.attach == Attach::Awaited {
             self.record.attached = false;
             self.keeps_going_down();
             self.record.base = match self.record.base {

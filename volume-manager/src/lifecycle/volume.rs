@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ConsumerId;
 
 use super::call::{Call, Check, Part};
-use super::ladder::{DriverCapabilities, Floor, Ladder};
+use super::ladder::{Attach, DriverCapabilities, Ladder};
 use super::outcome::Failure;
 use super::snapshot::{Base, Half, Snapshot, Target, TargetState};
 use super::state::{Goal, Rpc, VolumeState};
@@ -13,7 +13,7 @@ use super::state::{Goal, Rpc, VolumeState};
 /// One volume with all its consumers. [`step`](super::step) moves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Volume {
-    pub(super) floor: Floor,
+    pub(super) attach: Attach,
     pub(super) capabilities: DriverCapabilities,
     pub(super) policy: Policy,
     /// What is to be on disk.
@@ -164,8 +164,8 @@ pub enum Waits {
 impl Volume {
     /// A volume that nothing was done with yet and that nobody wants.
     #[must_use]
-    pub fn new(floor: Floor, capabilities: DriverCapabilities, policy: Policy) -> Self {
-        let base = Ladder { floor, capabilities, attached: false, attached_here: false }.floor();
+    pub fn new(attach: Attach, capabilities: DriverCapabilities, policy: Policy) -> Self {
+        let base = Ladder { attach, capabilities, attached: false, attached_here: false }.floor();
         let record = Snapshot {
             base,
             attached: false,
@@ -176,22 +176,22 @@ impl Volume {
             capacity_bytes: 0,
             expansion: None,
         };
-        Self::at_rest(floor, capabilities, policy, record)
+        Self::at_rest(attach, capabilities, policy, record)
     }
 
     /// A volume as it was recorded, in a new process. The call that it says was sent last counts as one whose end is not
     /// known. [`Event::Proceed`](super::Event::Proceed) sets it going.
     ///
-    /// What is staged or attached stays so in the record, even if the driver, or this floor, has no such thing any more: it is
+    /// What is staged or attached stays so in the record, even if the driver, or this attach, has no such thing any more: it is
     /// taken down before anything is built anew, but not under a consumer that has the volume.
     #[must_use]
     pub fn restored(
         snapshot: Snapshot,
-        floor: Floor,
+        attach: Attach,
         capabilities: DriverCapabilities,
         policy: Policy,
     ) -> Self {
-        let mut volume = Self::at_rest(floor, capabilities, policy, snapshot.clone());
+        let mut volume = Self::at_rest(attach, capabilities, policy, snapshot.clone());
         let attach = matches!(snapshot.base, Base::ControllerPublish | Base::ControllerUnpublish);
         volume.record.attached_here |= attach;
         volume.fit_base();
@@ -216,9 +216,9 @@ impl Volume {
         volume
     }
 
-    fn at_rest(floor: Floor, capabilities: DriverCapabilities, policy: Policy, record: Snapshot) -> Self {
+    fn at_rest(attach: Attach, capabilities: DriverCapabilities, policy: Policy, record: Snapshot) -> Self {
         Self {
-            floor,
+            attach,
             capabilities,
             policy,
             record,
@@ -258,10 +258,10 @@ impl Volume {
     /// Where the volume shall be: PUBLISHED while anybody wants it, else on its floor.
     #[must_use]
     pub fn goal(&self) -> Goal {
-        match (self.is_wanted(), self.floor) {
+        match (self.is_wanted(), self.attach) {
             (true, _) => Goal::Published,
-            (false, Floor::Created) => Goal::Created,
-            (false, Floor::Awaited | Floor::NodeReady) => Goal::NodeReady,
+            (false, Attach::Here) => Goal::Created,
+            (false, Attach::Awaited | Attach::NotRequired) => Goal::NodeReady,
         }
     }
 
@@ -273,8 +273,8 @@ impl Volume {
 
     /// Where the volume begins and ends.
     #[must_use]
-    pub fn floor(&self) -> Floor {
-        self.floor
+    pub fn attach(&self) -> Attach {
+        self.attach
     }
 
     /// What its driver can do.
@@ -346,7 +346,7 @@ impl Volume {
 
     pub(super) fn ladder(&self) -> Ladder {
         Ladder {
-            floor: self.floor,
+            attach: self.attach,
             capabilities: self.capabilities,
             attached: self.record.attached,
             attached_here: self.record.attached_here,

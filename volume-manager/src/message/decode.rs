@@ -155,7 +155,6 @@ fn checked_volume(volume: wire::DesiredVolume) -> Result<DesiredVolume, InvalidD
     }
     let mut spec = VolumeSpec::builder(key, access, mode)
         .read_only(volume.read_only)
-        .pre_provisioned(volume.pre_provisioned)
         .volume_context(volume.volume_context)
         .publish_context(volume.publish_context)
         .secrets(checked_secrets(volume.secrets.unwrap_or_default())?);

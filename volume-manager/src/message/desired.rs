@@ -119,7 +119,6 @@ fn written_volume(spec: &VolumeSpec, consumers: &[Arc<ConsumerSpec>], attached: 
         access_mode: spec.mode().into(),
         read_only: spec.is_read_only(),
         ephemeral: spec.is_ephemeral(),
-        pre_provisioned: spec.is_pre_provisioned(),
         attach: attach.into(),
         volume_context: spec.volume_context().clone(),
         publish_context: spec.publish_context().clone(),

@@ -36,7 +36,6 @@ fn full() -> DesiredSet {
     let access = Access::Filesystem { fs_type: "ext4".into(), mount_flags: vec!["noatime".into()] };
     let filesystem = VolumeSpec::builder(key("v1"), access, AccessMode::SingleNodeMultiWriter)
         .read_only(true)
-        .pre_provisioned(true)
         .attach(Attach::Awaited)
         .volume_context([("pool", "fast")])
         .publish_context([("device", "/dev/sdb")])

@@ -50,8 +50,6 @@ pub(super) struct DesiredVolume {
     pub(super) read_only: bool,
     #[prost(bool, tag = "7")]
     pub(super) ephemeral: bool,
-    #[prost(bool, tag = "8")]
-    pub(super) pre_provisioned: bool,
     #[prost(enumeration = "Attach", tag = "9")]
     pub(super) attach: i32,
     #[prost(btree_map = "string, string", tag = "10")]

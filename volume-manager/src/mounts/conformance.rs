@@ -15,6 +15,12 @@
 //!         let fs = self.0.file_system("tmpfs", "tmpfs", true);
 //!         self.0.mount(fs, path, false).map(|_| ())
 //!     }
+//!     fn bind(&self, source: &Path, target: &Path, read_only: bool) -> std::io::Result<()> {
+//!         self.0.bind_over(source, target, read_only).map(|_| ())
+//!     }
+//!     fn unmount(&self, path: &Path) -> std::io::Result<()> {
+//!         if self.0.detach(path) { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
+//!     }
 //!     fn write(&self, path: &Path, bytes: &[u8]) -> std::io::Result<()> { self.0.write(path, bytes) }
 //!     fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> { self.0.read(path) }
 //! }
@@ -33,8 +39,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bind, BindError, CreateError, Created, Creation, Expectation, Inspection, InvalidPath, Mounts, Presence,
-    RemoveError, Removed, SafeRemoval, Unmount, UnmountError, Unmounted, Verdict, verdict,
+    AbsolutePath, CreateError, Expectation, Inspection, InvalidPath, Mounts, Presence, RemoveError, Removed,
+    SafeRemoval, Verdict, verdict,
 };
 
 /// Where the suite runs, and what it needs besides the trait.
@@ -47,6 +53,18 @@ pub trait Ground: Send + Sync {
     /// # Errors
     /// If it cannot.
     fn mount(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a bind mount of a directory on a directory, or of a file on a file.
+    ///
+    /// # Errors
+    /// If it cannot.
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()>;
+
+    /// Takes the topmost mount from a path.
+    ///
+    /// # Errors
+    /// If it cannot, or nothing is mounted there.
+    fn unmount(&self, path: &Path) -> io::Result<()>;
 
     /// Makes or overwrites a file.
     ///
@@ -83,12 +101,10 @@ pub async fn check(mounts: &dyn Mounts, ground: &dyn Ground) -> Outcome {
     suite.places_are_made_once().await?;
     suite.an_ordinary_entry_is_inspected().await?;
     suite.what_is_mounted_is_in_the_table_and_seen().await?;
-    suite.a_stack_is_counted_and_taken_from_the_top().await?;
-    suite.a_bind_shows_a_part_and_is_never_stacked().await?;
-    suite.a_read_only_bind_takes_no_byte().await?;
-    suite.a_file_is_bound_over_a_placeholder_only().await?;
-    suite.an_unmount_keeps_to_the_mount_it_was_given().await?;
-    suite.a_mount_with_a_mount_below_is_busy().await?;
+    suite.a_stack_is_counted_from_the_top().await?;
+    suite.a_bind_is_known_as_a_part_of_its_source().await?;
+    suite.a_read_only_bind_is_seen_as_one().await?;
+    suite.a_bound_file_is_no_device().await?;
     suite.only_what_is_empty_is_removed().await?;
     suite.a_removal_does_not_cross_a_mount().await?;
     suite.a_change_is_told().await
@@ -121,9 +137,15 @@ impl Suite<'_> {
         self.ground.directory().join(name)
     }
 
+    async fn make(&self, at: &Path) -> Outcome {
+        let made = self.mounts.create_directory(&path(AbsolutePath::new(at))?).await;
+        fine("a directory is made", made)?;
+        same("a directory that was made is there", self.inspect(at).await?.presence, Presence::Directory)
+    }
+
     async fn place(&self, name: &str) -> Result<PathBuf, Violation> {
         let place = self.at(name);
-        fine("a directory is made", self.mounts.create(&path(Creation::directory(&place))?).await)?;
+        self.make(&place).await?;
         Ok(place)
     }
 
@@ -131,8 +153,20 @@ impl Suite<'_> {
         fine("a path is inspected", self.mounts.inspect(at).await)
     }
 
-    async fn unmount(&self, at: &Path) -> Result<Unmounted, Violation> {
-        fine("an unused mount is unmounted", self.mounts.unmount(&path(Unmount::new(at))?).await)
+    fn mount(&self, at: &Path) -> Outcome {
+        fine("the ground mounts", self.ground.mount(at))
+    }
+
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Outcome {
+        fine("the ground binds", self.ground.bind(source, target, read_only))
+    }
+
+    fn unmount(&self, at: &Path) -> Outcome {
+        fine("the ground unmounts", self.ground.unmount(at))
+    }
+
+    fn write(&self, at: &Path, bytes: &[u8]) -> Outcome {
+        fine("the ground writes", self.ground.write(at, bytes))
     }
 
     async fn clear(&self, at: &Path) -> Outcome {
@@ -147,17 +181,19 @@ impl Suite<'_> {
     }
 
     async fn places_are_made_once(&self) -> Outcome {
-        let rule = "a directory is made with those on the way, and the second time it was there";
+        let rule = "a directory is made with those on the way, the second time it is left as it is, and a file is in the way";
         let deep = self.at("a/b/c");
-        let creation = path(Creation::directory(&deep))?;
-        same(rule, fine(rule, self.mounts.create(&creation).await)?, Created::Made)?;
-        same(rule, fine(rule, self.mounts.create(&creation).await)?, Created::WasThere)?;
-        let rule = "a placeholder is not made where a directory is";
-        match self.mounts.create(&path(Creation::placeholder(&deep))?).await {
-            Err(CreateError::Occupied { found: Presence::Directory, .. }) => {}
+        self.make(&deep).await?;
+        let file = deep.join("file");
+        self.write(&file, b"12345")?;
+        self.make(&deep).await?;
+        match self.mounts.create_directory(&path(AbsolutePath::new(&file))?).await {
+            Err(CreateError::Occupied { found: Presence::RegularFile { size: 5 }, .. }) => {}
             other => return Err(broken(rule, other)),
         }
-        for name in ["a/b/c", "a/b", "a"] {
+        same(rule, fine(rule, self.ground.read(&file))?, b"12345".to_vec())?;
+        self.write(&file, b"")?;
+        for name in ["a/b/c/file", "a/b/c", "a/b", "a"] {
             self.clear(&self.at(name)).await?;
         }
         Ok(())
@@ -169,9 +205,9 @@ impl Suite<'_> {
         same(rule, self.inspect(&directory).await?, Inspection::of(Presence::Directory))?;
         let file = self.at("plain/file");
         same(rule, self.inspect(&file).await?, Inspection::of(Presence::Missing))?;
-        fine("the ground writes a file", self.ground.write(&file, b"12345"))?;
+        self.write(&file, b"12345")?;
         same(rule, self.inspect(&file).await?, Inspection::of(Presence::RegularFile { size: 5 }))?;
-        fine("the ground writes a file", self.ground.write(&file, b""))?;
+        self.write(&file, b"")?;
         self.clear(&file).await?;
         self.clear(&directory).await
     }
@@ -179,52 +215,44 @@ impl Suite<'_> {
     async fn what_is_mounted_is_in_the_table_and_seen(&self) -> Outcome {
         let rule = "a mount is in the table and in what is inspected, under one id, at once; and then gone from both";
         let place = self.place("mounted").await?;
-        self.is(rule, Expectation::empty_place(&place), Verdict::AsExpected).await?;
-        fine("the ground mounts", self.ground.mount(&place))?;
+        let left = || (Expectation::nothing(&place), Verdict::Leftover(Presence::Directory));
+        let (expected, found) = left();
+        self.is(rule, expected, found).await?;
+        self.mount(&place)?;
         let table = fine(rule, self.mounts.table().await)?;
         let in_table = table.at(&place).map(|mount| mount.id);
         let seen = self.inspect(&place).await?;
         if in_table.is_none() || seen.presence != Presence::Directory || seen.mount != in_table {
             return Err(broken(rule, (in_table, seen)));
         }
-        same(rule, self.unmount(&place).await?, Unmounted::Unmounted)?;
-        self.is(rule, Expectation::empty_place(&place), Verdict::AsExpected).await?;
-        same("what is not mounted is told so", self.unmount(&place).await?, Unmounted::WasNotMounted)?;
-        self.clear(&place).await?;
-        same(
-            "what is not there is told as not mounted",
-            self.unmount(&place).await?,
-            Unmounted::WasNotMounted,
-        )
-    }
-
-    async fn a_stack_is_counted_and_taken_from_the_top(&self) -> Outcome {
-        let rule = "mounts on one place are counted, and each unmount takes the topmost";
-        let place = self.place("stacked").await?;
-        for mounts in ["one", "two", "three"] {
-            fine("the ground mounts", self.ground.mount(&place))?;
-            fine("the ground writes", self.ground.write(&place.join(mounts), b"x"))?;
-        }
-        self.is(rule, Expectation::file_system(&place), Verdict::StackedMounts { count: 3 }).await?;
-        for (left, name) in [(2, "two"), (1, "one")] {
-            self.unmount(&place).await?;
-            fine(rule, self.ground.read(&place.join(name)))?;
-            let table = fine(rule, self.mounts.table().await)?;
-            same(rule, table.stack(&place).len(), left)?;
-        }
-        self.unmount(&place).await?;
+        self.unmount(&place)?;
+        let (expected, found) = left();
+        self.is(rule, expected, found).await?;
         self.clear(&place).await
     }
 
-    async fn a_bind_shows_a_part_and_is_never_stacked(&self) -> Outcome {
-        let rule = "a bind shows its source, is known as a part of the same file system, and is made once";
+    async fn a_stack_is_counted_from_the_top(&self) -> Outcome {
+        let rule = "mounts on one place are counted, and the topmost is the one that is seen";
+        let place = self.place("stacked").await?;
+        for _ in 0..3 {
+            self.mount(&place)?;
+        }
+        self.is(rule, Expectation::file_system(&place), Verdict::StackedMounts { count: 3 }).await?;
+        for left in [2, 1, 0] {
+            self.unmount(&place)?;
+            let table = fine(rule, self.mounts.table().await)?;
+            same(rule, table.stack(&place).len(), left)?;
+            same(rule, self.inspect(&place).await?.mount, table.at(&place).map(|mount| mount.id))?;
+        }
+        self.clear(&place).await
+    }
+
+    async fn a_bind_is_known_as_a_part_of_its_source(&self) -> Outcome {
+        let rule = "a bind is known as a part of the same file system, and holds it";
         let (source, target) = (self.place("source").await?, self.place("target").await?);
-        fine("the ground mounts", self.ground.mount(&source))?;
+        self.mount(&source)?;
         let part = self.place("source/part").await?;
-        fine("the ground writes", self.ground.write(&part.join("file"), b"canary"))?;
-        let bind = path(Bind::new(&part, &target))?;
-        fine(rule, self.mounts.bind(&bind).await)?;
-        same(rule, fine(rule, self.ground.read(&target.join("file")))?, b"canary".to_vec())?;
+        self.bind(&part, &target, false)?;
         let table = fine(rule, self.mounts.table().await)?;
         match (table.at(&source), table.at(&target)) {
             (Some(a), Some(b)) if a.device == b.device && a.root != b.root && b.root.starts_with(&a.root) => {
@@ -233,111 +261,56 @@ impl Suite<'_> {
             }
             other => return Err(broken(rule, other)),
         }
-        match self.mounts.bind(&bind).await {
-            Err(BindError::TargetMounted { .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
         self.is(rule, Expectation::file_system(&target), Verdict::AsExpected).await?;
-        self.unmount(&target).await?;
-        let rule = "a missing source or target is told as such";
-        match self.mounts.bind(&path(Bind::new(self.at("nothing"), &target))?).await {
-            Err(BindError::SourceMissing { .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
-        match self.mounts.bind(&path(Bind::new(&part, self.at("nothing")))?).await {
-            Err(BindError::TargetMissing { .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
-        self.unmount(&source).await?;
+        self.unmount(&target)?;
+        self.unmount(&source)?;
         self.clear(&source).await?;
         self.clear(&target).await
     }
 
-    async fn a_read_only_bind_takes_no_byte(&self) -> Outcome {
-        let rule = "a read-only bind is told as one and cannot be written, and its source can";
+    async fn a_read_only_bind_is_seen_as_one(&self) -> Outcome {
+        let rule = "a bind that can be only read is told as one, and its source is not";
         let (source, target) = (self.place("source").await?, self.place("target").await?);
-        fine("the ground mounts", self.ground.mount(&source))?;
-        fine(rule, self.mounts.bind(&path(Bind::new(&source, &target))?.read_only()).await)?;
-        let read_only = Expectation::file_system(&target).read_only(true);
-        self.is(rule, read_only, Verdict::AsExpected).await?;
-        let writable = Expectation::file_system(&target).read_only(false);
-        self.is(rule, writable, Verdict::OptionsDiffer { read_only: true }).await?;
-        if self.ground.write(&target.join("file"), b"x").is_ok() {
-            return Err(broken(rule, "a byte was written"));
+        self.mount(&source)?;
+        self.bind(&source, &target, true)?;
+        for (at, read_only) in [(&target, true), (&source, false)] {
+            self.is(rule, Expectation::file_system(at).read_only(read_only), Verdict::AsExpected).await?;
+            let other = Expectation::file_system(at).read_only(!read_only);
+            self.is(rule, other, Verdict::OptionsDiffer { read_only }).await?;
         }
-        fine(rule, self.ground.write(&source.join("file"), b"x"))?;
-        self.unmount(&target).await?;
-        self.unmount(&source).await?;
+        self.unmount(&target)?;
+        self.unmount(&source)?;
         self.clear(&target).await?;
         self.clear(&source).await
     }
 
-    async fn a_file_is_bound_over_a_placeholder_only(&self) -> Outcome {
-        let rule = "a file is bound over an empty file, and over nothing else";
+    async fn a_bound_file_is_no_device(&self) -> Outcome {
+        let rule =
+            "a file that is bound over a target is not taken for a device, and the target is not removed";
         let directory = self.place("files").await?;
         let (source, target) = (directory.join("source"), directory.join("target"));
-        fine("the ground writes", self.ground.write(&source, b"canary"))?;
-        fine("the ground writes", self.ground.write(&target, b"bytes"))?;
-        let bind = path(Bind::new(&source, &target))?;
-        match self.mounts.bind(&bind).await {
-            Err(BindError::TargetUnfit { found: Presence::RegularFile { size: 5 }, .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
-        match self.mounts.bind(&path(Bind::new(&source, &directory))?).await {
-            Err(BindError::TargetUnfit { found: Presence::Directory, .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
-        fine("the ground writes", self.ground.write(&target, b""))?;
-        fine(rule, self.mounts.bind(&bind).await)?;
-        same(rule, fine(rule, self.ground.read(&target))?, b"canary".to_vec())?;
+        self.write(&source, b"canary")?;
+        self.write(&target, b"")?;
+        self.bind(&source, &target, false)?;
         let over = Expectation::block_device(&target);
-        let refused = Verdict::RegularFileAtTarget { size: 6 };
-        self.is("a file is not taken for a device", over, refused).await?;
-        self.unmount(&target).await?;
-        fine("the ground writes", self.ground.write(&source, b""))?;
+        self.is(rule, over, Verdict::RegularFileAtTarget { size: 6 }).await?;
+        match self.mounts.remove(&path(SafeRemoval::target(&target))?).await {
+            Err(RemoveError::Mounted { .. }) => {}
+            other => return Err(broken(rule, other)),
+        }
+        self.unmount(&target)?;
+        self.write(&source, b"")?;
         for path in [&source, &target, &directory] {
             self.clear(path).await?;
         }
         Ok(())
     }
 
-    async fn an_unmount_keeps_to_the_mount_it_was_given(&self) -> Outcome {
-        let rule = "an unmount that names a mount leaves every other one alone";
-        let place = self.place("named").await?;
-        fine("the ground mounts", self.ground.mount(&place))?;
-        let first = fine(rule, self.mounts.table().await)?.at(&place).map(|mount| mount.id);
-        let Some(first) = first else { return Err(broken(rule, "no mount")) };
-        fine("the ground mounts", self.ground.mount(&place))?;
-        let named = path(Unmount::new(&place))?.only(first);
-        match self.mounts.unmount(&named).await {
-            Err(UnmountError::AnotherMount { expected, .. }) if expected == first => {}
-            other => return Err(broken(rule, other)),
-        }
-        self.unmount(&place).await?;
-        same(rule, fine(rule, self.mounts.unmount(&named).await)?, Unmounted::Unmounted)?;
-        self.clear(&place).await
-    }
-
-    async fn a_mount_with_a_mount_below_is_busy(&self) -> Outcome {
-        let rule = "a mount with a mount below it is busy";
-        let upper = self.place("busy").await?;
-        fine("the ground mounts", self.ground.mount(&upper))?;
-        let lower = self.place("busy/lower").await?;
-        fine("the ground mounts", self.ground.mount(&lower))?;
-        match self.mounts.unmount(&path(Unmount::new(&upper))?).await {
-            Err(UnmountError::Busy { .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
-        self.unmount(&lower).await?;
-        self.unmount(&upper).await?;
-        self.clear(&upper).await
-    }
-
     async fn only_what_is_empty_is_removed(&self) -> Outcome {
         let rule = "only what is empty is removed, and what is not stays as it was";
         let directory = self.place("full").await?;
         let canary = directory.join("canary");
-        fine("the ground writes", self.ground.write(&canary, b"bytes"))?;
+        self.write(&canary, b"bytes")?;
         match self.mounts.remove(&path(SafeRemoval::target(&directory))?).await {
             Err(RemoveError::NotEmpty { count: 1, first, .. }) if first == "canary" => {}
             other => return Err(broken(rule, other)),
@@ -351,11 +324,7 @@ impl Suite<'_> {
             other => return Err(broken(rule, other)),
         }
         same(rule, fine(rule, self.ground.read(&canary))?, b"bytes".to_vec())?;
-        fine("the ground writes", self.ground.write(&canary, b""))?;
-        match self.mounts.remove(&path(SafeRemoval::placeholder(&directory))?).await {
-            Err(RemoveError::Unfit { found: Presence::Directory, .. }) => {}
-            other => return Err(broken(rule, other)),
-        }
+        self.write(&canary, b"")?;
         self.clear(&canary).await?;
         self.clear(&directory).await?;
         let again = self.mounts.remove(&path(SafeRemoval::target(&directory))?).await;
@@ -365,10 +334,10 @@ impl Suite<'_> {
     async fn a_removal_does_not_cross_a_mount(&self) -> Outcome {
         let rule = "a place with a mount on it is not removed, empty or not";
         let place = self.place("crossing").await?;
-        fine("the ground mounts", self.ground.mount(&place))?;
+        self.mount(&place)?;
         for canary in [None, Some(place.join("canary"))] {
             if let Some(canary) = &canary {
-                fine("the ground writes", self.ground.write(canary, b"bytes"))?;
+                self.write(canary, b"bytes")?;
             }
             match self.mounts.remove(&path(SafeRemoval::target(&place))?).await {
                 Err(RemoveError::Mounted { .. }) => {}
@@ -378,7 +347,7 @@ impl Suite<'_> {
                 same(rule, fine(rule, self.ground.read(&canary))?, b"bytes".to_vec())?;
             }
         }
-        self.unmount(&place).await?;
+        self.unmount(&place)?;
         self.clear(&place).await
     }
 
@@ -386,9 +355,9 @@ impl Suite<'_> {
         let rule = "a change of the table is told to who asked before it";
         let place = self.place("told").await?;
         let mut changes = fine(rule, self.mounts.changes())?;
-        fine("the ground mounts", self.ground.mount(&place))?;
+        self.mount(&place)?;
         fine(rule, changes.changed().await)?;
-        self.unmount(&place).await?;
+        self.unmount(&place)?;
         fine(rule, changes.changed().await)?;
         self.clear(&place).await
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::{InvalidMountTable, MountId, Presence};
+use super::{InvalidMountTable, Presence};
 
 /// Why the operation could not be carried out at all, whatever it was.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub enum InspectError {
     Trouble(#[from] Trouble),
 }
 
-/// Why a directory or placeholder was not made.
+/// Why a directory was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -99,66 +99,6 @@ pub enum CreateError {
     },
     /// It could not be carried out.
     #[error("cannot make: {0}")]
-    Trouble(#[from] Trouble),
-}
-
-/// Why a bind was not made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BindError {
-    /// There is no source.
-    #[error("cannot bind {}: it is not there", path.display())]
-    SourceMissing {
-        /// The source.
-        path: PathBuf,
-    },
-    /// There is no target to bind over.
-    #[error("cannot bind over {}: it is not there; make it first", path.display())]
-    TargetMissing {
-        /// The target.
-        path: PathBuf,
-    },
-    /// The target is of another kind than the source, or a file that holds bytes.
-    #[error("cannot bind over {}: {found} is there; an empty one of the source's kind is needed", path.display())]
-    TargetUnfit {
-        /// The target.
-        path: PathBuf,
-        /// What is there.
-        found: Presence,
-    },
-    /// A mount is on the target already. Binds are never stacked.
-    #[error("cannot bind over {}: a mount is there already; unmount it first", path.display())]
-    TargetMounted {
-        /// The target.
-        path: PathBuf,
-    },
-    /// It could not be carried out.
-    #[error("cannot bind: {0}")]
-    Trouble(#[from] Trouble),
-}
-
-/// Why a mount is still there.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnmountError {
-    /// It is in use.
-    #[error("cannot unmount {}: it is in use; stop who uses it", path.display())]
-    Busy {
-        /// Where.
-        path: PathBuf,
-    },
-    /// Another mount is topmost than the one to be unmounted. Nothing was done.
-    #[error("cannot unmount {}: mount {found} is topmost and not {expected}; it was left alone", path.display())]
-    AnotherMount {
-        /// Where.
-        path: PathBuf,
-        /// The one to be unmounted.
-        expected: MountId,
-        /// The one that is there.
-        found: MountId,
-    },
-    /// It could not be carried out.
-    #[error("cannot unmount: {0}")]
     Trouble(#[from] Trouble),
 }
 

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::{
-    Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountChanges, MountTable,
-    Mounts, Presence, RemoveError, Removed, SafeRemoval, TableError, Trouble, Unmount, UnmountError,
-    Unmounted,
+    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, Presence,
+    RemoveError, Removed, SafeRemoval, TableError, Trouble,
 };
 
 /// Which function of [`Mounts`].
@@ -21,12 +20,8 @@ pub enum Operation {
     Table,
     /// [`Mounts::inspect`].
     Inspect,
-    /// [`Mounts::create`].
-    Create,
-    /// [`Mounts::bind`].
-    Bind,
-    /// [`Mounts::unmount`].
-    Unmount,
+    /// [`Mounts::create_directory`].
+    CreateDirectory,
     /// [`Mounts::remove`].
     Remove,
 }
@@ -90,7 +85,7 @@ impl<M: Mounts> FaultyMounts<M> {
         self.script().faults.push(Planned { operation, after, fault });
     }
 
-    /// The last calls, the oldest first, with their paths; `table` has an empty one, and `bind` its target.
+    /// The last calls, the oldest first, with their paths; `table` has an empty one.
     pub fn calls(&self) -> Vec<(Operation, PathBuf)> {
         self.script().calls.iter().cloned().collect()
     }
@@ -167,18 +162,9 @@ impl<M: Mounts> Mounts for FaultyMounts<M> {
         }
     }
 
-    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
-        let path = creation.path.as_path();
-        with_fault!(self, Operation::Create, path, self.mounts.create(creation), Created::Made)
-    }
-
-    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
-        with_fault!(self, Operation::Bind, bind.target.as_path(), self.mounts.bind(bind), ())
-    }
-
-    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
-        let path = unmount.path.as_path();
-        with_fault!(self, Operation::Unmount, path, self.mounts.unmount(unmount), Unmounted::Unmounted)
+    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+        let call = self.mounts.create_directory(path);
+        with_fault!(self, Operation::CreateDirectory, path.as_path(), call, ())
     }
 
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {

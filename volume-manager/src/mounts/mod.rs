@@ -1,10 +1,9 @@
-//! What is mounted where: seen, compared with what should be, and changed without harm to anybody's data.
+//! What is mounted where: seen and compared with what should be. Only drivers mount and unmount.
 //!
 //! | Part | What it does |
 //! |---|---|
 //! | [`MountTable`], [`Mount`] | read `/proc/self/mountinfo`, answer what is at a path and who holds a file system |
-//! | [`verdict`], [`held`] | hold a record, the table and the path against each other; each disagreement is a [`Verdict`] with a [`SafeAction`] |
-//! | [`losses`] | what was lost between two tables |
+//! | [`verdict`], [`held`] | hold a record, the table and the path against each other; each disagreement is a [`Verdict`] |
 //! | [`SafeRemoval`] | the only removal there is: of an empty directory or an empty file, on one mount |
 //! | `Mounts` | the seam to the system, with the feature `runtime`; `linux`, `MemoryMounts` and `FaultyMounts` are behind it |
 //!
@@ -14,9 +13,9 @@ mod error;
 mod escape;
 mod identity;
 mod mount;
+mod path;
 mod presence;
 mod removal;
-mod request;
 mod table;
 mod verdict;
 
@@ -31,19 +30,17 @@ mod memory;
 #[cfg(feature = "runtime")]
 mod port;
 
-pub use error::{BindError, CreateError, InspectError, RemoveError, TableError, Trouble, UnmountError};
+pub use error::{CreateError, InspectError, RemoveError, TableError, Trouble};
 #[cfg(feature = "runtime")]
 pub use faulty::{Fault, FaultyMounts, Operation};
 pub use identity::MountIdentity;
 #[cfg(feature = "runtime")]
 pub use memory::{MemoryFileSystem, MemoryMounts};
 pub use mount::{DeviceNumber, Mount, MountId};
+pub use path::{AbsolutePath, InvalidPath};
 #[cfg(feature = "runtime")]
 pub use port::{MountChanges, Mounts};
 pub use presence::{Inspection, Presence};
 pub use removal::{Removable, Removed, SafeRemoval};
-pub use request::{
-    AbsolutePath, Bind, Created, Creation, CreationKind, InvalidPath, Unmount, UnmountMode, Unmounted,
-};
-pub use table::{Holder, InvalidMountTable, Kinship, Loss, LossKind, MountTable, losses};
-pub use verdict::{Expectation, Expected, SafeAction, Staged, Verdict, held, verdict};
+pub use table::{Holder, InvalidMountTable, Kinship, MountTable};
+pub use verdict::{Expectation, Expected, Verdict, held, verdict};

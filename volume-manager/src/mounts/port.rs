@@ -7,11 +7,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{
-    Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountTable, RemoveError,
-    Removed, SafeRemoval, TableError, Unmount, UnmountError, Unmounted,
+    AbsolutePath, CreateError, InspectError, Inspection, MountTable, RemoveError, Removed, SafeRemoval,
+    TableError,
 };
 
-/// The mounts of a node.
+/// The mounts of a node. Only drivers mount and unmount, so there is no function for either.
 ///
 /// What every implementation keeps, and [`conformance`](super::conformance) checks:
 ///
@@ -28,14 +28,10 @@ pub trait Mounts: Send + Sync {
     /// What is at a path. The last part of the path is not followed if it is a symbolic link.
     async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError>;
 
-    /// Makes a directory or a placeholder unless it is there.
-    async fn create(&self, creation: &Creation) -> Result<Created, CreateError>;
-
-    /// Makes a bind mount. Never one on top of another mount.
-    async fn bind(&self, bind: &Bind) -> Result<(), BindError>;
-
-    /// Takes the topmost mount from a path.
-    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError>;
+    /// Makes a directory, with those that are missing on the way to it, unless it is there. Each that is made has the
+    /// permission bits `0o750`, whatever the umask of the process: open to its owner, readable to the group, as kubelet
+    /// makes its directories. One that is there is left as it is.
+    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError>;
 
     /// Removes an entry that holds no data.
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError>;
@@ -48,7 +44,7 @@ pub trait Mounts: Send + Sync {
 #[async_trait]
 pub trait MountChanges: Send {
     /// Waits for a change since the last answer. Many changes may be told as one, and a change may be told twice:
-    /// read the table and compare, see [`losses`](super::losses).
+    /// read the table and compare.
     ///
     /// If the future is dropped, no change is lost.
     async fn changed(&mut self) -> io::Result<()>;

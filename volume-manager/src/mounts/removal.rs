@@ -10,10 +10,8 @@ use super::{AbsolutePath, InvalidPath};
 pub enum Removable {
     /// An empty directory.
     EmptyDirectory,
-    /// A file of no bytes, over which a device was bound.
-    Placeholder,
-    /// Either of them.
-    Either,
+    /// An empty directory, or a file of no bytes, over which a device was bound.
+    EmptyTarget,
 }
 
 /// The removal of one entry that holds no data: an empty directory, or an empty file. There is no other.
@@ -52,20 +50,12 @@ impl SafeRemoval {
         Ok(Self { path: AbsolutePath::new(path)?, what: Removable::EmptyDirectory })
     }
 
-    /// Of an empty file.
-    ///
-    /// # Errors
-    /// If the path is refused, see [`AbsolutePath::new`].
-    pub fn placeholder(path: impl Into<PathBuf>) -> Result<Self, InvalidPath> {
-        Ok(Self { path: AbsolutePath::new(path)?, what: Removable::Placeholder })
-    }
-
     /// Of what a target may be when nothing is mounted on it: an empty directory or an empty file.
     ///
     /// # Errors
     /// If the path is refused, see [`AbsolutePath::new`].
     pub fn target(path: impl Into<PathBuf>) -> Result<Self, InvalidPath> {
-        Ok(Self { path: AbsolutePath::new(path)?, what: Removable::Either })
+        Ok(Self { path: AbsolutePath::new(path)?, what: Removable::EmptyTarget })
     }
 
     /// Where.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::core::{CallOrder, Event, Inspect, LookOrder, Sight};
 use super::link::Connection;
 use crate::driver::{CallError, Operation, VolumeSpec};
-use crate::mounts::{Creation, MountId, Mounts, Presence, SafeRemoval};
+use crate::mounts::{AbsolutePath, MountId, Mounts, Presence, SafeRemoval};
 
 /// Makes a call, after the directories that the spec wants of the caller.
 pub(super) async fn call(
@@ -35,22 +35,21 @@ async fn prepare(
     operation: &Operation,
     fresh: bool,
 ) -> Result<(), String> {
-    let creation = match operation {
-        Operation::NodeStage { staging_path } => Creation::directory(staging_path.as_path()),
+    let directory = match operation {
+        Operation::NodeStage { staging_path } => AbsolutePath::new(staging_path.as_path()),
         Operation::NodePublish { consumer, staging_path } => {
             let target = consumer.target_path().as_path();
             may_be_target(mounts, target, staging_path.as_path(), spec.access().is_block(), fresh).await?;
             match target.parent() {
                 // The root directory is there, and is nobody's to make.
-                Some(parent) if parent != Path::new("/") => Creation::directory(parent),
+                Some(parent) if parent != Path::new("/") => AbsolutePath::new(parent),
                 _ => return Ok(()),
             }
         }
         _ => return Ok(()),
     };
-    let creation = creation.map_err(|error| error.to_string())?;
-    mounts.create(&creation).await.map_err(|error| error.to_string())?;
-    Ok(())
+    let directory = directory.map_err(|error| error.to_string())?;
+    mounts.create_directory(&directory).await.map_err(|error| error.to_string())
 }
 
 /// Refuses what a driver may mount over and hide, take for what it is not, or delete when it unpublishes.

@@ -81,14 +81,14 @@ pub enum PublishError {
         /// The mode that is asked for.
         mode: &'static str,
     },
-    /// The bound of `Settings::max_volumes`.
-    #[error("{limit} volumes are looked after, which is the limit; raise max_volumes")]
+    /// As many volumes as a node may have are looked after.
+    #[error("{limit} volumes are looked after, which is the limit; remove some first")]
     TooManyVolumes {
         /// The bound.
         limit: usize,
     },
-    /// The bound of `Settings::max_consumers`.
-    #[error("{key} has {limit} consumers, which is the limit; raise max_consumers")]
+    /// The volume has as many consumers as one may have.
+    #[error("{key} has {limit} consumers, which is the limit; remove one first")]
     TooManyConsumers {
         /// The volume.
         key: VolumeKey,

@@ -201,8 +201,6 @@ struct StoredSpec {
     read_only: bool,
     #[prost(bool, tag = "8")]
     ephemeral: bool,
-    #[prost(bool, tag = "9")]
-    pre_provisioned: bool,
     #[prost(uint32, tag = "10")]
     attach: u32,
     #[prost(map = "string, string", tag = "11")]
@@ -424,7 +422,6 @@ impl From<&VolumeSpec> for StoredSpec {
             mode: spec.mode().into(),
             read_only: spec.is_read_only(),
             ephemeral: spec.is_ephemeral(),
-            pre_provisioned: spec.is_pre_provisioned(),
             attach: number(&ATTACH, &spec.attach()),
             volume_context: map(spec.volume_context()),
             publish_context: map(spec.publish_context()),
@@ -502,7 +499,6 @@ impl StoredSpec {
         builder = builder
             .attach(value("attach", &ATTACH, self.attach)?)
             .read_only(self.read_only)
-            .pre_provisioned(self.pre_provisioned)
             .volume_context(self.volume_context)
             .publish_context(self.publish_context)
             .secrets(secrets);

@@ -3,7 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::lifecycle::{BackOff, Policy};
+use crate::lifecycle::BackOff;
+
+/// The most volumes of a node. A node has a few hundred at most, and each takes a few KiB of memory; without a bound a caller
+/// that names volumes without end would use it all.
+pub(super) const MAX_VOLUMES: usize = 16_384;
+
+/// The first wait before a store that failed is opened again; each further one is twice as long.
+pub(super) const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The longest wait before a store that failed is opened again, and that before a record that it did not take is written
+/// again.
+pub(super) const LONGEST_REOPEN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What can be set. Everything but the root has a default that suits a small node.
 #[derive(Debug, Clone)]
@@ -11,16 +22,11 @@ use crate::lifecycle::{BackOff, Policy};
 pub struct Settings {
     pub(super) root: PathBuf,
     pub(super) calls_per_driver: usize,
-    pub(super) max_volumes: usize,
-    pub(super) policy: Policy,
     pub(super) back_off: BackOff,
     pub(super) republish_interval: Duration,
-    pub(super) reopen_interval: Duration,
-    pub(super) longest_reopen_interval: Duration,
     pub(super) mount_check_interval: Duration,
     pub(super) inspect_interval: Duration,
     pub(super) targets_are_mounts: bool,
-    pub(super) targets_on_staged_device: bool,
     pub(super) groups_given_by_caller: bool,
     pub(super) jitter_seed: u64,
 }
@@ -35,16 +41,11 @@ impl Settings {
         Self {
             root: root.into(),
             calls_per_driver: 16,
-            max_volumes: 16_384,
-            policy: Policy::default(),
             back_off: BackOff::default(),
             republish_interval: Duration::from_secs(60),
-            reopen_interval: Duration::from_secs(1),
-            longest_reopen_interval: Duration::from_secs(60),
             mount_check_interval: Duration::from_millis(200),
             inspect_interval: Duration::from_secs(30),
             targets_are_mounts: true,
-            targets_on_staged_device: true,
             groups_given_by_caller: false,
             jitter_seed: 0,
         }
@@ -56,20 +57,6 @@ impl Settings {
     #[must_use]
     pub fn calls_per_driver(mut self, calls: usize) -> Self {
         self.calls_per_driver = calls.max(1);
-        self
-    }
-
-    /// How many volumes are looked after at most. Default: 16,384.
-    #[must_use]
-    pub fn max_volumes(mut self, volumes: usize) -> Self {
-        self.max_volumes = volumes;
-        self
-    }
-
-    /// The bounds of each volume's machine, its most consumers among them. Default: [`Policy::default`].
-    #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
         self
     }
 
@@ -85,15 +72,6 @@ impl Settings {
     #[must_use]
     pub fn republish_interval(mut self, interval: Duration) -> Self {
         self.republish_interval = interval.max(Duration::from_secs(1));
-        self
-    }
-
-    /// How long to wait before a store that failed is opened again: `first` for the first time, then twice as long
-    /// each time, up to `longest`. Default: 1 s and 60 s.
-    #[must_use]
-    pub fn reopen_interval(mut self, first: Duration, longest: Duration) -> Self {
-        self.reopen_interval = first.max(Duration::from_millis(1));
-        self.longest_reopen_interval = longest.max(self.reopen_interval);
         self
     }
 
@@ -121,16 +99,6 @@ impl Settings {
     #[must_use]
     pub fn inspect_interval(mut self, interval: Duration) -> Self {
         self.inspect_interval = interval.max(Duration::from_secs(1));
-        self
-    }
-
-    /// Whether a target must be on the device that is mounted at the staging path, if one is. Default: yes.
-    ///
-    /// It is so for drivers that bind the one to the other, which is nearly all. Turn it off for one that publishes
-    /// through a file system of its own, such as an overlay.
-    #[must_use]
-    pub fn targets_on_staged_device(mut self, required: bool) -> Self {
-        self.targets_on_staged_device = required;
         self
     }
 

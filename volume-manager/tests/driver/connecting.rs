@@ -12,7 +12,7 @@ use csi_proto::csi::v1::{
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, timeout};
-use volume_manager::driver::{CallError, CallOutcome, ConnectError, DriverChange, Settings};
+use volume_manager::driver::{CallError, CallOutcome, ConnectError, Settings};
 
 use super::scripted::{Reply, Scripted, info, node_capabilities, node_info};
 use super::{Place, publish, stage, volume};
@@ -130,12 +130,9 @@ async fn a_driver_that_comes_back_otherwise_is_asked_anew_and_the_changes_are_to
     scripted.always(Method::NodeGetCapabilities, node_capabilities([NodeRpc::GetVolumeStats]));
     let second = place.driver.generation().await.expect("a generation");
     assert_eq!((first.number(), second.number()), (1, 2));
-    let changes = second.facts().changes_since(first.facts());
-    let [DriverChange::NodeId { .. }, DriverChange::Capabilities { .. }, DriverChange::MaxVolumes { .. }] =
-        &changes[..]
-    else {
-        panic!("{changes:?}")
-    };
+    let facts = second.facts();
+    assert_eq!((facts.node_id.as_deref(), facts.max_volumes), (Some("node-2"), Some(16)));
+    assert!(!facts.capabilities.lifecycle().stage_unstage && facts.capabilities.node.volume_stats);
     // Both drivers live in this very process, so nothing proves that calls of the first have ended.
     assert!(!second.earlier_processes_ended());
     let error = place.driver.call(&volume("v"), &stage()).await.expect_err("it stages no more");

@@ -1,7 +1,7 @@
 //! What may happen in a model, and what of it may happen next.
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{Call, Direction, DriverCapabilities, Floor, Lost, Policy};
+use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, Lost, Policy};
 
 use crate::mutants::Mutant;
 use crate::world::World;
@@ -9,7 +9,7 @@ use crate::world::World;
 /// What can happen in a run of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
-    pub(crate) floor: Floor,
+    pub(crate) attach: Attach,
     pub(crate) capabilities: DriverCapabilities,
     pub(crate) policy: Policy,
     pub(crate) consumers: Vec<ConsumerId>,
@@ -40,7 +40,7 @@ impl Scope {
     pub(crate) fn new(consumers: usize) -> Self {
         let names = ["a", "b", "c", "d"];
         Self {
-            floor: Floor::NodeReady,
+            attach: Attach::NotRequired,
             capabilities: DriverCapabilities { stage_unstage: true, ..DriverCapabilities::default() },
             // Nothing is sent before older calls are known to have ended, so that what the model asks for is strict;
             // and failures are counted to one, so that the model has an end.
@@ -181,7 +181,7 @@ impl World {
         if scope.meddling {
             self.meddling(scope, &mut actions);
         }
-        if scope.floor == Floor::Awaited {
+        if scope.attach == Attach::Awaited {
             actions.push(if self.attached { Action::Detach } else { Action::Attach });
         }
         actions

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use volume_manager::lifecycle::{
-    BackOff, Call, DriverCapabilities, Effect, Event, Floor, Outcome, Policy, Rpc, Volume, step,
+    Attach, BackOff, Call, DriverCapabilities, Effect, Event, Outcome, Policy, Rpc, Volume, step,
 };
 
 use crate::script::{consumer, record};
@@ -14,7 +14,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// The moments at which a driver that is away for a day is called.
 fn calls_of_an_outage(seed: u64, back_off: BackOff) -> Vec<Duration> {
     let pod = consumer("a");
-    let volume = Volume::new(Floor::NodeReady, DriverCapabilities::default(), Policy::default());
+    let volume = Volume::new(Attach::NotRequired, DriverCapabilities::default(), Policy::default());
     let (mut volume, effects) = record(&volume, Event::Want(pod.clone()));
     let call = Call::of_target(Rpc::NodePublishVolume, pod);
     assert_eq!(effects, [Effect::Call(call.clone())]);

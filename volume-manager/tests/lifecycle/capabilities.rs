@@ -1,7 +1,7 @@
 //! Drivers that come back with other capabilities, and floors that change.
 
 use volume_manager::lifecycle::{
-    Call, DriverCapabilities, Event, Floor, Outcome, Policy, Rpc, Volume, Waits, outcome_of,
+    Attach, Call, DriverCapabilities, Event, Outcome, Policy, Rpc, Volume, Waits, outcome_of,
 };
 
 use crate::cases::of;
@@ -10,29 +10,29 @@ use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE};
 /// A driver that comes back with less may have been asked for more before. That is taken down, and not forgotten.
 #[test]
 fn what_a_driver_cannot_do_any_more_is_still_taken_down() {
-    use Rpc::{ControllerPublishVolume as Attach, ControllerUnpublishVolume as Detach};
+    use Rpc::{ControllerPublishVolume as ATTACHES, ControllerUnpublishVolume as DETACHES};
     let all = DriverCapabilities { publish_unpublish: true, ..STAGES };
     let none = DriverCapabilities::default();
     for restarted in [false, true] {
-        let mut script = Script::new(Floor::Created, all);
+        let mut script = Script::new(Attach::Here, all);
         script.want("a").all_goes_well();
-        assert_eq!(script.methods(), [Attach, STAGE, PUBLISH]);
+        assert_eq!(script.methods(), [ATTACHES, STAGE, PUBLISH]);
         script.send(Event::NewGeneration(none));
         if restarted {
             script.restarts(false);
         }
         assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForNothing), "it lives on");
         script.release("a").all_goes_well();
-        assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, Detach]);
+        assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, DETACHES]);
         assert!(script.is_forgotten());
         // Whoever comes after the last one went is published as the driver can do it now.
         script.want("b").all_goes_well();
         assert_eq!(script.methods(), [PUBLISH]);
     }
     // An attach or a stage on its way does not go on, and may have been made.
-    let mut script = Script::new(Floor::Created, all);
+    let mut script = Script::new(Attach::Here, all);
     script.want("a").ends(Outcome::Final).send(Event::NewGeneration(none)).all_goes_well();
-    assert_eq!(script.methods(), [Attach, Detach, PUBLISH]);
+    assert_eq!(script.methods(), [ATTACHES, DETACHES, PUBLISH]);
     let mut script = Script::staging();
     script.want("a").ends(Outcome::Final).send(Event::NewGeneration(none)).all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE, PUBLISH]);
@@ -41,16 +41,15 @@ fn what_a_driver_cannot_do_any_more_is_still_taken_down() {
 /// What our side attached is detached by it, though the policy or the driver's object says that no attach is needed now.
 #[test]
 fn an_attach_outlives_the_floor_that_it_was_made_for() {
-    use Rpc::{ControllerPublishVolume as Attach, ControllerUnpublishVolume as Detach};
-    for floor in [Floor::NodeReady, Floor::Awaited] {
-        let mut script =
-            Script::new(Floor::Created, DriverCapabilities { publish_unpublish: true, ..STAGES });
+    use Rpc::{ControllerPublishVolume as ATTACHES, ControllerUnpublishVolume as DETACHES};
+    for attach in [Attach::NotRequired, Attach::Awaited] {
+        let mut script = Script::new(Attach::Here, DriverCapabilities { publish_unpublish: true, ..STAGES });
         script.want("a").all_goes_well();
         let (snapshot, capabilities) = (script.volume.snapshot().clone(), script.volume.capabilities());
         assert!(snapshot.attached_here);
-        script.volume = Volume::restored(snapshot, floor, capabilities, Policy::default());
+        script.volume = Volume::restored(snapshot, attach, capabilities, Policy::default());
         script.send(Event::Proceed).release("a").all_goes_well();
-        assert_eq!(script.methods(), [Attach, STAGE, PUBLISH, UNPUBLISH, UNSTAGE, Detach], "{floor:?}");
+        assert_eq!(script.methods(), [ATTACHES, STAGE, PUBLISH, UNPUBLISH, UNSTAGE, DETACHES], "{attach:?}");
         assert!(script.is_forgotten());
     }
 }
@@ -58,7 +57,7 @@ fn an_attach_outlives_the_floor_that_it_was_made_for() {
 /// Who lives in a volume is left alone by what its driver learns; it is staged when nobody lives there any more.
 #[test]
 fn nothing_is_staged_under_a_live_consumer() {
-    let mut script = Script::new(Floor::NodeReady, DriverCapabilities::default());
+    let mut script = Script::new(Attach::NotRequired, DriverCapabilities::default());
     script.want("a").all_goes_well();
     script.send(Event::NewGeneration(STAGES)).want("b").all_goes_well();
     assert_eq!(script.called(), [(PUBLISH, of("a")), (PUBLISH, of("b"))]);

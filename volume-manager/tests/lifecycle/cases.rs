@@ -1,7 +1,7 @@
 //! The hard cases, each as it was met in the field.
 
 use volume_manager::lifecycle::{
-    Base, Call, DriverCapabilities, Effect, Event, Failure, Finding, Floor, Goal, Lost, Outcome, Policy,
+    Attach, Base, Call, DriverCapabilities, Effect, Event, Failure, Finding, Goal, Lost, Outcome, Policy,
     Reached, Refusal, Rpc, TargetState, Trouble, Volume, VolumeState, Waiter, Waits, outcome_of, step,
 };
 
@@ -13,17 +13,24 @@ pub(crate) fn of(name: &str) -> Option<String> {
 
 #[test]
 fn volumes_pass_the_states_of_the_figures_up_and_down() {
-    use Rpc::{ControllerPublishVolume as Attach, ControllerUnpublishVolume as Detach};
+    use Rpc::{ControllerPublishVolume as ATTACHES, ControllerUnpublishVolume as DETACHES};
     let (attach, stage) = ([false, true], [false, true]);
-    for (figure, floor, publish_unpublish, stage_unstage, up, down) in [
-        ("5 and 7", Floor::Created, attach[1], stage[0], &[Attach, PUBLISH][..], &[UNPUBLISH, Detach][..]),
-        ("6", Floor::Created, attach[1], stage[1], &[Attach, STAGE, PUBLISH], &[UNPUBLISH, UNSTAGE, Detach]),
-        ("8", Floor::Created, attach[0], stage[0], &[PUBLISH], &[UNPUBLISH]),
-        ("6 without attach", Floor::Created, attach[0], stage[1], &[STAGE, PUBLISH], &[UNPUBLISH, UNSTAGE]),
-        ("5, attached elsewhere", Floor::NodeReady, attach[1], stage[0], &[PUBLISH], &[UNPUBLISH]),
+    for (figure, attach, publish_unpublish, stage_unstage, up, down) in [
+        ("5 and 7", Attach::Here, attach[1], stage[0], &[ATTACHES, PUBLISH][..], &[UNPUBLISH, DETACHES][..]),
+        (
+            "6",
+            Attach::Here,
+            attach[1],
+            stage[1],
+            &[ATTACHES, STAGE, PUBLISH],
+            &[UNPUBLISH, UNSTAGE, DETACHES],
+        ),
+        ("8", Attach::Here, attach[0], stage[0], &[PUBLISH], &[UNPUBLISH]),
+        ("6 without attach", Attach::Here, attach[0], stage[1], &[STAGE, PUBLISH], &[UNPUBLISH, UNSTAGE]),
+        ("5, attached elsewhere", Attach::NotRequired, attach[1], stage[0], &[PUBLISH], &[UNPUBLISH]),
         (
             "6, attached elsewhere",
-            Floor::NodeReady,
+            Attach::NotRequired,
             attach[1],
             stage[1],
             &[STAGE, PUBLISH],
@@ -32,7 +39,7 @@ fn volumes_pass_the_states_of_the_figures_up_and_down() {
     ] {
         let capabilities =
             DriverCapabilities { publish_unpublish, stage_unstage, ..DriverCapabilities::default() };
-        let mut script = Script::new(floor, capabilities);
+        let mut script = Script::new(attach, capabilities);
         let bottom = script.volume.state();
         assert_eq!(script.want("a").all_goes_well().methods(), up, "figure {figure}, up");
         assert_eq!((script.volume.state(), script.volume.goal()), (VolumeState::Published, Goal::Published));
@@ -50,7 +57,7 @@ fn volumes_pass_the_states_of_the_figures_up_and_down() {
 
 #[test]
 fn a_call_is_sent_only_after_its_intent_is_durable_and_not_at_all_while_the_store_fails() {
-    let volume = Volume::new(Floor::NodeReady, STAGES, Policy::default());
+    let volume = Volume::new(Attach::NotRequired, STAGES, Policy::default());
     let (volume, effects) = step(&volume, Event::Want(consumer("a")));
     assert_eq!(effects, [Effect::Record]);
     assert_eq!(volume.snapshot().base, Base::NodeStage);
@@ -367,7 +374,7 @@ fn a_republish_that_fails_leaves_the_target_published() {
 #[test]
 fn an_awaited_attach_is_waited_for_and_never_called_for() {
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
-    let mut script = Script::new(Floor::Awaited, capabilities);
+    let mut script = Script::new(Attach::Awaited, capabilities);
     script.want("a");
     assert_eq!((script.methods(), script.volume.waits()), (vec![], Waits::ForAttach));
     script.send(Event::Attached).all_goes_well();
@@ -417,7 +424,7 @@ fn ends_of_what_is_not_under_way_change_nothing() {
 #[test]
 fn consumers_are_bounded_and_the_one_too_many_is_refused() {
     let policy = Policy { max_consumers: 1, ..Policy::default() };
-    let volume = Volume::new(Floor::NodeReady, STAGES, policy);
+    let volume = Volume::new(Attach::NotRequired, STAGES, policy);
     let (volume, _) = step(&volume, Event::Want(consumer("a")));
     let (then, effects) = step(&volume, Event::Want(consumer("b")));
     let refusal = Refusal::TooManyConsumers { consumer: consumer("b"), most: 1 };
@@ -449,7 +456,7 @@ fn what_was_never_sent_is_not_undone() {
     assert_eq!(script.volume.suspect(), Some(&Call::of_target(PUBLISH, consumer("b"))));
     // An attach and an unstage as well.
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
-    let mut script = Script::new(Floor::Created, capabilities);
+    let mut script = Script::new(Attach::Here, capabilities);
     script.want("a").ends(Outcome::NotSent).release("a");
     assert!(script.is_forgotten());
     assert_eq!(script.methods(), [Rpc::ControllerPublishVolume]);

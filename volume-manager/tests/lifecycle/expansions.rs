@@ -1,7 +1,7 @@
 //! The two halves of an expansion, each hard case by name.
 
 use volume_manager::lifecycle::{
-    Call, DriverCapabilities, Effect, Event, Expansion, Failure, Finding, Floor, Half, Outcome, Policy,
+    Attach, Call, DriverCapabilities, Effect, Event, Expansion, Failure, Finding, Half, Outcome, Policy,
     Reached, Refusal, Rpc, Waiter, Waits, outcome_of,
 };
 
@@ -10,7 +10,7 @@ use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH};
 
 fn growing() -> Script {
     let capabilities = DriverCapabilities { controller_expand: true, node_expand: true, ..STAGES };
-    let mut script = Script::new(Floor::NodeReady, capabilities);
+    let mut script = Script::new(Attach::NotRequired, capabilities);
     script.want("a").all_goes_well();
     script.calls.clear();
     script

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use volume_manager::lifecycle::{
-    Check, Direction, DriverCapabilities, Finding, Floor, Outcome, Rpc, Trouble, VolumeState, outcome_of,
+    Attach, Check, Direction, DriverCapabilities, Finding, Outcome, Rpc, Trouble, VolumeState, outcome_of,
 };
 
 use crate::script::Script;
@@ -164,7 +164,7 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
     let mut same = 0u32;
     for seed in 0..400 {
         let mut random = Random(seed);
-        let mut script = Script::new(Floor::Created, capabilities);
+        let mut script = Script::new(Attach::Here, capabilities);
         script.never_gives_up_quiescing();
         let mut mesos = Mesos { state: Created, up: false };
         let mut past_owes = false;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
-use volume_manager::lifecycle::{DriverCapabilities, Floor};
+use volume_manager::lifecycle::{Attach, DriverCapabilities};
 
 use crate::actions::{Action, Answer, Interrupted, Scope};
 use crate::mutants::Mutant;
@@ -193,14 +193,14 @@ fn one_consumer_keeps_every_invariant_to_the_last_reachable_state() {
 /// Anchors (f) 1: attach and detach as well.
 #[test]
 fn a_volume_that_is_attached_here_keeps_every_invariant() {
-    let scope = Scope { floor: Floor::Created, capabilities: ATTACH, ..Scope::new(1) };
+    let scope = Scope { attach: Attach::Here, capabilities: ATTACH, ..Scope::new(1) };
     passes("attach and stage, one consumer", &scope, 14);
 }
 
 /// Whoever takes an attach away can make the repetition of a call illegal, so there are no late ends here.
 #[test]
 fn a_volume_whose_attach_is_awaited_keeps_every_invariant() {
-    let scope = Scope { floor: Floor::Awaited, late_ends: false, ..Scope::new(1) };
+    let scope = Scope { attach: Attach::Awaited, late_ends: false, ..Scope::new(1) };
     passes("awaited attach, one consumer", &scope, 11);
 }
 
@@ -243,7 +243,7 @@ fn an_expansion_without_its_controller_holds_up_nothing_else() {
 fn calls_that_were_never_sent_keep_every_invariant() {
     let scope = Scope { not_sent: true, lies: false, ..Scope::new(1) };
     passes("never sent, one consumer", &scope, 12);
-    let scope = Scope { floor: Floor::Created, capabilities: ATTACH, ..scope };
+    let scope = Scope { attach: Attach::Here, capabilities: ATTACH, ..scope };
     passes("never sent, attach, one consumer", &scope, 12);
 }
 
@@ -258,7 +258,7 @@ fn capabilities_that_change_with_a_generation_leave_nothing_behind() {
         ATTACH,
     ];
     let scope = Scope {
-        floor: Floor::Created,
+        attach: Attach::Here,
         capabilities: ATTACH,
         changes,
         lies: false,

@@ -87,8 +87,8 @@ impl Mutant {
             (Self::DropsWhoGoes, Event::Release(consumer)) if volume.waits() == Waits::ForNothing => {
                 let mut snapshot = volume.snapshot().clone();
                 snapshot.targets.remove(&consumer);
-                let (floor, capabilities) = (volume.floor(), volume.capabilities());
-                let volume = Volume::restored(snapshot, floor, capabilities, volume.policy());
+                let (attach, capabilities) = (volume.attach(), volume.capabilities());
+                let volume = Volume::restored(snapshot, attach, capabilities, volume.policy());
                 return step(&volume, Event::Proceed);
             }
             (Self::SleepsThroughReboots, Event::Rebooted) => Event::Proceed,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use volume_manager::lifecycle::{
-    Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Floor, Outcome, Policy,
+    Attach, Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Outcome, Policy,
     Snapshot, Target, TargetState, Volume, VolumeState,
 };
 
@@ -33,7 +33,7 @@ fn volume_in(state: VolumeState, wanted: bool) -> Volume {
     };
     let capabilities =
         DriverCapabilities { publish_unpublish: true, stage_unstage: true, ..DriverCapabilities::default() };
-    Volume::restored(snapshot, Floor::Created, capabilities, Policy::default())
+    Volume::restored(snapshot, Attach::Here, capabilities, Policy::default())
 }
 
 /// Sends it going, to the first call; nobody else uses anything.

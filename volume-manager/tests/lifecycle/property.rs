@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Floor, Lost, Outcome, Rpc, Trouble,
+    Attach, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Lost, Outcome, Rpc, Trouble,
     VolumeState,
 };
 
@@ -365,7 +365,7 @@ proptest! {
             growing: false,
             unrecorded: None,
         };
-        let mut script = Script::new(Floor::Created, capabilities);
+        let mut script = Script::new(Attach::Here, capabilities);
         script.never_gives_up_quiescing();
         let mut pair = Pair { script, reference };
         for happening in &happenings {

@@ -2,7 +2,7 @@
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Call, Check, DriverCapabilities, Effect, Event, Finding, Floor, Outcome, Policy, Reached, Rpc, Snapshot,
+    Attach, Call, Check, DriverCapabilities, Effect, Event, Finding, Outcome, Policy, Reached, Rpc, Snapshot,
     Trouble, Volume, step,
 };
 
@@ -45,19 +45,19 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn new(floor: Floor, capabilities: DriverCapabilities) -> Self {
-        let volume = Volume::new(floor, capabilities, Policy::default());
+    pub(crate) fn new(attach: Attach, capabilities: DriverCapabilities) -> Self {
+        let volume = Volume::new(attach, capabilities, Policy::default());
         Self { volume, calls: Vec::new(), open: Vec::new() }
     }
 
     pub(crate) fn staging() -> Self {
-        Self::new(Floor::NodeReady, STAGES)
+        Self::new(Attach::NotRequired, STAGES)
     }
 
     /// Calls whose end is not known are repeated without a bound.
     pub(crate) fn never_gives_up_quiescing(&mut self) -> &mut Self {
         let policy = Policy { quiesce_attempts: None, ..Policy::default() };
-        self.volume = Volume::new(self.volume.floor(), self.volume.capabilities(), policy);
+        self.volume = Volume::new(self.volume.attach(), self.volume.capabilities(), policy);
         self
     }
 
@@ -145,8 +145,8 @@ impl Script {
     /// The process dies and a new one reads the record; the node was booted meanwhile or not.
     pub(crate) fn restarts(&mut self, boot: bool) -> &mut Self {
         let snapshot: Snapshot = self.volume.snapshot().clone();
-        let (floor, capabilities) = (self.volume.floor(), self.volume.capabilities());
-        self.volume = Volume::restored(snapshot, floor, capabilities, self.volume.policy());
+        let (attach, capabilities) = (self.volume.attach(), self.volume.capabilities());
+        self.volume = Volume::restored(snapshot, attach, capabilities, self.volume.policy());
         self.open.clear();
         if boot {
             self.send(Event::Rebooted);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Floor, Half, Lost, Outcome,
+    Attach, Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Half, Lost, Outcome,
     Reached, Rpc, Snapshot, TargetState, Volume,
 };
 
@@ -56,7 +56,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(scope: &Scope) -> Self {
         Self {
-            volume: Volume::new(scope.floor, scope.capabilities, scope.policy),
+            volume: Volume::new(scope.attach, scope.capabilities, scope.policy),
             capabilities: scope.capabilities,
             disk: None,
             of_this_boot: true,
@@ -66,7 +66,7 @@ impl World {
             late: BTreeSet::new(),
             checking: None,
             timers: BTreeSet::new(),
-            attached: scope.floor == Floor::NodeReady,
+            attached: scope.attach == Attach::NotRequired,
             staging: Mount::Nothing,
             targets: vec![Mount::Nothing; scope.consumers.len()],
             foreign: false,
@@ -91,7 +91,7 @@ impl World {
         let useful = |call: &&Call| !scope.unreachable_controller || call.rpc != Rpc::ControllerExpandVolume;
         let timer = self.timers.iter().find(useful).cloned().map(Action::Resume);
         let foreign = self.foreign.then_some(Action::Foreign(false));
-        let attach = (scope.floor == Floor::Awaited && !self.attached).then_some(Action::Attach);
+        let attach = (scope.attach == Attach::Awaited && !self.attached).then_some(Action::Attach);
         write.or(answer).or(look).or(foreign).or(attach).or(proceed).or(timer)
     }
 
@@ -243,7 +243,7 @@ impl World {
             self.send(Event::Rebooted, scope)?;
         }
         let Snapshot { base, targets, attached, .. } = self.volume.snapshot().clone();
-        if attached != self.attached && scope.floor == Floor::Awaited {
+        if attached != self.attached && scope.attach == Attach::Awaited {
             self.send(if self.attached { Event::Attached } else { Event::Detached }, scope)?;
         }
         for (consumer, target) in targets {
@@ -274,11 +274,11 @@ impl World {
         self.before = (None, false);
         self.timers.clear();
         self.volume = match (&self.disk, scope.mutant) {
-            (None, _) => Volume::new(scope.floor, self.capabilities, scope.policy),
+            (None, _) => Volume::new(scope.attach, self.capabilities, scope.policy),
             (Some(snapshot), mutant) => {
                 let snapshot =
                     mutant.map_or_else(|| snapshot.clone(), |mutant| mutant.read(snapshot.clone()));
-                Volume::restored(snapshot, scope.floor, self.capabilities, scope.policy)
+                Volume::restored(snapshot, scope.attach, self.capabilities, scope.policy)
             }
         };
         let disk = self.disk.as_ref();
@@ -431,7 +431,7 @@ impl World {
                 self.timers.insert(call);
             }
             Effect::Reached(Reached::Published(consumer))
-                if !scope.meddling && scope.floor != Floor::Awaited =>
+                if !scope.meddling && scope.attach != Attach::Awaited =>
             {
                 let target = position(scope, &consumer);
                 let found = self.targets[target];
@@ -447,7 +447,7 @@ impl World {
             Effect::Forget => {
                 let clean = self.staging == Mount::Nothing
                     && self.targets.iter().all(|mount| *mount == Mount::Nothing)
-                    && (scope.floor != Floor::Created || !self.attached);
+                    && (scope.attach != Attach::Here || !self.attached);
                 ensure("I8", clean, || "forgotten with something left".to_owned())?;
                 ensure("I8", self.late.is_empty(), || format!("forgotten while {:?} run", self.late))?;
                 (self.disk, self.of_this_boot, self.forgotten) = (None, true, true);
@@ -482,7 +482,7 @@ impl World {
                 ensure(
                     "I2",
                     self.attached
-                        || scope.floor != Floor::Created
+                        || scope.attach != Attach::Here
                         || !scope.capabilities.publish_unpublish
                         || !scope.changes.is_empty(),
                     told,
@@ -493,7 +493,7 @@ impl World {
                     "I2",
                     self.attached
                         || !self.capabilities.publish_unpublish
-                        || scope.floor == Floor::NodeReady
+                        || scope.attach == Attach::NotRequired
                         // Only to find out how the one before ended, which a driver with other capabilities was asked for.
                         || (!scope.changes.is_empty() && self.volume.may_be_running(&call)),
                     told,

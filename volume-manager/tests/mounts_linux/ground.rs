@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use volume_manager::mounts::conformance::Ground;
 use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
+use volume_manager::mounts::{AbsolutePath, CreateError, Mounts};
 
 const VARIABLE: &str = "VOLUME_MANAGER_MOUNTS_GROUND";
 
@@ -73,6 +74,15 @@ pub(super) fn bind(source: &Path, target: &Path) {
     rustix::mount::mount_bind(source, target).unwrap();
 }
 
+pub(super) fn unmount(at: &Path) {
+    rustix::mount::unmount(at, UnmountFlags::NOFOLLOW).unwrap();
+}
+
+/// A directory, as the manager of volumes makes it.
+pub(super) async fn make(mounts: &LinuxMounts, at: &Path) -> Result<(), CreateError> {
+    mounts.create_directory(&AbsolutePath::new(at).unwrap()).await
+}
+
 pub(super) fn mount_device(device: &Path, at: &Path) {
     fs::create_dir_all(at).unwrap();
     rustix::mount::mount(device, at, "ext4", MountFlags::empty(), None::<&CStr>).unwrap();
@@ -122,6 +132,16 @@ impl Ground for Directory {
     }
     fn mount(&self, path: &Path) -> io::Result<()> {
         tmpfs(path)
+    }
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
+        rustix::mount::mount_bind(source, target)?;
+        if read_only {
+            rustix::mount::mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, "")?;
+        }
+        Ok(())
+    }
+    fn unmount(&self, path: &Path) -> io::Result<()> {
+        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).map_err(Into::into)
     }
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::write(path, bytes)

@@ -15,9 +15,6 @@ use crate::kubernetes::message::{
     TokenRequest,
 };
 
-/// What a provisioner leaves on the volumes that it makes.
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-
 /// The condition by which an older resizer says that the node's turn has come.
 pub(super) const RESIZE_PENDING: &str = "FileSystemResizePending";
 
@@ -149,7 +146,6 @@ impl Cut for core_v1::PersistentVolume {
         let spec = self.spec?;
         let capacity = spec.capacity.unwrap_or_default();
         let capacity = capacity.get("storage").and_then(|size| quantity::bytes(&size.0)).unwrap_or_default();
-        let annotations = self.metadata.annotations.unwrap_or_default();
         let secret = |reference: Option<core_v1::SecretReference>| {
             reference.map(|secret| SecretName {
                 namespace: secret.namespace.unwrap_or_default(),
@@ -169,7 +165,6 @@ impl Cut for core_v1::PersistentVolume {
             node_stage_secret: secret(csi.node_stage_secret_ref),
             node_publish_secret: secret(csi.node_publish_secret_ref),
             node_expand_secret: secret(csi.node_expand_secret_ref),
-            pre_provisioned: !annotations.contains_key(PROVISIONED_BY),
             claim_uid: spec.claim_ref.and_then(|claim| claim.uid).unwrap_or_default(),
         });
         Some(Value::PersistentVolume(VolumeRecord { volume: volume.map(Arc::new), capacity }))
@@ -316,20 +311,14 @@ mod tests {
             "capacity": { "storage": "1Gi" }, "volumeMode": "Block", "csi": csi, "claimRef": { "uid": "u" },
             "accessModes": ["ReadWriteOncePod"],
         });
-        let made = json!({ "name": "v", "annotations": { PROVISIONED_BY: "d" } });
-        for (metadata, pre_provisioned) in [(made, false), (json!({ "name": "v" }), true)] {
-            let volume = json!({ "metadata": metadata, "spec": spec });
-            let Some(Value::PersistentVolume(record)) = cut::<core_v1::PersistentVolume>(volume) else {
-                panic!()
-            };
-            let volume = record.volume.unwrap();
-            assert_eq!(
-                (record.capacity, volume.block, volume.pre_provisioned),
-                (1 << 30, true, pre_provisioned)
-            );
-            assert_eq!((&volume.claim_uid[..], &volume.volume_handle[..]), ("u", "h"));
-            assert_eq!(volume.node_stage_secret.as_ref().map(|secret| &secret.name[..]), Some("t"));
-        }
+        let volume = json!({ "metadata": { "name": "v" }, "spec": spec });
+        let Some(Value::PersistentVolume(record)) = cut::<core_v1::PersistentVolume>(volume) else {
+            panic!()
+        };
+        let volume = record.volume.unwrap();
+        assert_eq!((record.capacity, volume.block), (1 << 30, true));
+        assert_eq!((&volume.claim_uid[..], &volume.volume_handle[..]), ("u", "h"));
+        assert_eq!(volume.node_stage_secret.as_ref().map(|secret| &secret.name[..]), Some("t"));
         let nfs = json!({ "metadata": {}, "spec": { "nfs": { "server": "s", "path": "/" } } });
         let Some(Value::PersistentVolume(record)) = cut::<core_v1::PersistentVolume>(nfs) else { panic!() };
         assert_eq!(record.volume, None);

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +59,7 @@ impl Probes {
         self.reaping.admit(&walk)?;
         let patience = self.deadline.saturating_mul(Settings::DEADLINES_FOR_A_TURN);
         let Ok(_turn) = timeout(patience, self.turns.turn(&walk)).await else {
-            return Err(Trouble::Crowded { path: walk.first().to_owned(), waited: patience });
+            return Err(Trouble::Crowded { path: walk.at().to_owned(), waited: patience });
         };
         // Another of the same path may have hung while this one waited.
         self.reaping.admit(&walk)?;
@@ -74,7 +73,7 @@ impl Probes {
             Ok(Err(error)) => Err(self.wrong(error)),
             Err(_) if *request == Request::Hello => Err(self.wrong("it does not answer")),
             Err(_) => {
-                let path = probe.walk.first().to_owned();
+                let path = probe.walk.at().to_owned();
                 self.turns.suspect(&probe.walk);
                 probe.end_now().await;
                 Err(Trouble::Hung { path })
@@ -83,17 +82,14 @@ impl Probes {
     }
 
     async fn walk(&self, request: &Request) -> Walk {
-        let paths: Vec<PathBuf> = request.paths().into_iter().map(Path::to_owned).collect();
-        let mut storages = Vec::new();
+        let path = request.path().map(|path| path.as_path().to_owned());
         // Where the table is not known, only the paths tell what hangs together.
-        if !paths.is_empty()
-            && let Ok(table) = self.tables.table().await
-        {
-            storages.extend(paths.iter().filter_map(|path| table.covering(path)).map(Storage::of));
-            storages.sort();
-            storages.dedup();
-        }
-        Walk { paths, storages, unmounts: matches!(request, Request::Unmount(_)) }
+        let table = match path {
+            Some(_) => self.tables.table().await.ok(),
+            None => None,
+        };
+        let storage = table.as_ref().zip(path.as_ref()).and_then(|(table, path)| table.covering(path));
+        Walk { storage: storage.map(Storage::of), path }
     }
 
     async fn start(&self, request: &Request, walk: Walk) -> Result<Probe, Trouble> {

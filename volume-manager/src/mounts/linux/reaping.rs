@@ -36,19 +36,18 @@ async fn collect(child: &mut Child, end_of: impl Fn(&Child) -> std::io::Result<A
     }
 }
 
-/// What a process walks. One that unmounts is let onto a path on which another hangs, since that is what may end it.
+/// What a process walks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Walk {
-    pub(super) paths: Vec<PathBuf>,
-    /// What is asked on the way, in order and each once. Empty if the mount table is not known.
-    pub(super) storages: Vec<Storage>,
-    pub(super) unmounts: bool,
+    pub(super) path: Option<PathBuf>,
+    /// What is asked on the way. `None` if the mount table is not known.
+    pub(super) storage: Option<Storage>,
 }
 
 impl Walk {
     /// Where, for an error.
-    pub(super) fn first(&self) -> &Path {
-        self.paths.first().map_or_else(|| Path::new("/"), PathBuf::as_path)
+    pub(super) fn at(&self) -> &Path {
+        self.path.as_deref().unwrap_or(Path::new("/"))
     }
 }
 
@@ -72,21 +71,17 @@ impl Reaping {
     }
 
     /// Whether one more process may be tried. Of one storage a quarter of those that are allowed may hang, so that the others
-    /// have theirs. Unmounts are counted by themselves and only as a whole.
+    /// have theirs.
     pub(super) fn admit(&self, walk: &Walk) -> Result<(), Trouble> {
         let left = self.left();
-        let alike = || left.processes.iter().filter(|(_, hung)| hung.unmounts == walk.unmounts);
-        let hangs = |path: &&PathBuf| alike().any(|(_, hung)| hung.paths.contains(path));
-        if let Some(path) = walk.paths.iter().find(hangs) {
-            return Err(Trouble::Hung { path: path.clone() });
+        let of_path = |hung: &Walk| walk.path.is_some() && hung.path == walk.path;
+        let of_storage = |hung: &Walk| walk.storage.is_some() && hung.storage == walk.storage;
+        let hung = || left.processes.iter().map(|(_, walk)| walk);
+        let quarter = (self.limit / 4).max(1);
+        if hung().any(of_path) || hung().filter(|hung| of_storage(hung)).count() >= quarter {
+            return Err(Trouble::Hung { path: walk.at().to_owned() });
         }
-        let of_one = (self.limit / 4).max(1);
-        let is_full =
-            |storage: &Storage| alike().filter(|(_, hung)| hung.storages.contains(storage)).count() >= of_one;
-        if !walk.unmounts && walk.storages.iter().any(is_full) {
-            return Err(Trouble::Hung { path: walk.first().to_owned() });
-        }
-        if alike().count() >= self.limit {
+        if left.processes.len() >= self.limit {
             return Err(Trouble::TooManyHung { limit: self.limit });
         }
         Ok(())
@@ -144,8 +139,7 @@ mod tests {
     use super::*;
 
     fn walk(path: &str, minor: u32) -> Walk {
-        let storages = vec![Storage::Device(DeviceNumber { major: 0, minor })];
-        Walk { paths: vec![path.into()], storages, unmounts: false }
+        Walk { path: Some(path.into()), storage: Some(Storage::Device(DeviceNumber { major: 0, minor })) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,6 +166,5 @@ mod tests {
             reaping.enter(walk("/x", minor));
         }
         assert!(matches!(reaping.admit(&walk("/e", 9)), Err(Trouble::TooManyHung { limit: 8 })));
-        reaping.admit(&Walk { unmounts: true, ..walk("/a", 1) }).unwrap();
     }
 }

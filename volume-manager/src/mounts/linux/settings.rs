@@ -93,7 +93,7 @@ impl Settings {
         self
     }
 
-    /// How many operations run at the same time, and besides how many unmounts. Default: 16. More wait for a turn: on one
+    /// How many operations run at the same time. Default: 16. More wait for a turn: on one
     /// storage (a device, or all shares of one server) run half of them at most, and on all those together that hung
     /// the last time a quarter.
     #[must_use]
@@ -104,7 +104,6 @@ impl Settings {
 
     /// How many processes may be left behind that cannot be killed, since they hang deep in the kernel. Default: 64.
     /// One storage may have a quarter of them. On a path on which one hangs, nothing more is tried until it has ended.
-    /// Unmounts are counted by themselves, up to the same number.
     #[must_use]
     pub fn hung_processes(mut self, hung: usize) -> Self {
         self.hung = hung;

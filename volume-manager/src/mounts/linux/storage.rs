@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::super::{DeviceNumber, Mount};
 
 /// What a mount gets its answers from. If it does not answer one, it answers none.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Storage {
     /// One file system.
     Device(DeviceNumber),

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::super::{
-    AbsolutePath, Bind, BindError, CreateError, Created, Creation, InspectError, Inspection, MountChanges,
-    MountTable, Mounts, Presence, RemoveError, Removed, SafeRemoval, TableError, Trouble, Unmount,
-    UnmountError, Unmounted,
+    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, Presence,
+    RemoveError, Removed, SafeRemoval, TableError, Trouble,
 };
 use super::changes::Changes;
 use super::probe::{Answer, Request};
@@ -104,36 +103,11 @@ impl Mounts for LinuxMounts {
         }
     }
 
-    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
-        let path = creation.path.as_path().to_owned();
-        match self.probes.ask(&Request::Create(creation.clone())).await? {
-            Answer::Created(created) => Ok(created),
-            Answer::Occupied(found) => Err(CreateError::Occupied { path, found }),
-            other => Err(self.trouble(&creation.path, &other).into()),
-        }
-    }
-
-    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
-        let path = bind.target.as_path().to_owned();
-        match self.probes.ask(&Request::Bind(bind.clone())).await? {
-            Answer::Bound => Ok(()),
-            Answer::SourceMissing => Err(BindError::SourceMissing { path: bind.source.as_path().to_owned() }),
-            Answer::TargetMissing => Err(BindError::TargetMissing { path }),
-            Answer::TargetUnfit(found) => Err(BindError::TargetUnfit { path, found }),
-            Answer::TargetMounted => Err(BindError::TargetMounted { path }),
-            other => Err(self.trouble(&bind.target, &other).into()),
-        }
-    }
-
-    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
-        let path = unmount.path.as_path().to_owned();
-        match (self.probes.ask(&Request::Unmount(unmount.clone())).await?, unmount.only) {
-            (Answer::Unmounted(unmounted), _) => Ok(unmounted),
-            (Answer::Busy, _) => Err(UnmountError::Busy { path }),
-            (Answer::AnotherMount(found), Some(expected)) => {
-                Err(UnmountError::AnotherMount { path, expected, found })
-            }
-            (other, _) => Err(self.trouble(&unmount.path, &other).into()),
+    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+        match self.probes.ask(&Request::CreateDirectory(path.clone())).await? {
+            Answer::Created => Ok(()),
+            Answer::Occupied(found) => Err(CreateError::Occupied { path: path.as_path().to_owned(), found }),
+            other => Err(self.trouble(path, &other).into()),
         }
     }
 

@@ -9,12 +9,10 @@ use super::reaping::Walk;
 use super::storage::Storage;
 
 /// Shares the processes out, so that a storage that does not answer leaves the others theirs: one storage has half of them
-/// at most, and all those together that hung the last time a quarter. Unmounts have as many of their own, since they may
-/// be what ends the hanging.
+/// at most, and all those together that hung the last time a quarter.
 #[derive(Debug)]
 pub(super) struct Turns {
     running: Semaphore,
-    unmounting: Semaphore,
     suspects: Semaphore,
     of_one: usize,
     storages: Mutex<HashMap<Storage, State>>,
@@ -34,7 +32,7 @@ const MAX_STORAGES: usize = 4096;
 #[derive(Debug, Default)]
 #[allow(dead_code, reason = "held, and not read")]
 pub(super) struct Turn<'a> {
-    of_storages: Vec<OwnedSemaphorePermit>,
+    of_storage: Option<OwnedSemaphorePermit>,
     of_suspects: Option<SemaphorePermit<'a>>,
     of_all: Option<SemaphorePermit<'a>>,
 }
@@ -43,7 +41,6 @@ impl Turns {
     pub(super) fn new(processes: usize) -> Self {
         Self {
             running: Semaphore::new(processes),
-            unmounting: Semaphore::new(processes),
             suspects: Semaphore::new((processes / 4).max(1)),
             of_one: (processes / 2).max(1),
             storages: Mutex::default(),
@@ -54,13 +51,8 @@ impl Turns {
     pub(super) async fn turn(&self, walk: &Walk) -> Turn<'_> {
         let mut turn = Turn::default();
         // None of the semaphores is ever closed.
-        if walk.unmounts {
-            turn.of_all = self.unmounting.acquire().await.ok();
-            return turn;
-        }
-        // In the same order by all, so that no two wait for each other.
-        for storage in &walk.storages {
-            turn.of_storages.extend(self.turns_of(storage).acquire_owned().await.ok());
+        if let Some(storage) = &walk.storage {
+            turn.of_storage = self.turns_of(storage).acquire_owned().await.ok();
         }
         // Asked only now, since another of the storage may have hung while this one waited.
         if self.is_suspect(walk) {
@@ -81,21 +73,16 @@ impl Turns {
     }
 
     fn mark(&self, walk: &Walk, is_suspect: bool) {
-        // An unmount asks no server, or fails however healthy the storage is.
-        if walk.unmounts {
-            return;
-        }
-        let mut storages = self.storages();
-        for storage in &walk.storages {
-            if let Some(state) = storages.get_mut(storage) {
-                state.is_suspect = is_suspect;
-            }
+        if let Some(storage) = &walk.storage
+            && let Some(state) = self.storages().get_mut(storage)
+        {
+            state.is_suspect = is_suspect;
         }
     }
 
     fn is_suspect(&self, walk: &Walk) -> bool {
-        let storages = self.storages();
-        walk.storages.iter().any(|storage| storages.get(storage).is_some_and(|state| state.is_suspect))
+        let Some(storage) = &walk.storage else { return false };
+        self.storages().get(storage).is_some_and(|state| state.is_suspect)
     }
 
     fn turns_of(&self, storage: &Storage) -> Arc<Semaphore> {
@@ -128,8 +115,7 @@ mod tests {
     use super::*;
 
     fn walk(minor: u32) -> Walk {
-        let storages = vec![Storage::Device(DeviceNumber { major: 0, minor })];
-        Walk { paths: Vec::new(), storages, unmounts: false }
+        Walk { path: None, storage: Some(Storage::Device(DeviceNumber { major: 0, minor })) }
     }
 
     async fn is_given(turns: &Turns, walk: &Walk) -> bool {
@@ -158,15 +144,6 @@ mod tests {
         assert!(is_given(&turns, &walk(2)).await);
         turns.clear(&walk(1));
         assert!(is_given(&turns, &walk(1)).await);
-    }
-
-    #[tokio::test]
-    async fn an_unmount_waits_only_for_unmounts() {
-        let turns = Turns::new(2);
-        turns.suspect(&walk(1));
-        let _hanging = (turns.turn(&walk(1)).await, turns.turn(&walk(2)).await);
-        assert!(!is_given(&turns, &walk(3)).await);
-        assert!(is_given(&turns, &Walk { unmounts: true, ..walk(1) }).await);
     }
 
     #[tokio::test]

@@ -8,21 +8,20 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rules::{Refusal, errno};
+use rules::Refusal;
 use tokio::sync::watch;
 use tree::Tree;
 
 use super::{
-    Bind, BindError, CreateError, Created, Creation, CreationKind, DeviceNumber, InspectError, Inspection,
-    MountChanges, MountId, MountTable, Mounts, Presence, Removable, RemoveError, Removed, SafeRemoval,
-    TableError, Trouble, Unmount, UnmountError, UnmountMode, Unmounted,
+    AbsolutePath, CreateError, DeviceNumber, InspectError, Inspection, MountChanges, MountId, MountTable,
+    Mounts, Presence, Removable, RemoveError, Removed, SafeRemoval, TableError, Trouble,
 };
 
 /// A node's directories and mounts, in memory. Clones are the same node.
 ///
 /// It behaves as Linux does in what the trait is about: mounts stack and hide what is below them, a bind shows a part of a
-/// file system, a file system outlives its mounts, a directory with a mount below cannot be unmounted, and dead or hanging
-/// file systems are noticed only by who looks into them. It has no links on the way to a path, no permissions, no spreading
+/// file system, a file system outlives its mounts, and dead or hanging file systems are noticed only by who looks into
+/// them. It has no links on the way to a path, no permissions, no spreading
 /// of mounts between directories, and everything happens at once.
 ///
 /// Besides the trait there is what a driver, a user, or a failure does: those functions do what they are told, without
@@ -81,7 +80,7 @@ impl MemoryMounts {
 
     /// Takes the topmost mount from a path, in use or not, as `umount -l` does. Whether there was one.
     pub fn detach(&self, path: &Path) -> bool {
-        self.changing(|tree| tree.unmount(path, None, UnmountMode::Lazy)).is_ok()
+        self.changing(|tree| tree.detach(path)).is_ok()
     }
 
     /// Makes a directory and those on the way to it.
@@ -89,7 +88,7 @@ impl MemoryMounts {
     /// # Errors
     /// If something else is on the way, or the way is dead or hangs.
     pub fn make_directory(&self, path: &Path) -> io::Result<()> {
-        self.tree().create(path, CreationKind::Directory, true).map(|_| ()).map_err(Refusal::into_io)
+        self.tree().create_directory(path).map_err(Refusal::into_io)
     }
 
     /// Makes or overwrites a file, as a user does.
@@ -140,11 +139,6 @@ impl MemoryMounts {
         self.tree().set_state(fs, tree::State::Alive);
     }
 
-    /// Whether the mount at a path is in use, so that only a lazy unmount takes it. Whether there is a mount.
-    pub fn set_busy(&self, path: &Path, busy: bool) -> bool {
-        self.tree().set_busy(path, busy)
-    }
-
     /// What a power cut leaves: no mounts but the root, all file systems with their files, alive.
     pub fn reboot(&self) {
         let _: Result<(), Refusal> = self.changing(|tree| {
@@ -177,53 +171,12 @@ impl Mounts for MemoryMounts {
         self.tree().inspect(path).map_err(|refusal| InspectError::Trouble(refusal.at(path)))
     }
 
-    async fn create(&self, creation: &Creation) -> Result<Created, CreateError> {
-        let path = creation.path.as_path();
-        self.tree().create(path, creation.kind, creation.parents).map_err(|refusal| match refusal {
+    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+        let path = path.as_path();
+        self.tree().create_directory(path).map_err(|refusal| match refusal {
             Refusal::Found(found) => CreateError::Occupied { path: path.to_owned(), found },
             other => CreateError::Trouble(other.at(path)),
         })
-    }
-
-    async fn bind(&self, bind: &Bind) -> Result<(), BindError> {
-        let (source, target) = (bind.source.as_path(), bind.target.as_path());
-        let from = self.inspect(source).await.map_err(|InspectError::Trouble(trouble)| trouble)?;
-        let to = self.inspect(target).await.map_err(|InspectError::Trouble(trouble)| trouble)?;
-        match from.presence {
-            Presence::Missing => return Err(BindError::SourceMissing { path: source.to_owned() }),
-            Presence::Hung => return Err(Trouble::Hung { path: source.to_owned() }.into()),
-            Presence::Dead { errno } => {
-                return Err(BindError::Trouble(Refusal::Errno(errno).at(source)));
-            }
-            _ => {}
-        }
-        if to.mount.is_some() {
-            return Err(BindError::TargetMounted { path: target.to_owned() });
-        }
-        match (from.presence, to.presence) {
-            (_, Presence::Missing) => return Err(BindError::TargetMissing { path: target.to_owned() }),
-            (Presence::Directory, Presence::Directory) => {}
-            (Presence::Directory, found) => {
-                return Err(BindError::TargetUnfit { path: target.to_owned(), found });
-            }
-            (_, Presence::RegularFile { size: 0 }) => {}
-            (_, found) => return Err(BindError::TargetUnfit { path: target.to_owned(), found }),
-        }
-        let bound = self.changing(|tree| tree.bind(source, target, bind.read_only));
-        bound.map(|_| ()).map_err(|refusal| BindError::Trouble(refusal.at(target)))
-    }
-
-    async fn unmount(&self, unmount: &Unmount) -> Result<Unmounted, UnmountError> {
-        let path = unmount.path.as_path();
-        match self.changing(|tree| tree.unmount(path, unmount.only, unmount.mode)) {
-            Ok(()) => Ok(Unmounted::Unmounted),
-            Err(Refusal::NotMounted) => Ok(Unmounted::WasNotMounted),
-            Err(Refusal::Errno(errno::EBUSY)) => Err(UnmountError::Busy { path: path.to_owned() }),
-            Err(Refusal::AnotherMount { expected, found }) => {
-                Err(UnmountError::AnotherMount { path: path.to_owned(), expected, found })
-            }
-            Err(other) => Err(UnmountError::Trouble(other.at(path))),
-        }
     }
 
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {
@@ -236,9 +189,9 @@ impl Mounts for MemoryMounts {
         let what = removal.what();
         match inspection.presence {
             Presence::Missing => return Ok(Removed::WasMissing),
-            Presence::Directory if what != Removable::Placeholder => {}
-            Presence::RegularFile { size: 0 } if what != Removable::EmptyDirectory => {}
-            Presence::RegularFile { size } if what != Removable::EmptyDirectory => {
+            Presence::Directory => {}
+            Presence::RegularFile { size: 0 } if what == Removable::EmptyTarget => {}
+            Presence::RegularFile { size } if what == Removable::EmptyTarget => {
                 return Err(RemoveError::HasBytes { path: path.to_owned(), size });
             }
             Presence::Hung => return Err(Trouble::Hung { path: path.to_owned() }.into()),

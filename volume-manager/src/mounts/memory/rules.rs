@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::super::{MountId, Presence, Trouble};
+use super::super::{Presence, Trouble};
 
 /// The numbers of the errors that are told, as on Linux on all its architectures but MIPS, Alpha, PA-RISC and SPARC.
 pub(super) mod errno {
@@ -30,8 +30,6 @@ pub(super) enum Refusal {
     Found(Presence),
     /// No mount is there.
     NotMounted,
-    /// Another mount is there.
-    AnotherMount { expected: MountId, found: MountId },
 }
 
 impl Refusal {
@@ -41,7 +39,7 @@ impl Refusal {
             Self::Hung => errno::ETIMEDOUT,
             Self::Found(Presence::Dead { errno }) => errno,
             Self::Found(_) => errno::EEXIST,
-            Self::NotMounted | Self::AnotherMount { .. } => errno::EINVAL,
+            Self::NotMounted => errno::EINVAL,
         })
     }
 

@@ -1,15 +1,12 @@
 //! The directories and mounts of a node, as data.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::{
-    Created, CreationKind, DeviceNumber, Inspection, Mount, MountId, MountTable, Presence, RemoveError,
-    UnmountMode,
-};
+use super::super::{DeviceNumber, Inspection, Mount, MountId, MountTable, Presence, RemoveError};
 use super::MemoryFileSystem;
 use super::rules::{Refusal, errno};
 
@@ -43,7 +40,6 @@ pub(super) struct Tree {
     mounts: BTreeMap<MountId, Mount>,
     /// What is mounted on a mount at a path.
     upon: HashMap<(MountId, PathBuf), MountId>,
-    busy: BTreeSet<MountId>,
     next_id: u64,
     next_minor: u32,
     table: Option<Arc<MountTable>>,
@@ -67,7 +63,6 @@ impl Tree {
             file_systems: HashMap::new(),
             mounts: BTreeMap::new(),
             upon: HashMap::new(),
-            busy: BTreeSet::new(),
             next_id: ROOT.as_u64() + 1,
             next_minor: 1,
             table: None,
@@ -153,55 +148,29 @@ impl Tree {
         Ok(self.attach(to.mount, device, &from.inner, target, ro))
     }
 
-    pub(super) fn unmount(
-        &mut self,
-        path: &Path,
-        only: Option<MountId>,
-        mode: UnmountMode,
-    ) -> Result<(), Refusal> {
-        let place = match self.follow(path) {
-            Ok(place) => place,
-            Err(Refusal::Errno(errno::ENOENT)) => return Err(Refusal::NotMounted),
-            Err(other) => return Err(other),
-        };
+    pub(super) fn detach(&mut self, path: &Path) -> Result<(), Refusal> {
+        let place = self.follow(path)?;
         if !place.is_mount_root {
             return Err(Refusal::NotMounted);
         }
-        let found = place.mount;
-        if let Some(expected) = only.filter(|expected| *expected != found) {
-            return Err(Refusal::AnotherMount { expected, found });
-        }
-        let has_mounts = self.mounts.values().any(|mount| mount.parent == found);
-        if found == ROOT || (mode != UnmountMode::Lazy && (has_mounts || self.busy.contains(&found))) {
+        if place.mount == ROOT {
             return Err(Refusal::Errno(errno::EBUSY));
         }
-        self.drop_mount(found);
+        self.drop_mount(place.mount);
         Ok(())
     }
 
-    pub(super) fn create(
-        &mut self,
-        path: &Path,
-        kind: CreationKind,
-        parents: bool,
-    ) -> Result<Created, Refusal> {
-        let found = self.inspect(path)?.presence;
-        match (found, kind) {
-            (Presence::Missing, _) => {}
-            (Presence::Directory, CreationKind::Directory)
-            | (Presence::RegularFile { size: 0 }, CreationKind::Placeholder) => return Ok(Created::WasThere),
-            (Presence::Hung, _) => return Err(Refusal::Hung),
-            (found, _) => return Err(Refusal::Found(found)),
+    pub(super) fn create_directory(&mut self, path: &Path) -> Result<(), Refusal> {
+        match self.inspect(path)?.presence {
+            Presence::Missing => {}
+            Presence::Directory => return Ok(()),
+            Presence::Hung => return Err(Refusal::Hung),
+            found => return Err(Refusal::Found(found)),
         }
-        if parents && let Some(parent) = path.parent() {
-            self.create(parent, CreationKind::Directory, true)?;
+        if let Some(parent) = path.parent() {
+            self.create_directory(parent)?;
         }
-        let entry = match kind {
-            CreationKind::Directory => Entry::Directory,
-            CreationKind::Placeholder => Entry::File(Vec::new()),
-        };
-        self.add(path, entry)?;
-        Ok(Created::Made)
+        self.add(path, Entry::Directory)
     }
 
     pub(super) fn write(&mut self, path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
@@ -251,20 +220,9 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn set_busy(&mut self, path: &Path, busy: bool) -> bool {
-        let Ok(Place { mount, is_mount_root: true, .. }) = self.follow(path) else { return false };
-        if busy {
-            self.busy.insert(mount);
-        } else {
-            self.busy.remove(&mount);
-        }
-        true
-    }
-
     pub(super) fn reboot(&mut self) {
         self.mounts.retain(|id, _| *id == ROOT);
         self.upon.clear();
-        self.busy.clear();
         self.table = None;
         self.file_systems.values_mut().for_each(|fs| fs.state = State::Alive);
     }
@@ -341,7 +299,6 @@ impl Tree {
             if let Some(mount) = self.mounts.remove(&id) {
                 self.upon.remove(&(mount.parent, mount.mount_point));
             }
-            self.busy.remove(&id);
         }
         self.table = None;
     }

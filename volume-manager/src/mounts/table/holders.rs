@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::{DeviceNumber, Mount, MountIdentity};
+use super::super::{Mount, MountIdentity};
 use super::MountTable;
 
 /// What another mount of a file system has to do with the one asked about.
@@ -52,16 +52,6 @@ impl MountTable {
         known: impl Fn(&Path) -> bool,
     ) -> Vec<Holder<'a>> {
         self.foreign(identity, known, |_| Kinship::Bind)
-    }
-
-    /// Who has the file system on a block device mounted.
-    pub(in super::super) fn holders_on<'a>(
-        &'a self,
-        device: DeviceNumber,
-        known: impl Fn(&Path) -> bool,
-    ) -> Vec<Holder<'a>> {
-        let foreign = self.of_device(device).filter(|mount| !known(&mount.mount_point));
-        foreign.map(|mount| Holder { mount, kinship: Kinship::Bind }).collect()
     }
 
     fn foreign<'a>(

@@ -1,7 +1,6 @@
 //! All mounts, and what can be asked of them.
 
 mod holders;
-mod losses;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +8,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 pub use holders::{Holder, Kinship};
-pub use losses::{Loss, LossKind, losses};
 
 use super::{DeviceNumber, Mount, MountId};
 

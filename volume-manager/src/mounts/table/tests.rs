@@ -161,27 +161,6 @@ fn a_circle_of_parents_ends() {
 }
 
 #[test]
-fn a_loss_has_a_kind_and_a_mount_made_again_is_none() {
-    let root = "1 0 254:0 / / rw - ext4 /dev/root rw\n";
-    let before = table(&format!("{root}2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"));
-    let kind = |rest: &str| {
-        let after = table(&format!("{root}{rest}"));
-        let losses = losses(&before, &after, [Path::new("/a"), Path::new("/b")]);
-        losses.into_iter().map(|loss| loss.kind).next()
-    };
-    assert_eq!(kind("2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"), None);
-    assert_eq!(kind("9 1 8:1 / /a rw - ext4 /dev/sda1 rw\n"), None, "healed by somebody");
-    assert_eq!(kind("9 1 8:1 / /a rw - ext4 UUID=1 rw\n"), None, "healed, and worded otherwise");
-    assert_eq!(kind(""), Some(LossKind::Gone));
-    assert_eq!(kind("2 1 8:1 / /other rw - ext4 /dev/sda1 rw\n"), Some(LossKind::Gone));
-    assert_eq!(kind("9 1 8:2 / /a rw - ext4 /dev/sda2 rw\n"), Some(LossKind::Replaced));
-    assert_eq!(kind("9 1 8:1 /part /a rw - ext4 /dev/sda1 rw\n"), Some(LossKind::Replaced));
-    let stacked = "2 1 8:1 / /a rw - ext4 /dev/sda1 rw\n9 2 8:1 / /a rw - ext4 /dev/sda1 rw\n";
-    assert_eq!(kind(stacked), Some(LossKind::Covered));
-    assert_eq!(kind("2 1 8:1 / /a rw - ext4 /dev/sda1 ro\n"), Some(LossKind::TurnedReadOnly));
-}
-
-#[test]
 fn the_disk_of_which_a_directory_is_staged_does_not_hold_the_volume_and_a_bind_of_a_part_does() {
     let table = table(
         "1 0 254:0 / / rw - ext4 /dev/root rw\n2 1 254:0 /data/v /staging rw - ext4 /dev/root rw\n\
@@ -233,10 +212,8 @@ proptest! {
             prop_assert!(stack.len() <= table.len());
             prop_assert_eq!(stack.first().copied(), table.at(path));
             let _ = verdict(&Expectation::file_system(path), &table, None);
-            let _ = held(&Staged::at(path), &table, |_| false);
+            let _ = held(path, None, &table, |_| false);
         }
-        let watched = paths.iter().map(PathBuf::as_path);
-        prop_assert_eq!(losses(&table, &table, watched), vec![]);
     }
 
     #[test]

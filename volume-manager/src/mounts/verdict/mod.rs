@@ -23,8 +23,6 @@ pub struct Expectation {
 pub enum Expected {
     /// Nothing: it was unpublished or unstaged, and removed.
     Nothing,
-    /// A directory without a mount: made for a mount that is not there yet, or not any more.
-    EmptyPlace,
     /// A mounted file system. What is `None` is not compared.
     FileSystem {
         /// The part of which file system.
@@ -48,12 +46,6 @@ impl Expectation {
     #[must_use]
     pub fn nothing(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), expected: Expected::Nothing }
-    }
-
-    /// A directory without a mount is at the path.
-    #[must_use]
-    pub fn empty_place(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), expected: Expected::EmptyPlace }
     }
 
     /// A file system is mounted at the path, whichever.
@@ -106,7 +98,7 @@ impl Expectation {
     }
 }
 
-/// How a path is, held against what its record says. Each disagreement has a name, and a [`SafeAction`].
+/// How a path is, held against what its record says. Each disagreement has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -202,55 +194,6 @@ pub enum Verdict {
     Unreachable,
 }
 
-/// What may be done about a [`Verdict`] without harm to anybody's data.
-#[allow(clippy::exhaustive_enums, reason = "a caller has to know what to do with each")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SafeAction {
-    /// Go on: nothing is wrong.
-    GoOn,
-    /// Make the same call again. The driver said OK and it is not so, or somebody undid it.
-    RepeatCall,
-    /// Make the call that undoes it, and then the call again. What is there is not what was asked for.
-    UndoThenRepeat,
-    /// Remove the empty place with a [`SafeRemoval`](super::SafeRemoval), which refuses if it is not empty.
-    RemoveSafely,
-    /// Keep the mount, tell of it, and do not unstage until it is gone.
-    WaitForHolder,
-    /// Touch nothing and tell: only a person can know what is right.
-    LeaveAlone,
-    /// Ask again later, with back-off.
-    AskAgain,
-}
-
-impl Verdict {
-    /// What may be done about it.
-    #[must_use]
-    pub fn safe_action(&self) -> SafeAction {
-        match self {
-            Self::AsExpected | Self::ShareUsedElsewhere { .. } => SafeAction::GoOn,
-            Self::NothingMounted(_) | Self::MissingPath | Self::StillMounted { .. } | Self::DeviceLeft(_) => {
-                SafeAction::RepeatCall
-            }
-            Self::AnotherDevice { .. }
-            | Self::AnotherRoot { .. }
-            | Self::AnotherType { .. }
-            | Self::OptionsDiffer { .. }
-            | Self::StackedMounts { .. }
-            | Self::DeadMount { .. } => SafeAction::UndoThenRepeat,
-            Self::Leftover(Presence::Directory | Presence::RegularFile { size: 0 }) => {
-                SafeAction::RemoveSafely
-            }
-            Self::ForeignBind { .. } => SafeAction::WaitForHolder,
-            Self::Leftover(_)
-            | Self::RegularFileAtTarget { .. }
-            | Self::UnfitTarget(_)
-            | Self::Covered { .. }
-            | Self::Hidden { .. } => SafeAction::LeaveAlone,
-            Self::Unreachable | Self::NotLookedAt => SafeAction::AskAgain,
-        }
-    }
-}
-
 /// Holds the record, the mount table and the path against each other.
 ///
 /// `inspection` is not needed where the table alone decides, and then costs nothing: a file system that is expected and
@@ -279,13 +222,6 @@ pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option
             (None, Some(Presence::BlockDevice(device))) => Verdict::DeviceLeft(device),
             (None, Some(found)) => Verdict::Leftover(found),
         },
-        Expected::EmptyPlace => match (mount, presence) {
-            (Some(mount), _) => Verdict::StillMounted { mount: mount.id },
-            (None, None) => Verdict::NotLookedAt,
-            (None, Some(Presence::Directory)) => Verdict::AsExpected,
-            (None, Some(Presence::Missing)) => Verdict::MissingPath,
-            (None, Some(found)) => Verdict::UnfitTarget(found),
-        },
         Expected::BlockDevice { device } => match presence {
             None => Verdict::NotLookedAt,
             Some(Presence::BlockDevice(found)) => match device {
@@ -309,46 +245,12 @@ pub fn verdict(expectation: &Expectation, table: &MountTable, inspection: Option
     }
 }
 
-/// What was staged, as its record has it, to be asked of [`held`].
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Staged<'a> {
-    /// The staging path.
-    pub path: &'a Path,
-    /// The mount that was seen there, if one was.
-    pub mount: Option<&'a MountIdentity>,
-    /// The block device of the volume, if one was seen.
-    pub device: Option<DeviceNumber>,
-}
-
-impl<'a> Staged<'a> {
-    /// At this path, and nothing is known of it.
-    #[must_use]
-    pub const fn at(path: &'a Path) -> Self {
-        Self { path, mount: None, device: None }
-    }
-
-    /// And this mount was seen there.
-    #[must_use]
-    pub const fn mount(mut self, seen: Option<&'a MountIdentity>) -> Self {
-        self.mount = seen;
-        self
-    }
-
-    /// And the volume is this block device.
-    #[must_use]
-    pub const fn device(mut self, seen: Option<DeviceNumber>) -> Self {
-        self.device = seen;
-        self
-    }
-}
-
 /// Whether somebody else holds what is staged, so that it must not be unstaged.
 ///
-/// Who holds it is searched for by what is mounted at the path, also where another mount covers or hides it, by the
-/// recorded mount, of which a bind can live on after the path itself was unmounted, and by the recorded device, on which
-/// a file system can be mounted. Of a volume with nothing recorded and nothing at the path there is nothing to
-/// search by, and the answer is [`Verdict::AsExpected`]. A bind of a device node is found only by the recorded mount.
+/// `seen` is the mount that the record has for the staging path, if one was seen there. Who holds it is searched for by what
+/// is mounted at the path, also where another mount covers or hides it, and by that recorded mount, of which a bind can
+/// live on after the path itself was unmounted. Of a volume with nothing recorded and nothing at the path there is
+/// nothing to search by, and the answer is [`Verdict::AsExpected`].
 ///
 /// If nobody holds it and another mount lies on it, the answer is [`Verdict::Covered`] or [`Verdict::Hidden`]: the driver's
 /// unmount would meet that one.
@@ -356,17 +258,19 @@ impl<'a> Staged<'a> {
 /// `known` says which mount points are accounted for: the targets of the volume, and what other volumes' records have. They must
 /// be among them, or one share used by two volumes looks like one that is held (kubernetes-csi/csi-driver-smb#353).
 #[must_use]
-pub fn held(staged: &Staged<'_>, table: &MountTable, known: impl Fn(&Path) -> bool) -> Verdict {
-    let known = |path: &Path| path == staged.path || known(path);
-    let top = table.at(staged.path);
-    let is_ours = |mount: &&Mount| staged.mount.is_none_or(|identity| identity.is_of(mount));
-    let ours: Vec<&Mount> = table.exactly_at(staged.path).filter(is_ours).collect();
+pub fn held(
+    staging: &Path,
+    seen: Option<&MountIdentity>,
+    table: &MountTable,
+    known: impl Fn(&Path) -> bool,
+) -> Verdict {
+    let known = |path: &Path| path == staging || known(path);
+    let top = table.at(staging);
+    let is_ours = |mount: &&Mount| seen.is_none_or(|identity| identity.is_of(mount));
+    let ours: Vec<&Mount> = table.exactly_at(staging).filter(is_ours).collect();
     let mut holders: Vec<Holder<'_>> = ours.iter().flat_map(|mount| table.holders(mount, known)).collect();
-    if let (true, Some(identity)) = (ours.is_empty(), staged.mount) {
+    if let (true, Some(identity)) = (ours.is_empty(), seen) {
         holders.extend(table.holders_of(identity, known));
-    }
-    if let Some(device) = staged.device {
-        holders.extend(table.holders_on(device, known));
     }
     let at = |kinship| -> Vec<PathBuf> {
         let mut paths = Vec::new();
@@ -381,8 +285,8 @@ pub fn held(staged: &Staged<'_>, table: &MountTable, known: impl Fn(&Path) -> bo
     if !binds.is_empty() {
         return Verdict::ForeignBind { mount_points: binds };
     }
-    let mut expectation = Expectation::file_system(staged.path);
-    if let Some(identity) = staged.mount {
+    let mut expectation = Expectation::file_system(staging);
+    if let Some(identity) = seen {
         expectation = expectation.identity(identity.clone());
     }
     if let Some(beneath) = beneath(&expectation, top, table) {
@@ -403,7 +307,7 @@ fn beneath(expectation: &Expectation, seen: Option<&Mount>, table: &MountTable) 
     let path = seen.map_or(&expectation.path, |seen| &seen.mount_point);
     let is_meant = |mount: &Mount| match &expectation.expected {
         Expected::FileSystem { .. } => !is_another(&expectation.expected, mount),
-        Expected::Nothing | Expected::EmptyPlace | Expected::BlockDevice { .. } => true,
+        Expected::Nothing | Expected::BlockDevice { .. } => true,
     };
     // One that is seen is what calls for the path are about. Only if it is not the one that is meant, it lies over that.
     if seen.is_some_and(is_meant) {

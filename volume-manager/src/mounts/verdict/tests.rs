@@ -25,8 +25,9 @@ fn in_place_of_staging(line: &str) -> Verdict {
     verdict(&expected(), &table(&line.replace("STAGING", STAGING)), None)
 }
 
-fn at(staging: &str) -> Staged<'_> {
-    Staged::at(Path::new(staging))
+/// Who holds what is staged at a path, with no mount recorded.
+fn held_at(staging: &str, table: &MountTable, known: impl Fn(&Path) -> bool) -> Verdict {
+    held(Path::new(staging), None, table, known)
 }
 
 fn seen(presence: Presence) -> Option<Inspection> {
@@ -87,29 +88,19 @@ fn what_should_be_gone_and_is_not_has_a_name() {
     let gone = Expectation::nothing(STAGING);
     let still = Verdict::StillMounted { mount: MountId::new(20) };
     assert_eq!(verdict(&gone, &staged(), seen(Presence::Directory).as_ref()), still);
-    assert_eq!(still.safe_action(), SafeAction::RepeatCall);
     let none = table("");
     let device = DeviceNumber { major: 8, minor: 1 };
-    for (presence, wanted, action) in [
-        (Presence::Missing, Verdict::AsExpected, SafeAction::GoOn),
-        (Presence::Directory, Verdict::Leftover(Presence::Directory), SafeAction::RemoveSafely),
-        (
-            Presence::RegularFile { size: 0 },
-            Verdict::Leftover(Presence::RegularFile { size: 0 }),
-            SafeAction::RemoveSafely,
-        ),
-        (
-            Presence::RegularFile { size: 1 },
-            Verdict::Leftover(Presence::RegularFile { size: 1 }),
-            SafeAction::LeaveAlone,
-        ),
-        (Presence::Symlink, Verdict::Leftover(Presence::Symlink), SafeAction::LeaveAlone),
+    for (presence, wanted) in [
+        (Presence::Missing, Verdict::AsExpected),
+        (Presence::Directory, Verdict::Leftover(Presence::Directory)),
+        (Presence::RegularFile { size: 0 }, Verdict::Leftover(Presence::RegularFile { size: 0 })),
+        (Presence::RegularFile { size: 1 }, Verdict::Leftover(Presence::RegularFile { size: 1 })),
+        (Presence::Symlink, Verdict::Leftover(Presence::Symlink)),
         // A block volume that is published as a node, and not unpublished.
-        (Presence::BlockDevice(device), Verdict::DeviceLeft(device), SafeAction::RepeatCall),
-        (Presence::Hung, Verdict::Unreachable, SafeAction::AskAgain),
+        (Presence::BlockDevice(device), Verdict::DeviceLeft(device)),
+        (Presence::Hung, Verdict::Unreachable),
     ] {
-        let found = verdict(&gone, &none, seen(presence).as_ref());
-        assert_eq!((found.safe_action(), found), (action, wanted));
+        assert_eq!(verdict(&gone, &none, seen(presence).as_ref()), wanted);
     }
 }
 
@@ -122,10 +113,9 @@ fn a_dead_or_hanging_mount_is_no_right_one() {
     ] {
         let found = verdict(&expected(), &staged(), Some(&inspection));
         assert_eq!(found, Verdict::DeadMount { errno: 107 });
-        assert_eq!(found.safe_action(), SafeAction::UndoThenRepeat);
     }
     let hung = verdict(&expected(), &staged(), seen(Presence::Hung).as_ref());
-    assert_eq!((hung.safe_action(), hung), (SafeAction::AskAgain, Verdict::Unreachable));
+    assert_eq!(hung, Verdict::Unreachable);
 }
 
 /// Anchors (f) 23: a file where a device should be is refused (longhorn/longhorn#8009).
@@ -145,7 +135,6 @@ fn a_file_is_not_taken_for_a_block_device() {
     ] {
         assert_eq!(verdict(&block, &table(""), seen(presence).as_ref()), wanted);
     }
-    assert_eq!(Verdict::RegularFileAtTarget { size: 0 }.safe_action(), SafeAction::LeaveAlone);
     let file = seen(Presence::RegularFile { size: 0 });
     assert_eq!(
         verdict(&Expectation::file_system(TARGET), &table(""), file.as_ref()),
@@ -173,12 +162,11 @@ fn a_bind_that_is_not_ours_holds_the_staging() {
     );
     let table = table(&binds);
     let known = |path: &Path| path == Path::new(TARGET);
-    let found = held(&at(STAGING), &table, known);
+    let found = held_at(STAGING, &table, known);
     assert_eq!(found, Verdict::ForeignBind { mount_points: vec!["/foreign".into()] });
-    assert_eq!(found.safe_action(), SafeAction::WaitForHolder);
     let known = |path: &Path| path == Path::new(TARGET) || path == Path::new("/foreign");
-    assert_eq!(held(&at(STAGING), &table, known), Verdict::AsExpected);
-    assert_eq!(held(&at("/nothing"), &table, |_| false), Verdict::AsExpected);
+    assert_eq!(held_at(STAGING, &table, known), Verdict::AsExpected);
+    assert_eq!(held_at("/nothing", &table, |_| false), Verdict::AsExpected);
 }
 
 /// Anchors (f) 12: the state directory lies on a bind-mounted root, and every mount in it is seen twice
@@ -196,12 +184,12 @@ fn a_mount_seen_twice_through_a_bound_directory_is_no_holder() {
     };
     let known = |path: &Path| path == Path::new(TARGET);
     for spread in ["shared:1", "master:1"] {
-        assert_eq!(held(&at(STAGING), &seen_twice(spread), known), Verdict::AsExpected, "{spread}");
+        assert_eq!(held_at(STAGING, &seen_twice(spread), known), Verdict::AsExpected, "{spread}");
     }
     // In a directory that receives no mounts, somebody bound it by hand, and that holds.
     let mirrored = ["/mirror/plugins/d/1/staging", "/mirror/pods/p/mount"].map(PathBuf::from).to_vec();
     assert_eq!(
-        held(&at(STAGING), &seen_twice("shared:9"), known),
+        held_at(STAGING, &seen_twice("shared:9"), known),
         Verdict::ForeignBind { mount_points: mirrored }
     );
 }
@@ -217,16 +205,14 @@ fn one_share_of_two_volumes_does_not_hold_either() {
              21 1 0:60 / {other} rw {group}- cifs //server/share rw\n"
         ))
     };
-    let staging = &at(STAGING);
-    assert_eq!(held(staging, &shares("shared:6 "), |path| path == Path::new(other)), Verdict::AsExpected);
+    assert_eq!(held_at(STAGING, &shares("shared:6 "), |path| path == Path::new(other)), Verdict::AsExpected);
     let elsewhere = Verdict::ShareUsedElsewhere { mount_points: vec![other.into()] };
-    assert_eq!(held(staging, &shares("shared:6 "), |_| false), elsewhere);
-    assert_eq!(elsewhere.safe_action(), SafeAction::GoOn);
+    assert_eq!(held_at(STAGING, &shares("shared:6 "), |_| false), elsewhere);
     // In the same group it is a bind of this very mount.
     let bind = Verdict::ForeignBind { mount_points: vec![other.into()] };
-    assert_eq!(held(staging, &shares("shared:5 "), |_| false), bind);
+    assert_eq!(held_at(STAGING, &shares("shared:5 "), |_| false), bind);
     assert_eq!(
-        held(staging, &shares(""), |_| false),
+        held_at(STAGING, &shares(""), |_| false),
         bind,
         "where mounts do not spread, nothing tells a bind apart"
     );
@@ -247,12 +233,12 @@ fn the_whole_export_mounted_by_somebody_holds_no_part_of_it() {
         ))
     };
     for group in ["shared:6 ", ""] {
-        assert_eq!(held(&at(STAGING), &shares("/", group), |_| false), Verdict::AsExpected, "{group:?}");
+        assert_eq!(held_at(STAGING, &shares("/", group), |_| false), Verdict::AsExpected, "{group:?}");
     }
     let elsewhere = Verdict::ShareUsedElsewhere { mount_points: vec!["/mnt".into()] };
-    assert_eq!(held(&at(STAGING), &shares("/volumes/1", "shared:6 "), |_| false), elsewhere);
+    assert_eq!(held_at(STAGING, &shares("/volumes/1", "shared:6 "), |_| false), elsewhere);
     let bind = Verdict::ForeignBind { mount_points: vec!["/mnt".into()] };
-    assert_eq!(held(&at(STAGING), &shares("/volumes/1", ""), |_| false), bind);
+    assert_eq!(held_at(STAGING, &shares("/volumes/1", ""), |_| false), bind);
 }
 
 /// Anchors (f) 12: the staging was unmounted, or is covered, and a foreign bind of it lives on.
@@ -270,21 +256,21 @@ fn a_foreign_bind_holds_also_where_the_staging_is_not_seen() {
         format!("{staging}{foreign}{covering}"),
         format!("{staging}{foreign}{hiding}"),
     ] {
-        let recorded = at(STAGING).mount(Some(&identity));
-        assert_eq!(held(&recorded, &table(&mounts), |_| false), bind, "{mounts}");
-        assert_eq!(
-            held(&recorded, &table(&mounts), |path| path == Path::new("/foreign")).safe_action(),
-            if mounts.contains("tmpfs") { SafeAction::LeaveAlone } else { SafeAction::GoOn },
-            "{mounts}"
-        );
+        let recorded = |known: &str| {
+            held(Path::new(STAGING), Some(&identity), &table(&mounts), |path| path == Path::new(known))
+        };
+        assert_eq!(recorded(""), bind, "{mounts}");
+        match recorded("/foreign") {
+            Verdict::AsExpected => assert!(!mounts.contains("tmpfs"), "{mounts}"),
+            Verdict::Covered { .. } | Verdict::Hidden { .. } => assert!(mounts.contains("tmpfs"), "{mounts}"),
+            other => panic!("{other:?}: {mounts}"),
+        }
     }
-    // Nothing is recorded but the number of the block device.
-    let device = at(STAGING).device(Some(DeviceNumber { major: 8, minor: 1 }));
-    assert_eq!(held(&device, &table(foreign), |_| false), bind);
-    assert_eq!(held(&at(STAGING), &table(foreign), |_| false), Verdict::AsExpected, "nothing to search by");
+    assert_eq!(held_at(STAGING, &table(foreign), |_| false), Verdict::AsExpected, "nothing to search by");
     // A number that another file system has got since.
     let reused = "22 1 8:1 / /foreign rw - xfs /dev/sdb rw\n";
-    assert_eq!(held(&at(STAGING).mount(Some(&identity)), &table(reused), |_| false), Verdict::AsExpected);
+    let recorded = held(Path::new(STAGING), Some(&identity), &table(reused), |_| false);
+    assert_eq!(recorded, Verdict::AsExpected);
 }
 
 #[test]
@@ -292,10 +278,10 @@ fn a_device_node_that_is_bound_is_held_by_its_binds_and_not_by_the_whole_of_dev(
     let node = |path: &str, id: u32| format!("{id} 1 0:6 /sdb {path} rw - devtmpfs devtmpfs rw\n");
     let dev = "10 1 0:6 / /dev rw - devtmpfs devtmpfs rw\n";
     let staged = format!("{dev}{}", node(STAGING, 20));
-    assert_eq!(held(&at(STAGING), &table(&staged), |_| false), Verdict::AsExpected);
+    assert_eq!(held_at(STAGING, &table(&staged), |_| false), Verdict::AsExpected);
     let bound = format!("{staged}{}", node("/foreign", 21));
     let bind = Verdict::ForeignBind { mount_points: vec!["/foreign".into()] };
-    assert_eq!(held(&at(STAGING), &table(&bound), |_| false), bind);
+    assert_eq!(held_at(STAGING, &table(&bound), |_| false), bind);
 }
 
 /// Anchors (f) 9, 15: what somebody mounts over a live volume does not make it lost, dead, or another one.
@@ -312,7 +298,6 @@ fn the_right_mount_beneath_another_is_left_alone() {
     ] {
         assert_eq!(verdict(&expected(), &covered, inspection.as_ref()), wanted);
     }
-    assert_eq!(wanted.safe_action(), SafeAction::LeaveAlone);
     let still = Verdict::StillMounted { mount: by };
     assert_eq!(verdict(&Expectation::nothing(STAGING), &covered, None), still);
 
@@ -331,32 +316,15 @@ fn the_right_mount_beneath_another_is_left_alone() {
     // The directory may be gone to who looks, and the volume is mounted all the same.
     let hidden = table(&format!("{staging}{hiding}"));
     let gone = verdict(&Expectation::nothing(STAGING), &hidden, seen(Presence::Missing).as_ref());
-    assert_eq!((gone.safe_action(), gone), (SafeAction::LeaveAlone, wanted));
+    assert_eq!(gone, wanted);
 }
 
 #[test]
 fn without_a_look_nothing_is_said_of_what_only_a_look_shows() {
     let none = table("");
-    for expectation in [
-        Expectation::nothing(STAGING),
-        Expectation::empty_place(STAGING),
-        Expectation::file_system(STAGING),
-        Expectation::block_device(STAGING),
-    ] {
+    for expectation in
+        [Expectation::nothing(STAGING), Expectation::file_system(STAGING), Expectation::block_device(STAGING)]
+    {
         assert_eq!(verdict(&expectation, &none, None), Verdict::NotLookedAt, "{expectation:?}");
     }
-    assert_eq!(Verdict::NotLookedAt.safe_action(), SafeAction::AskAgain);
-}
-
-#[test]
-fn an_empty_place_has_no_mount_and_no_other_thing() {
-    let place = Expectation::empty_place(STAGING);
-    assert_eq!(verdict(&place, &table(""), seen(Presence::Directory).as_ref()), Verdict::AsExpected);
-    assert_eq!(verdict(&place, &table(""), seen(Presence::Missing).as_ref()), Verdict::MissingPath);
-    assert_eq!(
-        verdict(&place, &table(""), seen(Presence::Symlink).as_ref()),
-        Verdict::UnfitTarget(Presence::Symlink)
-    );
-    let still = Verdict::StillMounted { mount: MountId::new(20) };
-    assert_eq!(verdict(&place, &staged(), None), still);
 }

@@ -277,13 +277,12 @@ impl Node {
             (Rpc::NodeStageVolume, _) => findings::staged(staging, entry.staged.as_ref(), block, sight),
             (Rpc::NodeUnstageVolume, _) => findings::gone(staging, sight),
             (Rpc::NodePublishVolume, Some(consumer)) => {
-                let staged = entry.staged.as_ref().filter(|_| self.settings.targets_on_staged_device);
                 let wanted = Wanted {
                     block,
                     read_only: entry.spec.is_read_only() || consumer.spec.is_read_only(),
                     before: consumer.mounted.as_ref(),
                     device: consumer.device,
-                    staged,
+                    staged: entry.staged.as_ref(),
                     mount: self.settings.targets_are_mounts,
                 };
                 findings::published(consumer.spec.target_path().as_path(), wanted, sight)

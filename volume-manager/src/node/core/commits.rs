@@ -11,7 +11,7 @@ use crate::lifecycle::{BackOff, Event as Lifecycle};
 use crate::node::change::ChangeKind;
 use crate::node::desired::Reconciled;
 use crate::node::error::{NotYetRecorded, StoreTrouble, bounded};
-use crate::node::settings::Settings;
+use crate::node::settings::{LONGEST_REOPEN_INTERVAL, REOPEN_INTERVAL, Settings};
 use crate::store::{self, MAX_PAYLOAD_BYTES, RecordKey};
 
 /// The records that wait, and how the store is.
@@ -131,7 +131,7 @@ impl Commits {
     /// The store failed: it is opened again after a wait that grows, until it takes a commit.
     fn fail(&mut self, reason: &str, settings: &Settings, now: Duration) {
         self.failures = self.failures.saturating_add(1);
-        let waits = BackOff::new(settings.reopen_interval, settings.longest_reopen_interval);
+        let waits = BackOff::new(REOPEN_INTERVAL, LONGEST_REOPEN_INTERVAL);
         let wait = waits.wait(self.failures, settings.jitter_seed);
         self.trouble = Some(bounded(reason));
         self.state = State::Failed { retry_at: now.saturating_add(wait) };
@@ -224,7 +224,7 @@ impl Node {
             let trouble = StoreTrouble { reason: reason.to_owned() };
             self.answer(barrier.request, barrier.promise.broken(trouble));
         }
-        self.timers.set(slot, Alarm::Record, now.saturating_add(self.settings.longest_reopen_interval));
+        self.timers.set(slot, Alarm::Record, now.saturating_add(LONGEST_REOPEN_INTERVAL));
     }
 
     pub(super) fn record_again(&mut self, slot: Slot, now: Duration) {

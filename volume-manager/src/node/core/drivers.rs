@@ -10,8 +10,8 @@ use super::entry::{Entry, Life, Wish};
 use super::event::Answer;
 use super::timers::Alarm;
 use super::{DriverSlot, Node, Slot, Turns};
-use crate::driver::{Attach, DriverFacts, DriverPolicy};
-use crate::lifecycle::{DriverCapabilities, Event as Lifecycle, Floor, Outcome, Volume};
+use crate::driver::{DriverFacts, DriverPolicy};
+use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Outcome, Policy, Volume};
 use crate::node::error::{InspectError, PublishError};
 use crate::store::BootId;
 
@@ -143,14 +143,9 @@ impl Node {
             }
         }
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let floor = match policy.attach(&entry.spec) {
-            Attach::Here => Floor::Created,
-            Attach::Awaited => Floor::Awaited,
-            Attach::NotRequired => Floor::NodeReady,
-        };
-        let (bounds, boot) = (self.settings.policy, self.boot);
+        let (attach, boot) = (policy.attach(&entry.spec), self.boot);
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Some(recorded) = entry.awake(floor, capabilities, bounds) else { return };
+        let Some(recorded) = entry.awake(attach, capabilities) else { return };
         entry.refused = None;
         if recorded != boot {
             entry.staged = None;
@@ -215,14 +210,10 @@ pub(super) fn lifecycle_mode(entry: &Entry) -> PublishError {
 
 impl Entry {
     /// Makes the machine of what is on disk, and answers of which boot that was.
-    fn awake(
-        &mut self,
-        floor: Floor,
-        capabilities: DriverCapabilities,
-        policy: crate::lifecycle::Policy,
-    ) -> Option<BootId> {
+    fn awake(&mut self, attach: Attach, capabilities: DriverCapabilities) -> Option<BootId> {
         let Life::Dormant { snapshot, boot } = &self.life else { return None };
-        let (volume, boot) = (Volume::restored(snapshot.clone(), floor, capabilities, policy), *boot);
+        let volume = Volume::restored(snapshot.clone(), attach, capabilities, Policy::default());
+        let boot = *boot;
         self.life = Life::Awake(Box::new(volume));
         Some(boot)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{RequestId, Ticket};
 use crate::driver::{ConsumerSpec, MountPath, VolumeSpec};
 use crate::lifecycle::{
-    Base, Call, Check, DriverCapabilities, Floor, Policy, Snapshot, Target, TargetState, Volume, VolumeState,
+    Attach, Base, Call, Check, DriverCapabilities, Policy, Snapshot, Target, TargetState, Volume, VolumeState,
 };
 use crate::mounts::MountIdentity;
 use crate::name::{ConsumerId, VolumeKey};
@@ -207,7 +207,7 @@ impl Entry {
                     controller_expand: true,
                     node_expand: true,
                 };
-                Volume::restored(snapshot.clone(), Floor::Created, capabilities, Policy::default()).state()
+                Volume::restored(snapshot.clone(), Attach::Here, capabilities, Policy::default()).state()
             }
         }
     }

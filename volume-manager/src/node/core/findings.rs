@@ -3,8 +3,7 @@
 use super::event::Sight;
 use crate::lifecycle::Finding;
 use crate::mounts::{
-    DeviceNumber, Expectation, Inspection, MountIdentity, MountTable, Presence, Staged, Verdict, held,
-    verdict,
+    DeviceNumber, Expectation, Inspection, MountIdentity, MountTable, Presence, Verdict, held, verdict,
 };
 
 use std::path::Path;
@@ -159,7 +158,7 @@ pub(super) fn unused(
         Ok(parts) => parts,
         Err(found) => return found,
     };
-    match held(&Staged::at(staging).mount(before), table, known) {
+    match held(staging, before, table, known) {
         Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } => Found::agrees(None),
         Verdict::ForeignBind { mount_points } => {
             let places: Vec<_> = mount_points.iter().take(3).map(|at| at.display().to_string()).collect();

@@ -10,7 +10,7 @@ use super::entry::{Entry, Life, MAX_QUERIES, Query, Wish, untouched};
 use super::event::{Action, Answer, Ask};
 use super::{Node, RequestId, Slot};
 use crate::driver::{ConsumerConflict, ConsumerSpec, VolumeSpec};
-use crate::lifecycle::{Event as Lifecycle, Target, TargetState, VolumeState};
+use crate::lifecycle::{Event as Lifecycle, Policy, Target, TargetState, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
 use crate::node::desired::{DesiredVolume, Reconciled};
@@ -18,6 +18,7 @@ use crate::node::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
 use crate::node::record::{RecordedConsumer, record_key};
+use crate::node::settings::MAX_VOLUMES;
 use crate::node::staging::directory_name;
 use crate::store::MAX_PAYLOAD_BYTES;
 
@@ -193,7 +194,7 @@ impl Node {
         if known(consumer.id()) {
             return Ok(());
         }
-        let limit = usize::from(self.settings.policy.max_consumers);
+        let limit = usize::from(Policy::default().max_consumers);
         if entry.holders().count() >= limit {
             return Err(PublishError::TooManyConsumers { key, limit });
         }
@@ -203,9 +204,8 @@ impl Node {
     /// Takes in a volume that is not known yet.
     fn admit(&mut self, spec: &Arc<VolumeSpec>, now: Duration) -> Result<Slot, PublishError> {
         let key = spec.key();
-        let limit = self.settings.max_volumes;
-        if self.volumes.len() >= limit {
-            return Err(PublishError::TooManyVolumes { limit });
+        if self.volumes.len() >= MAX_VOLUMES {
+            return Err(PublishError::TooManyVolumes { limit: MAX_VOLUMES });
         }
         if let Some(driver) = self.drivers.get(&key.driver)
             && let Some(facts) = driver.facts.as_ref().filter(|_| driver.connected)

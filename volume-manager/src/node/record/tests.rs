@@ -14,7 +14,6 @@ fn record() -> Record {
     };
     let spec = VolumeSpec::builder(key, access, AccessMode::SingleNodeSingleWriter)
         .attach(Attach::Awaited)
-        .pre_provisioned(true)
         .volume_context([("pool", "fast")])
         .publish_context([("device", "/dev/sdb")])
         .secrets(secrets)

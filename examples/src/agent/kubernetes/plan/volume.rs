@@ -193,7 +193,6 @@ fn of_persistent(metadata: &Metadata, volume: &PersistentVolume) -> Result<Volum
     Ok(VolumeSpec::builder(key, access, mode)
         .attach(if attaches { Attach::Awaited } else { Attach::NotRequired })
         .read_only(volume.read_only || mode == AccessMode::MultiNodeReaderOnly)
-        .pre_provisioned(volume.pre_provisioned)
         .volume_context(volume.volume_attributes.clone())
         .secrets(secrets)
         .build()?)
@@ -207,7 +206,6 @@ pub(super) fn with_mode_of(spec: &VolumeSpec, before: &VolumeSpec) -> VolumeSpec
     let builder = VolumeSpec::builder(spec.key().clone(), spec.access().clone(), before.mode())
         .attach(spec.attach())
         .read_only(before.is_read_only())
-        .pre_provisioned(spec.is_pre_provisioned())
         .volume_context(spec.volume_context().clone())
         .secrets(spec.secrets().clone());
     if spec.is_ephemeral() { builder.ephemeral() } else { builder }

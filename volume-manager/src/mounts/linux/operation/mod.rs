@@ -1,9 +1,7 @@
 //! The operations themselves. Each may hang, and so runs in a probe process only.
 
-mod bind;
 mod create;
 mod remove;
-mod unmount;
 
 use super::entry::inspect;
 use super::probe::{Answer, Request};
@@ -13,9 +11,7 @@ pub(super) fn carry_out(request: &Request) -> Answer {
     let done = match request {
         Request::Hello => Ok(Answer::Hello),
         Request::Inspect(path) => inspect(path).map(Answer::Inspected),
-        Request::Create(creation) => create::create(creation),
-        Request::Bind(wish) => bind::bind(wish),
-        Request::Unmount(wish) => unmount::unmount(wish),
+        Request::CreateDirectory(path) => create::create_directory(path),
         Request::Remove(removal) => remove::remove(removal),
     };
     done.unwrap_or_else(|errno| Answer::Errno(errno.raw_os_error()))

@@ -22,16 +22,14 @@ pub(super) fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
         return Ok(Answer::Mounted);
     }
     let flags = match (held.presence()?, removal.what()) {
-        (Presence::Directory, Removable::EmptyDirectory | Removable::Either) => {
+        (Presence::Directory, _) => {
             if let Some((count, first)) = entries(&held)? {
                 return Ok(Answer::NotEmpty { count, first });
             }
             AtFlags::REMOVEDIR
         }
-        (Presence::RegularFile { size: 0 }, Removable::Placeholder | Removable::Either) => AtFlags::empty(),
-        (Presence::RegularFile { size }, Removable::Placeholder | Removable::Either) => {
-            return Ok(Answer::HasBytes(size));
-        }
+        (Presence::RegularFile { size: 0 }, Removable::EmptyTarget) => AtFlags::empty(),
+        (Presence::RegularFile { size }, Removable::EmptyTarget) => return Ok(Answer::HasBytes(size)),
         (found, _) => return Ok(Answer::Unfit(found)),
     };
     let Entry { parent, entry } = held;

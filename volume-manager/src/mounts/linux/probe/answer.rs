@@ -7,24 +7,16 @@ use std::os::unix::ffi::OsStringExt;
 
 #[cfg(any(feature = "runtime", test))]
 use super::super::super::DeviceNumber;
-use super::super::super::{Created, Inspection, MountId, Presence, Removed, Unmounted, escape};
+use super::super::super::{Inspection, MountId, Presence, Removed, escape};
 
 /// How an operation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum Answer {
     Hello,
     Inspected(Inspection),
-    Created(Created),
-    Bound,
-    Unmounted(Unmounted),
+    Created,
     Removed(Removed),
     Occupied(Presence),
-    SourceMissing,
-    TargetMissing,
-    TargetUnfit(Presence),
-    TargetMounted,
-    Busy,
-    AnotherMount(MountId),
     Mounted,
     NotEmpty { count: usize, first: OsString },
     HasBytes(u64),
@@ -47,20 +39,10 @@ impl Answer {
             Self::Inspected(Inspection { presence, mount: Some(mount) }) => {
                 format!("is {} {mount}", word(*presence))
             }
-            Self::Created(Created::Made) => "made".to_owned(),
-            Self::Created(Created::WasThere) => "was-there".to_owned(),
-            Self::Bound => "bound".to_owned(),
-            Self::Unmounted(Unmounted::Unmounted) => "unmounted".to_owned(),
-            Self::Unmounted(Unmounted::WasNotMounted) => "was-not-mounted".to_owned(),
+            Self::Created => "created".to_owned(),
             Self::Removed(Removed::Removed) => "removed".to_owned(),
             Self::Removed(Removed::WasMissing) => "was-missing".to_owned(),
             Self::Occupied(found) => format!("occupied {}", word(*found)),
-            Self::SourceMissing => "source-missing".to_owned(),
-            Self::TargetMissing => "target-missing".to_owned(),
-            Self::TargetUnfit(found) => format!("target-unfit {}", word(*found)),
-            Self::TargetMounted => "target-mounted".to_owned(),
-            Self::Busy => "busy".to_owned(),
-            Self::AnotherMount(found) => format!("another-mount {found}"),
             Self::Mounted => "mounted".to_owned(),
             Self::NotEmpty { count, first } => {
                 format!("not-empty {count} {}", escape::encode_as_text(first.as_bytes()))
@@ -91,20 +73,10 @@ impl Answer {
                 };
                 Self::Inspected(Inspection { presence, mount })
             }
-            "made" => Self::Created(Created::Made),
-            "was-there" => Self::Created(Created::WasThere),
-            "bound" => Self::Bound,
-            "unmounted" => Self::Unmounted(Unmounted::Unmounted),
-            "was-not-mounted" => Self::Unmounted(Unmounted::WasNotMounted),
+            "created" => Self::Created,
             "removed" => Self::Removed(Removed::Removed),
             "was-missing" => Self::Removed(Removed::WasMissing),
             "occupied" => Self::Occupied(presence(next()?)?),
-            "source-missing" => Self::SourceMissing,
-            "target-missing" => Self::TargetMissing,
-            "target-unfit" => Self::TargetUnfit(presence(next()?)?),
-            "target-mounted" => Self::TargetMounted,
-            "busy" => Self::Busy,
-            "another-mount" => Self::AnotherMount(MountId::new(next()?.parse().ok()?)),
             "mounted" => Self::Mounted,
             "not-empty" => {
                 let count = next()?.parse().ok()?;

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! The first argument of a probe is [`MARKER`]. It does what the others say, prints one line, and ends. It ends by itself too: when
-//! its deadline has passed, and when the process that started it is gone, so that no late unmount of a program that
-//! was killed meets the mounts of the next.
+//! its deadline has passed, and when the process that started it is gone, so that no late removal of a program that
+//! was killed meets the targets of the next.
 
 mod answer;
 mod request;

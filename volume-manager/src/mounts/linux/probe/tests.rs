@@ -10,18 +10,9 @@ use super::*;
 fn answers() -> Vec<Answer> {
     let mut answers = vec![
         Answer::Hello,
-        Answer::Created(Created::Made),
-        Answer::Created(Created::WasThere),
-        Answer::Bound,
-        Answer::Unmounted(Unmounted::Unmounted),
-        Answer::Unmounted(Unmounted::WasNotMounted),
+        Answer::Created,
         Answer::Removed(Removed::Removed),
         Answer::Removed(Removed::WasMissing),
-        Answer::SourceMissing,
-        Answer::TargetMissing,
-        Answer::TargetMounted,
-        Answer::Busy,
-        Answer::AnotherMount(MountId::new(7)),
         Answer::Mounted,
         Answer::NotEmpty { count: 3, first: OsStr::from_bytes(b"a b\n\xff").to_owned() },
         Answer::HasBytes(u64::MAX),
@@ -41,7 +32,7 @@ fn answers() -> Vec<Answer> {
     ] {
         answers.push(Answer::Inspected(Inspection::of(presence)));
         answers.push(Answer::Inspected(Inspection::mounted(presence, MountId::new(9))));
-        answers.extend([Answer::Occupied(presence), Answer::TargetUnfit(presence), Answer::Unfit(presence)]);
+        answers.extend([Answer::Occupied(presence), Answer::Unfit(presence)]);
     }
     answers
 }
@@ -63,26 +54,12 @@ mod requests {
     use super::*;
 
     fn every(path: &OsStr) -> Vec<Request> {
-        let directory = Creation::directory(path).unwrap();
-        let flat = Creation { parents: false, ..directory.clone() };
-        let placeholder = Creation::placeholder(path).unwrap();
-        let deep = Creation { parents: true, ..placeholder.clone() };
-        let bind = Bind::new("/source", path).unwrap();
-        let unmount = Unmount::new(path).unwrap();
+        let absolute = AbsolutePath::new(path).unwrap();
         vec![
             Request::Hello,
-            Request::Inspect(AbsolutePath::new(path).unwrap()),
-            Request::Create(directory),
-            Request::Create(flat),
-            Request::Create(placeholder.mode(0)),
-            Request::Create(deep.mode(0o7777)),
-            Request::Bind(bind.clone()),
-            Request::Bind(bind.read_only()),
-            Request::Unmount(unmount.clone()),
-            Request::Unmount(unmount.clone().mode(UnmountMode::Force)),
-            Request::Unmount(unmount.mode(UnmountMode::Lazy).only(MountId::new(u64::MAX))),
+            Request::Inspect(absolute.clone()),
+            Request::CreateDirectory(absolute),
             Request::Remove(SafeRemoval::empty_directory(path).unwrap()),
-            Request::Remove(SafeRemoval::placeholder(path).unwrap()),
             Request::Remove(SafeRemoval::target(path).unwrap()),
         ]
     }
