@@ -44,13 +44,8 @@ struct Batch {
 }
 
 impl Keeper {
-    /// Reads a journal. Rows that cannot be read are set aside; then the table is no longer whole, and `not_whole` says what a
-    /// node's description becomes, if that speaks of it.
-    pub(super) fn open(
-        mut ledger: Ledger,
-        mut journal: Box<dyn Journal>,
-        not_whole: impl Fn(&Bytes) -> Option<Bytes>,
-    ) -> Result<Self, OpenJournalError> {
+    /// Reads a journal. Rows that cannot be read are set aside.
+    pub(super) fn open(mut ledger: Ledger, mut journal: Box<dyn Journal>) -> Result<Self, OpenJournalError> {
         let mut aside = Vec::new();
         journal.load(&mut |row, bytes| {
             if let Err(quarantined) = ledger.restore(row, bytes) {
@@ -62,14 +57,6 @@ impl Keeper {
             }
         })?;
         if !aside.is_empty() {
-            let descriptions: Vec<_> = ledger
-                .descriptions()
-                .filter_map(|(node, description)| Some((node.clone(), not_whole(description)?)))
-                .collect();
-            for (node, description) in descriptions {
-                let described = ledger.handle(Event::Described { node: &node, description });
-                aside.extend(described.into_iter().flat_map(|step| step.changes));
-            }
             // In one commit: the next start finds nothing to set aside.
             journal.commit(&aside)?;
         }
@@ -85,19 +72,6 @@ impl Keeper {
     /// Where something is.
     pub(super) fn node_of(&self, subject: &Subject) -> Option<NodeId> {
         self.ledger().node_of(subject).cloned()
-    }
-
-    /// Whether it is known where something is, or that it is nowhere.
-    pub(super) fn knows(&self, subject: &Subject) -> bool {
-        let ledger = self.ledger();
-        ledger.node_of(subject).is_some() || ledger.has_departed(subject)
-    }
-
-    /// A list of what a node has, which is over when this is dropped.
-    pub(super) fn listing(&self) -> Listing<'_> {
-        // Neither this nor its end has changes.
-        let _ = self.ledger().handle(Event::ListingBegun);
-        Listing(self)
     }
 
     /// What nodes have said of themselves.
@@ -185,15 +159,6 @@ impl Drop for Keeper {
             // It has said by itself how it ended.
             let _ = thread.join();
         }
-    }
-}
-
-/// See [`Keeper::listing`].
-pub(super) struct Listing<'a>(&'a Keeper);
-
-impl Drop for Listing<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.ledger().handle(Event::ListingEnded);
     }
 }
 

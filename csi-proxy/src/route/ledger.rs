@@ -5,8 +5,8 @@
 
 mod record;
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use csi_proto::DriverName;
@@ -23,9 +23,6 @@ use crate::operation::{Digest, Subject};
 
 /// Most rows of a [`Ledger`], unless set otherwise. Each volume has two, a snapshot one; a row takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;
-
-/// Most things that are deleted while nodes list what they have, and are remembered for as long. More, and no list counts.
-const MAX_DEPARTED: usize = 10_000;
 
 /// The fingerprint of a placement for which several requests were sent. No refusal of one of them says that all are over.
 const SEVERAL: Digest = Digest::from_bytes([0; 32]);
@@ -46,10 +43,6 @@ pub struct Ledger {
     names: HashMap<Box<str>, Box<str>>,
     /// What nodes said of themselves, with their rows.
     descriptions: HashMap<NodeId, (u64, Bytes)>,
-    /// How many nodes are listing what they have.
-    listings: usize,
-    /// What was deleted meanwhile: a list may have been written before that.
-    departed: HashSet<Subject>,
     next_row: u64,
     max_rows: usize,
 }
@@ -124,17 +117,6 @@ pub enum Event<'a> {
         /// The node.
         node: &'a NodeId,
     },
-    /// A node begins to list what its driver has. An [`Event::ListingEnded`] has to follow.
-    ListingBegun,
-    /// It stands in that list. Nothing follows if it was deleted since the list was begun.
-    Listed {
-        /// What the node has, or had.
-        subject: Subject,
-        /// The node.
-        node: &'a NodeId,
-    },
-    /// A list is over, or was given up.
-    ListingEnded,
     /// It is deleted.
     Deleted {
         /// What was deleted.
@@ -188,8 +170,6 @@ impl Ledger {
             index: HashMap::new(),
             names: HashMap::new(),
             descriptions: HashMap::new(),
-            listings: 0,
-            departed: HashSet::new(),
             next_row: 1,
             max_rows: DEFAULT_MAX_ROWS,
         }
@@ -233,12 +213,6 @@ impl Ledger {
         }
     }
 
-    /// Whether it was deleted while a node lists what it has.
-    #[must_use]
-    pub fn has_departed(&self, subject: &Subject) -> bool {
-        self.departed.contains(subject)
-    }
-
     /// What a node has said of itself.
     #[must_use]
     pub fn description_of(&self, node: &NodeId) -> Option<&Bytes> {
@@ -264,27 +238,7 @@ impl Ledger {
         match event {
             Event::Create { request, ballot } => self.create(request, ballot),
             Event::Ended { request, attempt, end } => self.ended(request, attempt, end),
-            Event::Found { subject, node } => {
-                self.departed.remove(&subject);
-                self.found_if_room(subject, node)
-            }
-            Event::ListingBegun => {
-                self.listings += 1;
-                Ok(Step::default())
-            }
-            Event::Listed { subject, .. }
-                if self.departed.len() >= MAX_DEPARTED || self.has_departed(&subject) =>
-            {
-                Ok(Step::default())
-            }
-            Event::Listed { subject, node } => self.found_if_room(subject, node),
-            Event::ListingEnded => {
-                self.listings = self.listings.saturating_sub(1);
-                if self.listings == 0 {
-                    self.departed = HashSet::new();
-                }
-                Ok(Step::default())
-            }
+            Event::Found { subject, node } => self.found_if_room(subject, node),
             Event::Deleted { subject } => Ok(Step::of(self.deleted(subject))),
             Event::Described { node, description } => Ok(Step::of(self.described(node, description))),
             Event::Forgotten { node } => Ok(Step::of(self.forgotten(node))),
@@ -333,7 +287,6 @@ impl Ledger {
             return Ok(Step::of(self.close(request, attempt, end).into_iter().collect()));
         };
         let volume = Subject::Volume(id.into());
-        self.departed.remove(&volume);
         match self.found(volume, &attempt.node) {
             Ok(mut changes) => {
                 changes.extend(self.made(request, attempt, id));
@@ -408,9 +361,6 @@ impl Ledger {
 
     fn deleted(&mut self, subject: &Subject) -> Vec<Change> {
         let place = self.index.remove(subject);
-        if self.listings > 0 && self.departed.len() < MAX_DEPARTED {
-            self.departed.insert(subject.clone());
-        }
         let mut changes: Vec<_> = place.map(|place| Change::Remove(place.row)).into_iter().collect();
         let Subject::Volume(id) = subject else { return changes };
         let Some(name) = self.names.remove(id) else { return changes };

@@ -159,10 +159,8 @@ impl fmt::Display for Destination {
                 let (all, online) = route.node_counts();
                 write!(
                     f,
-                    "by topology: {all} nodes, {online} online, {} listed, {} rows in the table of placements, {} ids that two nodes have",
-                    route.listed_count(),
-                    route.rows(),
-                    route.conflicts_count()
+                    "by topology: {all} nodes, {online} online, {} rows in the table of placements",
+                    route.rows()
                 )
             }
         }

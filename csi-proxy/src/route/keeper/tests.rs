@@ -15,13 +15,9 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-fn not_whole(description: &Bytes) -> Option<Bytes> {
-    (description == "whole").then(|| Bytes::from_static(b"not whole"))
-}
-
 fn keeper(disk: &MemoryDisk) -> (Arc<Keeper>, faulty::Handle) {
     let (journal, handle) = faulty::wrap(disk.open());
-    (Arc::new(Keeper::open(ledger(), Box::new(journal), not_whole).unwrap()), handle)
+    (Arc::new(Keeper::open(ledger(), Box::new(journal)).unwrap()), handle)
 }
 
 fn request(name: &str) -> VolumeRequest {
@@ -96,30 +92,4 @@ async fn a_row_that_cannot_be_read_is_set_aside_and_the_others_count() {
     assert_eq!(keeper.node_of(&Subject::Volume("vol-1".into())), None);
     assert_eq!(keeper.node_of(&Subject::Volume("vol-2".into())), Some(node("a")));
     assert_eq!(MemoryJournal::aside(&mut disk.open()).unwrap(), [(row, b"junk".to_vec())]);
-}
-
-#[tokio::test]
-async fn when_a_row_is_lost_nodes_do_not_count_as_whole_any_more_at_any_later_start() {
-    let disk = MemoryDisk::default();
-    let (first, _) = keeper(&disk);
-    let volume = Subject::Volume("vol-1".into());
-    first.handle(Event::Found { subject: volume.clone(), node: &node("a") }).await.unwrap();
-    let lost = disk.rows()[0].0;
-    for (name, description) in [("a", "whole"), ("b", "whole"), ("c", "never listed")] {
-        let described = Event::Described { node: &node(name), description: description.into() };
-        first.handle(described).await.unwrap();
-    }
-    drop(first);
-    let described = |keeper: &Keeper| BTreeMap::from_iter(keeper.descriptions());
-    let (second, _) = keeper(&disk);
-    assert_eq!(described(&second)[&node("b")], "whole");
-    drop(second);
-    disk.overwrite(lost, b"junk");
-    for _ in 0..2 {
-        let (later, _) = keeper(&disk);
-        assert_eq!(later.node_of(&volume), None);
-        let described = described(&later);
-        let [a, b, c] = ["a", "b", "c"].map(|name| described[&node(name)].clone());
-        assert_eq!([a, b, c], ["not whole", "not whole", "never listed"].map(Bytes::from));
-    }
 }

@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
 use super::create::class_of;
-use super::quotes::Quotes;
 use super::way::{Answer, Way};
-use super::{AT_ONCE, Inquiry, TopologyRouter, path};
+use super::{AT_ONCE, Inquiry, TopologyRouter};
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Digest;
@@ -33,7 +30,7 @@ impl TopologyRouter {
         let way = way.until(Instant::now() + PATIENCE);
         let one = |node: NodeId| {
             let way = &way;
-            async move { self.capacity_of(way, inquiry, node, class).await }
+            async move { self.capacity_of(way, &node, inquiry, class).await }
         };
         let mut answers: Vec<_> = stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect().await;
         if let Some(at) = answers.iter().position(|answer| !is_settled(answer)) {
@@ -48,50 +45,15 @@ impl TopologyRouter {
         Ok((Some(together(&answers).encode_to_vec().into()), Outcome::from_endpoint(crate::Code::OK, "")))
     }
 
-    async fn capacity_of(&self, way: &Way<'_>, inquiry: &Inquiry, node: NodeId, class: Digest) -> Answer {
-        // Where nobody tells who is away, what was said a minute ago could be of a node that is.
-        let said = self.nodes.with_quotes(&node, |quotes| quotes.answer(&inquiry.body, Instant::now()));
-        if let Some(answer) = said.flatten().filter(|_| self.nodes.are_told()) {
-            return answer;
-        }
-        let answer = self.ask_capacity(way, &node, &inquiry.body, class).await;
-        self.keep_quote(&node, &inquiry.body, &answer, true);
-        // From now on this is asked again in the background.
-        self.returned.notify_one();
-        answer
-    }
-
-    async fn ask_capacity(&self, way: &Way<'_>, node: &NodeId, question: &Bytes, class: Digest) -> Answer {
-        let asked = async {
-            let inquiry = Inquiry { method: path(Method::GetCapacity)?, body: question.clone() };
-            Ok::<_, Outcome>(self.ask(way, node, &inquiry).await)
-        };
-        let asked = tokio::time::timeout(PATIENCE, asked).await;
-        let late = |_| Err(Fault::Deadline { waited: PATIENCE }.into());
-        let answer = asked.unwrap_or_else(late).unwrap_or_else(|outcome| (None, outcome));
+    async fn capacity_of(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry, class: Digest) -> Answer {
+        let late = |_| (None, Fault::Deadline { waited: PATIENCE }.into());
+        let answer = tokio::time::timeout(PATIENCE, self.ask(way, node, inquiry)).await.unwrap_or_else(late);
         if let Some(response) = decoded(&answer) {
             let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
             let largest = u64::try_from(largest).unwrap_or_default();
             self.nodes.found_room(node, class, largest, Instant::now());
         }
         answer
-    }
-
-    fn keep_quote(&self, node: &NodeId, question: &Bytes, answer: &Answer, wanted: bool) {
-        let keep =
-            |quotes: &mut Quotes| quotes.keep(question.clone(), answer.clone(), wanted, Instant::now());
-        self.nodes.with_quotes(node, keep);
-    }
-
-    /// Asks a node again for what sidecars will want to know of its capacity.
-    pub(super) async fn ask_quotes(&self, way: &Way<'_>, node: &NodeId) {
-        let due = self.nodes.with_quotes(node, |quotes| quotes.take_due(Instant::now()));
-        for question in due.unwrap_or_default() {
-            let Ok(request) = csi::GetCapacityRequest::decode(question.clone()) else { continue };
-            let way = way.until(Instant::now() + PATIENCE);
-            let answer = self.ask_capacity(&way, node, &question, class_of(&request.parameters)).await;
-            self.keep_quote(node, &question, &answer, false);
-        }
     }
 }
 

@@ -52,12 +52,7 @@ impl TopologyRouter {
             let reason = "the driver's answer to CreateVolume has no volume id that can be used".to_owned();
             return Ok((None, Fault::Protocol { reason }.into()));
         };
-        if let Err(refusal) = open.end(End::Made(&volume.volume_id)).await {
-            if let Refusal::SameId { subject, known, other } = &refusal {
-                self.conflict(subject.clone(), known.clone(), other.clone());
-            }
-            return Err(refusal);
-        }
+        open.end(End::Made(&volume.volume_id)).await?;
         self.nodes.room_changed(&node);
         let message = self.with_topology(&node, message, &volume);
         Ok((Some(message), outcome))

@@ -9,13 +9,12 @@ use csi_proto::csi::v1 as csi;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::quotes::Quotes;
 use crate::call::NodeId;
 use crate::operation::Digest;
 use crate::route::Presence;
 
-/// How long a capacity that a driver reported counts in an election.
-pub(super) const FRESH: Duration = Duration::from_secs(60);
+/// How long a capacity that a driver reported counts when a node is selected. Provisioners ask once a minute.
+pub(super) const FRESH: Duration = Duration::from_secs(90);
 
 /// Most classes whose capacity is remembered of a node.
 const MAX_ROOMS: usize = 64;
@@ -28,9 +27,6 @@ pub(super) const LONG_ROUND: Duration = Duration::from_secs(300);
 
 /// When a node that has come, and did not say what it is, is asked again for the first time: its driver may be starting.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-
-/// When what a node has is listed again, if it was away meanwhile.
-const RELIST: Duration = Duration::from_secs(600);
 
 /// What a node's driver says of itself.
 #[derive(Clone, PartialEq, Message)]
@@ -56,25 +52,6 @@ pub(super) struct Facts {
     /// The `NodeGetCapabilitiesResponse`; `None` if the service is not offered.
     #[prost(message, optional, tag = "9")]
     pub(super) node_service: Option<csi::NodeGetCapabilitiesResponse>,
-    /// Whether all volumes that were there at some time are in the table.
-    #[prost(bool, tag = "7")]
-    pub(super) volumes_listed: bool,
-    /// The same for snapshots.
-    #[prost(bool, tag = "8")]
-    pub(super) snapshots_listed: bool,
-}
-
-impl Facts {
-    /// The same, and nothing is whole in the table.
-    pub(super) fn unlisted(&self) -> Self {
-        Self { volumes_listed: false, snapshots_listed: false, ..self.clone() }
-    }
-
-    /// A description, unless it speaks of nothing that is whole in the table.
-    pub(super) fn not_whole(description: &Bytes) -> Option<Bytes> {
-        let facts = Self::decode(description.clone()).ok()?;
-        (facts.volumes_listed || facts.snapshots_listed).then(|| facts.unlisted().encode_to_vec().into())
-    }
 }
 
 /// What is known of one node.
@@ -87,14 +64,12 @@ pub(super) struct Known {
     /// It is there, as far as was told.
     pub(super) seen: bool,
     rooms: VecDeque<Room>,
-    pub(super) quotes: Quotes,
     /// When it is to be asked what it is.
     pub(super) due: Instant,
     /// It is being asked.
     pub(super) visited: bool,
     /// How often in a row it did not say what it is.
     pub(super) misses: u32,
-    pub(super) listed: Option<Instant>,
 }
 
 impl Known {
@@ -105,25 +80,15 @@ impl Known {
             named,
             seen: false,
             rooms: VecDeque::new(),
-            quotes: Quotes::default(),
             due: Instant::now(),
             visited: false,
             misses: 0,
-            listed: None,
         }
     }
 
     /// Whether it has the driver, had it, or may have it.
     pub(super) fn is_of_driver(&self) -> bool {
         self.named || self.facts.is_some() || self.presence == Presence::Unknown
-    }
-
-    /// When something is to be asked of it.
-    pub(super) fn next(&self) -> Instant {
-        match self.quotes.due().filter(|_| self.presence == Presence::Online) {
-            Some(due) => due.min(self.due),
-            None => self.due,
-        }
     }
 
     pub(super) fn rest(&mut self, told: bool, now: Instant) {
@@ -151,11 +116,6 @@ impl Known {
         news
     }
 
-    /// Whether what it has is to be listed.
-    pub(super) fn is_to_be_listed(&self, now: Instant) -> bool {
-        self.listed.is_none_or(|listed| now.saturating_duration_since(listed) >= RELIST)
-    }
-
     /// Remembers how large a volume of a class may be.
     pub(super) fn found_room(&mut self, class: Digest, bytes: u64, now: Instant) {
         self.rooms.retain(|room| room.class != class);
@@ -174,7 +134,6 @@ impl Known {
     /// Forgets how much room there is.
     pub(super) fn forget_room(&mut self) {
         self.rooms.clear();
-        self.quotes = Quotes::default();
     }
 }
 

@@ -7,11 +7,9 @@ mod create;
 mod known;
 mod list;
 mod nodes;
-mod quotes;
 mod remove;
 mod seek;
 mod startup;
-mod stock;
 #[cfg(test)]
 mod storm;
 mod survey;
@@ -22,16 +20,14 @@ mod way;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
-use self::known::Facts;
 use self::nodes::Nodes;
-use self::stock::Conflicts;
 use self::way::Answer;
 pub(crate) use self::way::Way;
 use super::election::OfflinePolicy;
@@ -104,10 +100,10 @@ pub enum OpenRouteError {
 /// |---|---|
 /// | `CreateVolume` | the node that was chosen for the name before; else the node of its content source; else the first node by topology, by [`Ballot::elect`](super::Ballot::elect) |
 /// | what names a volume, snapshot or group by its id | where that was made; of an id that is not known, one node after the other until one has it |
-/// | `DeleteVolume`, `DeleteSnapshot` and group of an unknown id | all nodes; OK only if every one says so. One that is away and whose whole list is known need not be asked |
+/// | `DeleteVolume`, `DeleteSnapshot` and group of an unknown id | all nodes; OK only if every one says so |
 /// | `ControllerPublishVolume`, `ControllerUnpublishVolume` | the node whose driver has the `node_id`; an empty one is all |
 /// | lists | all nodes, one after the other; if one cannot be asked the list fails |
-/// | `GetCapacity` | the nodes within the topology, or what they have said a short time ago; an offline one has none |
+/// | `GetCapacity` | the nodes within the topology; an offline one has none |
 /// | start-up calls | answered from all nodes: the capabilities that all have |
 ///
 /// What it has chosen is in a [`Journal`] of its own before anything is sent, and so is where things are before a caller is told.
@@ -134,7 +130,6 @@ pub struct TopologyRouter {
     /// When absent nodes were asked last. Held while they are asked.
     surveying: Mutex<Option<Instant>>,
     returned: Notify,
-    conflicts: std::sync::Mutex<Conflicts>,
 }
 
 /// A call that has no node yet.
@@ -166,10 +161,10 @@ impl TopologyRouter {
             names.insert(node.clone());
         }
         let ledger = Ledger::new(driver.clone()).with_max_rows(settings.max_rows);
-        let keeper = Arc::new(Keeper::open(ledger, Box::new(journal), Facts::not_whole)?);
+        let keeper = Arc::new(Keeper::open(ledger, Box::new(journal))?);
         let nodes = Nodes::new(names, settings.discovers, keeper.descriptions());
-        let (surveying, returned, conflicts) = (Mutex::default(), Notify::new(), Default::default());
-        Ok(Self { driver, settings, nodes, keeper, surveying, returned, conflicts })
+        let (surveying, returned) = (Mutex::default(), Notify::new());
+        Ok(Self { driver, settings, nodes, keeper, surveying, returned })
     }
 
     /// How many nodes there are, and how many of them could be reached the last time.
@@ -178,22 +173,10 @@ impl TopologyRouter {
         (self.nodes.names().len(), self.nodes.online().len())
     }
 
-    /// Of how many nodes all volumes are in the table.
-    #[must_use]
-    pub fn listed_count(&self) -> usize {
-        self.nodes.all_facts().iter().filter(|facts| facts.volumes_listed).count()
-    }
-
     /// How many rows the table of placements has.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.keeper.rows()
-    }
-
-    /// Ids that two nodes gave. Calls about one go to the node where it was found first.
-    #[must_use]
-    pub fn conflicts_count(&self) -> usize {
-        self.conflicts().len()
     }
 
     /// Forgets all that a node had, since the node is gone for good and its volumes with it: their names may be used elsewhere.
@@ -205,12 +188,7 @@ impl TopologyRouter {
         let before = self.keeper.rows();
         self.keeper.handle(Event::Forgotten { node }).await?;
         self.nodes.forget(node);
-        self.conflicts().retain(|_, (known, other)| known != node && other != node);
         Ok(before.saturating_sub(self.keeper.rows()))
-    }
-
-    fn conflicts(&self) -> MutexGuard<'_, Conflicts> {
-        self.conflicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries a call to wherever it belongs.
@@ -280,15 +258,7 @@ impl TopologyRouter {
             subjects.extend(answer.keys(&identity).iter().map(|key| key.subject().clone()));
         }
         for subject in subjects {
-            self.keeper.handle(Event::Found { subject: subject.clone(), node }).await?;
-            // What is not in a full table may be there all the same.
-            if self.keeper.rows() >= self.settings.max_rows
-                && self.keeper.node_of(&subject).is_none()
-                && let Some(facts) = self.nodes.facts(node)
-                && (facts.volumes_listed || facts.snapshots_listed)
-            {
-                self.describe(node, facts.unlisted()).await;
-            }
+            self.keeper.handle(Event::Found { subject, node }).await?;
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::known::{Facts, Known};
-use super::quotes::Quotes;
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Digest;
@@ -108,11 +107,6 @@ impl Nodes {
         }
     }
 
-    /// Whether somebody tells which nodes come and go.
-    pub(super) fn are_told(&self) -> bool {
-        self.lock().told
-    }
-
     /// Forgets what a node has said, and the node itself if the route was not given it.
     pub(super) fn forget(&self, node: &NodeId) {
         let mut table = self.lock();
@@ -127,7 +121,7 @@ impl Nodes {
     pub(super) fn take_due(&self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
         let (mut due, mut later) = (Vec::new(), None);
         for (node, known) in self.lock().nodes.iter_mut().filter(|(_, known)| !known.visited) {
-            let next = known.next();
+            let next = known.due;
             if next <= now && due.len() < most {
                 known.visited = true;
                 due.push(node.clone());
@@ -175,19 +169,6 @@ impl Nodes {
             if !told || matches!(known.presence, Presence::Unknown | Presence::WithoutDriver) {
                 known.due = now;
             }
-        }
-    }
-
-    /// Whether what a node has is to be listed.
-    pub(super) fn is_to_be_listed(&self, node: &NodeId, now: Instant) -> bool {
-        let table = self.lock();
-        table.nodes.get(node).is_some_and(|known| known.is_to_be_listed(now))
-    }
-
-    /// What a node has was listed, or could not be.
-    pub(super) fn listed(&self, node: &NodeId, now: Instant) {
-        if let Some(known) = self.lock().nodes.get_mut(node) {
-            known.listed = Some(now);
         }
     }
 
@@ -354,11 +335,6 @@ impl Nodes {
             room: known.room(class, now),
         };
         self.lock().nodes.iter().filter(|(_, known)| known.is_of_driver()).map(candidate).collect()
-    }
-
-    /// Looks at what a node has said of its capacity.
-    pub(super) fn with_quotes<T>(&self, node: &NodeId, look: impl FnOnce(&mut Quotes) -> T) -> Option<T> {
-        self.lock().nodes.get_mut(node).map(|known| look(&mut known.quotes))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

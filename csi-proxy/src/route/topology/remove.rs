@@ -1,6 +1,5 @@
 //! `DeleteVolume`, `DeleteSnapshot` and `DeleteVolumeGroupSnapshot`.
 
-use bytes::Bytes;
 use csi_proto::Method;
 use futures_util::{StreamExt as _, stream};
 
@@ -10,7 +9,7 @@ use crate::call::NodeId;
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::operation::Subject;
-use crate::outcome::{Origin, Outcome};
+use crate::outcome::Origin;
 use crate::route::{Event, Refusal, field};
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
@@ -27,7 +26,7 @@ impl TopologyRouter {
         let known = subjects.first().and_then(|subject| self.keeper.node_of(subject));
         let answer = match &known {
             Some(node) => self.ask(way, node, inquiry).await,
-            None => self.remove_unknown(way, inquiry, method).await,
+            None => agreed(self.ask_all(way, inquiry, self.nodes.names()).await),
         };
         if answer.1.is_ok() {
             if method == Method::DeleteVolumeGroupSnapshot {
@@ -35,7 +34,6 @@ impl TopologyRouter {
                 subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
             }
             for subject in &subjects {
-                self.conflicts().remove(subject);
                 self.keeper.handle(Event::Deleted { subject }).await?;
             }
             for node in known.map_or_else(|| self.nodes.names(), |node| vec![node]) {
@@ -43,25 +41,6 @@ impl TopologyRouter {
             }
         }
         Ok(answer)
-    }
-
-    /// Asks all that may have it. A node that is away and whose whole list is in the table has it not, or it would be in there.
-    async fn remove_unknown(&self, way: &Way<'_>, inquiry: &Inquiry, method: Method) -> Answer {
-        let is_listed = |node: &NodeId| {
-            self.nodes.facts(node).is_some_and(|facts| match method {
-                Method::DeleteVolume => facts.volumes_listed,
-                Method::DeleteSnapshot => facts.snapshots_listed,
-                _ => false,
-            })
-        };
-        let mut nodes = self.nodes.names();
-        let all = nodes.len();
-        nodes.retain(|node| self.nodes.is_online(node) || !is_listed(node));
-        if all > 0 && nodes.is_empty() {
-            // The answers to both methods have no field.
-            return (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""));
-        }
-        agreed(self.ask_all(way, inquiry, nodes).await)
     }
 
     /// Asks nodes at once. The answers are in the order of the nodes.
@@ -89,7 +68,10 @@ pub(super) fn agreed(answers: Vec<Answer>) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::outcome::Outcome;
 
     fn code_of(answers: &[Outcome]) -> Code {
         let answer = |outcome: &Outcome| (outcome.is_ok().then(Bytes::new), outcome.clone());

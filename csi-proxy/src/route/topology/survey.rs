@@ -101,10 +101,6 @@ impl TopologyRouter {
         if asked {
             self.ask_node(&way, &node).await;
         }
-        if self.nodes.is_online(&node) {
-            self.take_stock(&way, &node).await;
-            self.ask_quotes(&way, &node).await;
-        }
         self.nodes.rested(&node, asked);
     }
 
@@ -178,20 +174,7 @@ impl TopologyRouter {
             false => None,
         };
         let node_service = offered(ask(way, node, Method::NodeGetCapabilities).await)?;
-        // What was in the table stays in it.
-        let (volumes_listed, snapshots_listed) =
-            known.map_or((false, false), |known| (known.volumes_listed, known.snapshots_listed));
-        Ok(Facts {
-            node_id,
-            topology,
-            info,
-            plugin,
-            controller,
-            group,
-            node_service,
-            volumes_listed,
-            snapshots_listed,
-        })
+        Ok(Facts { node_id, topology, info, plugin, controller, group, node_service })
     }
 
     /// Where a node is: as its driver says, or else by the key that stands for nodes.

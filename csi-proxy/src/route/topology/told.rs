@@ -31,8 +31,6 @@ struct State {
     without_driver: BTreeSet<String>,
     /// Their driver never says how much room there is.
     hanging: BTreeSet<String>,
-    /// A list is a second old when it comes.
-    slow_lists: bool,
     calls: Vec<(String, Method)>,
     open: usize,
     most_open: usize,
@@ -162,21 +160,12 @@ impl Relay for World {
         if hangs {
             sleep(Duration::from_secs(3600)).await;
         }
-        let is_list = call.method.as_str() == Method::ListVolumes.path();
-        let answer = self.answer(call);
-        if is_list && self.lock().slow_lists {
-            sleep(Duration::from_secs(1)).await;
-        }
-        answer
+        self.answer(call)
     }
 }
 
 fn open(disk: &MemoryDisk) -> TopologyRouter {
-    open_with(disk, DEFAULT_MAX_ROWS)
-}
-
-fn open_with(disk: &MemoryDisk, max_rows: usize) -> TopologyRouter {
-    let settings = TopologySettings { discovers: true, max_rows, ..TopologySettings::default() };
+    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
     let driver = DriverName::new("csi-hostpath").unwrap();
     TopologyRouter::open(driver, [], disk.open(), settings).unwrap()
 }
@@ -265,8 +254,7 @@ async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then
         tell_all(&route, &world);
         sleep(MINUTE).await;
         let calls = world.take_calls();
-        assert_eq!((calls["NodeGetInfo"], calls["ListVolumes"]), (1000, 1000), "{calls:?}");
-        assert!(calls.values().all(|count| *count == 1000) && calls.len() == 6, "{calls:?}");
+        assert!(calls.values().all(|count| *count == 1000) && calls.len() == 5, "{calls:?}");
         assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
         assert_eq!(route.node_counts(), (1000, 1000));
         sleep(3 * MINUTE).await;
@@ -280,46 +268,32 @@ async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then
     .await;
 }
 
-/// relay-anchors and csi-spec 3.1: a provisioner asks for every node and class each minute, one after the other.
 #[tokio::test(start_paused = true)]
-async fn capacity_is_waited_for_once_and_a_node_that_is_away_has_none_at_once() {
-    let (world, disk) = (World::of(1000), MemoryDisk::default());
+async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
+    let (world, disk) = (World::of(3), MemoryDisk::default());
     let route = open(&disk);
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
-        for number in 0..1000 {
-            assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 7);
-        }
-        for _ in 0..3 {
-            sleep(MINUTE).await;
-            let began = Instant::now();
-            for number in 0..1000 {
-                assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 7);
-            }
-            assert_eq!(began.elapsed(), Duration::ZERO, "nobody waits a second time");
-        }
+        assert_eq!(capacity(&route, &world, "edge-1").await, 7);
         world.take_calls();
-        for number in 0..1000 {
-            route.left(&node(&format!("edge-{number}")));
-            assert_eq!(capacity(&route, &world, &format!("edge-{number}")).await, 0);
-        }
+        route.left(&node("edge-1"));
+        assert_eq!(capacity(&route, &world, "edge-1").await, 0);
         assert!(!world.take_calls().contains_key("GetCapacity"));
-        let everybody = world.lock().nodes.keys().cloned().collect();
-        world.lock().offline = everybody;
+        world.lock().offline.insert("edge-1".to_owned());
         assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_hangs_holds_up_only_the_question_for_its_own_room_and_that_for_a_bounded_time() {
-    let (world, disk) = (World::of(1000), MemoryDisk::default());
+async fn a_node_that_hangs_delays_only_its_own_capacity() {
+    let (world, disk) = (World::of(100), MemoryDisk::default());
     let route = open(&disk);
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
-        world.lock().hanging.insert("edge-500".to_owned());
+        world.lock().hanging.insert("edge-50".to_owned());
         world.lock().most_open = 0;
         let room = async |topology: Option<csi::Topology>| {
             let request = csi::GetCapacityRequest { accessible_topology: topology, ..Default::default() };
@@ -327,12 +301,10 @@ async fn a_node_that_hangs_holds_up_only_the_question_for_its_own_room_and_that_
             let (_, code) = call(&route, &world, Method::GetCapacity, request.encode_to_vec()).await;
             (code, began.elapsed())
         };
-        let (code, took) = room(Some(place("edge-500"))).await;
+        let (code, took) = room(Some(place("edge-50"))).await;
         assert_eq!(code, Code::DEADLINE_EXCEEDED);
         assert!(took <= Duration::from_secs(6), "{took:?}");
-        let (code, took) = room(Some(place("edge-500"))).await;
-        assert_eq!((code, took), (Code::DEADLINE_EXCEEDED, Duration::ZERO), "as it was said a moment ago");
-        for number in 0..500 {
+        for number in 0..50 {
             let (code, took) = room(Some(place(&format!("edge-{number}")))).await;
             assert!(code == Code::OK && took <= Duration::from_millis(50), "edge-{number}: {code} {took:?}");
         }
@@ -340,65 +312,29 @@ async fn a_node_that_hangs_holds_up_only_the_question_for_its_own_room_and_that_
         let (code, took) = room(None).await;
         assert_eq!(code, Code::DEADLINE_EXCEEDED);
         assert!(took <= Duration::from_secs(6), "{took:?}");
-        let most = world.lock().most_open;
-        assert!(most <= 2 * AT_ONCE, "{most} at once, those in the background among them");
-        route.left(&node("edge-500"));
-        let (code, took) = room(Some(place("edge-500"))).await;
+        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        route.left(&node("edge-50"));
+        let (code, took) = room(Some(place("edge-50"))).await;
         assert_eq!((code, took), (Code::OK, Duration::ZERO), "it is away and has no room");
     })
     .await;
 }
 
+/// Only a driver, or a durable record of what a driver said, makes a deletion successful.
 #[tokio::test(start_paused = true)]
-async fn what_nodes_had_before_the_table_is_found_and_an_unknown_id_needs_no_node_that_is_away_and_listed() {
+async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
     let (world, disk) = (World::of(3), MemoryDisk::default());
     world.has("edge-1", "old");
     let route = open(&disk);
     while_running(&route, &world, async {
         tell_all(&route, &world);
-        world.lock().offline.insert("edge-2".to_owned());
         sleep(MINUTE).await;
-        world.take_calls();
         assert_eq!(delete(&route, &world, "old").await, Code::OK);
-        assert_eq!(world.take_calls(), [("DeleteVolume", 1)].into(), "it was known where");
-        assert_eq!(delete(&route, &world, "unknown").await, Code::OK, "edge-2 never had the driver");
-        world.lock().offline.remove("edge-2");
-        route.arrived(&node("edge-2"));
-        sleep(MINUTE).await;
+        assert!(world.lock().nodes["edge-1"].is_empty());
+        world.has("edge-1", "older");
         world.lock().offline.insert("edge-1".to_owned());
         route.left(&node("edge-1"));
-        assert_eq!(delete(&route, &world, "unknown").await, Code::OK, "edge-1 has said all that it has");
-    })
-    .await;
-    drop(route);
-    // The same after a restart, with nobody there.
-    let route = open(&disk);
-    route.current();
-    assert_eq!(delete(&route, &world, "unknown").await, Code::OK);
-    // A node that has not said what it has could have it.
-    let named = [node("edge-9")];
-    let driver = DriverName::new("csi-hostpath").unwrap();
-    let blind =
-        TopologyRouter::open(driver, named, MemoryDisk::default().open(), TopologySettings::default());
-    world.lock().offline.insert("edge-9".to_owned());
-    assert_eq!(delete(&blind.unwrap(), &world, "unknown").await, Code::UNAVAILABLE);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_id_that_two_nodes_have_is_told_and_its_calls_go_to_the_first() {
-    let (world, disk) = (World::of(2), MemoryDisk::default());
-    world.has("edge-0", "same");
-    let route = open(&disk);
-    while_running(&route, &world, async {
-        tell_all(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(route.conflicts_count(), 0);
-        world.has("edge-1", "same");
-        sleep(11 * MINUTE).await;
-        assert_eq!(route.conflicts_count(), 1);
-        assert_eq!(delete(&route, &world, "same").await, Code::OK);
-        assert_eq!(route.conflicts_count(), 0);
-        assert!(world.lock().nodes["edge-0"].is_empty() && !world.lock().nodes["edge-1"].is_empty());
+        assert_eq!(delete(&route, &world, "older").await, Code::UNAVAILABLE);
     })
     .await;
 }
@@ -447,48 +383,6 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
         world.lock().offline.insert("edge-2".to_owned());
         assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
         assert_eq!(allocated("snapshot").await, whole);
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_volume_that_is_deleted_while_its_node_lists_what_it_has_stays_deleted() {
-    let (world, disk) = (World::of(1), MemoryDisk::default());
-    let route = open(&disk);
-    while_running(&route, &world, async {
-        tell_all(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
-        assert_eq!(route.rows(), 2);
-        world.lock().slow_lists = true;
-        world.take_calls();
-        let is_list = |(_, method): &(String, Method)| *method == Method::ListVolumes;
-        while !world.lock().calls.iter().any(is_list) {
-            sleep(Duration::from_millis(200)).await;
-        }
-        assert_eq!(delete(&route, &world, "edge-0/pvc-1").await, Code::OK);
-        sleep(MINUTE).await;
-        assert_eq!(route.rows(), 0, "an old page has brought it back");
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_with_something_that_found_no_room_in_the_table_is_asked_before_that_counts_as_deleted() {
-    let (world, disk) = (World::of(1), MemoryDisk::default());
-    let route = open_with(&disk, 0);
-    while_running(&route, &world, async {
-        tell_all(&route, &world);
-        sleep(MINUTE).await;
-        assert_eq!(route.listed_count(), 1);
-        world.has("edge-0", "vol-1");
-        let request = csi::ControllerGetVolumeRequest { volume_id: "vol-1".to_owned() };
-        let got = call(&route, &world, Method::ControllerGetVolume, request.encode_to_vec()).await;
-        assert_eq!((got.1, route.rows()), (Code::OK, 0));
-        world.lock().offline.insert("edge-0".to_owned());
-        route.left(&node("edge-0"));
-        assert_eq!(delete(&route, &world, "vol-1").await, Code::UNAVAILABLE);
-        assert!(world.lock().nodes["edge-0"].contains("vol-1"));
     })
     .await;
 }
