@@ -2,6 +2,10 @@
 
 mod access;
 mod capability;
+mod code;
+mod delivery;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod method;
 pub mod name;
 pub mod secrets;
@@ -9,6 +13,8 @@ pub mod shape;
 mod topology;
 pub mod validate;
 
+pub use code::Code;
+pub use delivery::Delivery;
 pub use method::Method;
 pub use name::{DriverName, VolumeId};
 pub use validate::Validate;

@@ -1,7 +1,6 @@
 //! The client side: calls become gRPC on a driver's own socket.
 
-mod answer;
-mod connection;
+mod failure;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,15 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use csi_proto::grpc::{CallError, Client, Part, Request, Response, Windows};
 use csi_proto::{DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
-use self::answer::Answer;
-use self::connection::{Connections, Windows};
+use self::failure::{fault_of, unusable};
 use crate::address::SocketAddress;
 use crate::call::{Call, MethodPath};
 use crate::fault::Fault;
+use crate::grpc::{read_outcome, write_metadata};
 use crate::outcome::Outcome;
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply};
@@ -67,10 +68,14 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// As a [`Relay`] it calls the driver wherever the call is addressed, and gives up the call at the driver when the answer is
 /// dropped; a [`Dispatcher`](crate::Dispatcher) in front sees every call through.
 #[derive(Clone)]
-pub struct Driver {
-    unary: Arc<Connections>,
-    streams: Arc<Connections>,
-    settings: Arc<DriverSettings>,
+pub struct Driver(Arc<Shared>);
+
+struct Shared {
+    name: DriverName,
+    address: SocketAddress,
+    settings: DriverSettings,
+    unary: Client,
+    streams: Client,
 }
 
 impl Driver {
@@ -83,57 +88,64 @@ impl Driver {
     /// A driver with these bounds. Nothing is opened yet.
     #[must_use]
     pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
-        let connections =
-            |windows| Arc::new(Connections::new(name.clone(), address.clone(), settings.clone(), windows));
-        let (unary, streams) = (connections(Windows::AT_ONCE), connections(Windows::AS_CALLERS_READ));
-        Self { unary, streams, settings: Arc::new(settings) }
+        let client = |windows| Client::new(address.path(), windows, settings.connect);
+        let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
+        Self(Arc::new(Shared { name, address, settings, unary, streams }))
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &DriverName {
-        self.unary.name()
+        &self.0.name
     }
 
     /// Where its socket is.
     #[must_use]
     pub fn address(&self) -> &SocketAddress {
-        self.unary.address()
+        &self.0.address
     }
 
     async fn call(&self, call: Call) -> Result<Replies, Fault> {
-        let ceiling = self.settings.ceiling_of(&call.method);
+        let Shared { name, settings, unary: at_once, streams, .. } = &*self.0;
+        let ceiling = settings.ceiling_of(&call.method);
         let end = Instant::now() + ceiling;
         let late = Fault::Deadline { waited: ceiling };
         let unary = call.method.is_unary();
-        let connections = if unary { &self.unary } else { &self.streams };
+        let client = if unary { at_once } else { streams };
+        let request = Request::new(call.method.as_str(), call.body, settings.max_reply);
+        let mut request = request.map_err(|error| unusable(&error))?.with_timeout(ceiling);
+        write_metadata(&call.metadata, request.metadata_mut());
         let begun = async {
-            let answer = connections.call(call, ceiling).await?;
-            if unary { answer.whole().await.map(Begun::Whole) } else { Ok(Begun::Parts(answer)) }
+            let response = client.send(request).await?;
+            if !unary {
+                return Ok(Begun::Parts(response));
+            }
+            let (message, status) = response.whole().await?;
+            Ok::<_, CallError>(Begun::Whole(message, read_outcome(status)))
         };
         match timeout_at(end, begun).await {
             Err(_) => Err(late),
-            Ok(Err(fault)) => Err(fault),
-            Ok(Ok(Begun::Whole((message, outcome)))) => Ok(Replies::whole(message, outcome)),
-            Ok(Ok(Begun::Parts(answer))) => Ok(parts(answer, end, late)),
+            Ok(Err(error)) => Err(fault_of(name, error)),
+            Ok(Ok(Begun::Whole(message, outcome))) => Ok(Replies::whole(message, outcome)),
+            Ok(Ok(Begun::Parts(response))) => Ok(parts(response, name.clone(), end, late)),
         }
     }
 }
 
 #[allow(clippy::large_enum_variant, reason = "moved once, on the stack of one call")]
 enum Begun {
-    Whole((Option<bytes::Bytes>, Outcome)),
-    Parts(Answer),
+    Whole(Option<Bytes>, Outcome),
+    Parts(Response),
 }
 
-fn parts(answer: Answer, end: Instant, late: Fault) -> Replies {
-    Replies::stream(stream::unfold(Some((answer, late)), move |state| async move {
-        let (mut answer, late) = state?;
-        let part = timeout_at(end, answer.next()).await;
+fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Replies {
+    Replies::stream(stream::unfold(Some((response, name, late)), move |state| async move {
+        let (mut response, name, late) = state?;
+        let part = timeout_at(end, response.next()).await;
         Some(match part {
-            Ok(Ok(Reply::Message(message))) => (Reply::Message(message), Some((answer, late))),
-            Ok(Ok(end @ Reply::End(_))) => (end, None),
-            Ok(Err(fault)) => (Reply::End(fault.into()), None),
+            Ok(Ok(Part::Message(message))) => (Reply::Message(message), Some((response, name, late))),
+            Ok(Ok(Part::End(status))) => (Reply::End(read_outcome(status)), None),
+            Ok(Err(error)) => (Reply::End(fault_of(&name, error).into()), None),
             Err(_) => (Reply::End(late.into()), None),
         })
     }))

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use csi_proto::grpc::{
+    APPLICATION_GRPC, Framed, GRPC_TIMEOUT, MAX_FRAME, MessageError, Messages, QuietSocket, ReadError,
+    Windows, is_grpc, timeout as grpc_timeout,
+};
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -21,11 +25,7 @@ use super::front::{Front, Question};
 use crate::call::MethodPath;
 use crate::code::Code;
 use crate::fault::Fault;
-use crate::grpc::body::{Messages, ReadError, room};
-use crate::grpc::fields::{APPLICATION_GRPC, GRPC_TIMEOUT, is_grpc, read_metadata, write_outcome};
-use crate::grpc::io::QuietSocket;
-use crate::grpc::message::{Framed, MessageError};
-use crate::grpc::{CONNECTION_WINDOW, FRAME, STREAM_WINDOW, timeout as grpc_timeout};
+use crate::grpc::{read_metadata, room, write_outcome};
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
 use crate::replies::{Replies, Reply};
@@ -51,9 +51,9 @@ pub(super) async fn serve(
 ) {
     let mut builder = Builder::new();
     builder
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(FRAME)
+        .initial_window_size(Windows::AT_ONCE.stream)
+        .initial_connection_window_size(Windows::AT_ONCE.connection)
+        .max_frame_size(MAX_FRAME)
         .max_header_list_size(HEADER_LIST)
         .max_concurrent_streams(settings.max_calls);
     let socket = match QuietSocket::new(socket) {

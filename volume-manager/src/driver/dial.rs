@@ -8,16 +8,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use csi_proto::DriverName;
+use csi_proto::grpc::{self, Connection, Windows};
 use tokio::sync::Mutex;
 
 use super::call_error::CallError;
-use super::channel::{Channel, DialError};
 use super::generation::{Dealings, Generation};
 use super::identify::identify;
 use super::operation::Operation;
 use super::outcome::CallOutcome;
 use super::policy::DriverPolicy;
-use super::process::Predecessors;
+use super::process::{Predecessors, Process};
 use super::secrets::Secrets;
 use super::settings::{InvalidSettings, Settings};
 use super::volume_spec::VolumeSpec;
@@ -200,22 +200,23 @@ impl Shared {
     async fn connect(&self) -> Result<Generation, ConnectError> {
         let settings = &self.dealings.settings;
         let path = || self.endpoint.path().to_owned();
-        let dialled = Channel::dial(&self.endpoint, settings.dial).await;
-        let (channel, process) = dialled.map_err(|error| match error {
-            DialError::Io(error) => {
-                ConnectError::Dial { path: path(), kind: error.kind(), reason: error.to_string() }
+        let dialled = Connection::open(self.endpoint.path(), Windows::AT_ONCE, settings.dial).await;
+        let connection = dialled.map_err(|error| match error {
+            grpc::ConnectError::Http2 { source, .. } => {
+                ConnectError::Http2 { path: path(), reason: source.to_string() }
             }
-            DialError::Http2(error) => ConnectError::Http2 { path: path(), reason: error.to_string() },
-            DialError::Late => ConnectError::Late { path: path(), bound: settings.dial },
+            grpc::ConnectError::Late { bound, .. } => ConnectError::Late { path: path(), bound },
+            error => ConnectError::Dial { path: path(), kind: error.kind(), reason: error.to_string() },
         })?;
-        let facts = identify(&channel, &self.name, settings).await?;
+        let process = connection.peer_process().and_then(Process::find);
+        let facts = identify(&connection, &self.name, settings).await?;
         let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
         lineage.generations += 1;
         Ok(Generation {
             number: lineage.generations,
             facts,
             earlier: lineage.predecessors.succeeded_by(process),
-            channel,
+            connection,
             dealings: self.dealings.clone(),
         })
     }
@@ -226,13 +227,13 @@ impl Shared {
 #[non_exhaustive]
 pub enum ConnectError {
     /// Nobody could be reached.
-    #[error("dialling {}: {reason}", path.display())]
+    #[error("{reason}")]
     Dial {
         /// The socket.
         path: PathBuf,
         /// What the system said.
         kind: io::ErrorKind,
-        /// The same, in words.
+        /// The same, in words, with the socket.
         reason: String,
     },
     /// Reached, but not in HTTP/2.

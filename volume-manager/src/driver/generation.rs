@@ -11,12 +11,13 @@ use csi_proto::csi::v1::{
     NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
     NodeUnstageVolumeResponse,
 };
+use csi_proto::grpc::Connection;
 use prost::Message;
 use tokio::time::timeout;
 
 use super::bounds::MAX_CONTEXT_BYTES;
 use super::call_error::CallError;
-use super::channel::{Channel, Limits};
+use super::channel::{self, Limits};
 use super::facts::DriverFacts;
 use super::operation::{CapacityRange, Operation};
 use super::outcome::CallOutcome;
@@ -41,7 +42,7 @@ pub struct Generation {
     pub(super) number: u64,
     pub(super) facts: DriverFacts,
     pub(super) earlier: Earlier,
-    pub(super) channel: Channel,
+    pub(super) connection: Connection,
     pub(super) dealings: Arc<Dealings>,
 }
 
@@ -92,12 +93,12 @@ impl Generation {
     /// well in the latter case.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.channel.is_closed()
+        self.connection.is_closed()
     }
 
     /// Waits until the connection is known to be gone, or to take no more calls. Safe to be dropped.
     pub async fn closed(&self) {
-        self.channel.closed().await;
+        self.connection.closed().await;
     }
 
     /// Makes a call, and waits for its end until its deadline.
@@ -234,7 +235,7 @@ impl Call<'_> {
         let settings = &self.generation.dealings.settings;
         let bound: Duration = settings.bound(self.method);
         let limits = Limits { bound, max_answer: settings.max_answer };
-        self.generation.channel.call(self.method, request, limits, self.stripper).await
+        channel::call(&self.generation.connection, self.method, request, limits, self.stripper).await
     }
 }
 

@@ -5,14 +5,15 @@ use csi_proto::csi::v1::{
     GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodeGetCapabilitiesRequest,
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, ProbeRequest, ProbeResponse,
 };
+use csi_proto::grpc::Connection;
 use csi_proto::validate::NODE_ID_MAX_BYTES;
-use csi_proto::{DriverName, Method};
+use csi_proto::{Code, DriverName, Method};
 use prost::Message;
 use tokio::time::{Instant, sleep_until};
 
 use super::call_error::CallError;
 use super::capabilities::{Capabilities, ControllerCapabilities, NodeCapabilities, PluginCapabilities};
-use super::channel::{Channel, Limits};
+use super::channel::{self, Limits};
 use super::dial::ConnectError;
 use super::facts::DriverFacts;
 use super::settings::Settings;
@@ -20,11 +21,11 @@ use super::strip::Stripper;
 use crate::excerpt::excerpt;
 
 /// gRPC codes that decide something here.
-const INVALID_ARGUMENT: i32 = 3;
-const UNAUTHENTICATED: i32 = 16;
-const UNIMPLEMENTED: i32 = 12;
-const FAILED_PRECONDITION: i32 = 9;
-const PERMISSION_DENIED: i32 = 7;
+const INVALID_ARGUMENT: i32 = Code::INVALID_ARGUMENT.number() as i32;
+const UNAUTHENTICATED: i32 = Code::UNAUTHENTICATED.number() as i32;
+const UNIMPLEMENTED: i32 = Code::UNIMPLEMENTED.number() as i32;
+const FAILED_PRECONDITION: i32 = Code::FAILED_PRECONDITION.number() as i32;
+const PERMISSION_DENIED: i32 = Code::PERMISSION_DENIED.number() as i32;
 
 /// The most bytes of a version that are kept.
 const MAX_VERSION: usize = 128;
@@ -34,11 +35,11 @@ const MAX_SEGMENTS: usize = 64;
 
 /// Asks all that is to be known: six calls to a driver with a controller, five to one without.
 pub(super) async fn identify(
-    channel: &Channel,
+    connection: &Connection,
     expected: &DriverName,
     settings: &Settings,
 ) -> Result<DriverFacts, ConnectError> {
-    let driver = Asked { channel, settings };
+    let driver = Asked { connection, settings };
     driver.wait_until_ready().await?;
     let info: GetPluginInfoResponse = driver.ask(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
     if info.name != expected.as_str() {
@@ -93,7 +94,7 @@ fn put(place: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result<(), String
 
 /// A driver that is not known yet.
 struct Asked<'a> {
-    channel: &'a Channel,
+    connection: &'a Connection,
     settings: &'a Settings,
 }
 
@@ -104,7 +105,7 @@ impl Asked<'_> {
         request: Q,
     ) -> Result<A, CallError> {
         let limits = Limits { bound: self.settings.bound(method), max_answer: self.settings.max_answer };
-        self.channel.call(method, request, limits, &Stripper::new([])).await
+        channel::call(self.connection, method, request, limits, &Stripper::new([])).await
     }
 
     /// `None` if the driver does not have the call.
@@ -129,7 +130,7 @@ impl Asked<'_> {
             let bound = self.settings.bound(Method::Probe).min(left).max(Settings::MIN_TIME);
             let limits = Limits { bound, max_answer: self.settings.max_answer };
             let answer: Result<ProbeResponse, CallError> =
-                self.channel.call(Method::Probe, ProbeRequest {}, limits, &Stripper::new([])).await;
+                channel::call(self.connection, Method::Probe, ProbeRequest {}, limits, &Stripper::new([])).await;
             match answer {
                 Ok(ProbeResponse { ready: None | Some(true) }) => return Ok(()),
                 // Kubelet does not probe, so there are drivers that have nothing to answer.

@@ -71,8 +71,6 @@ mod stats;
 mod strip;
 #[cfg(feature = "runtime")]
 mod tokens;
-#[cfg(feature = "runtime")]
-mod unary;
 
 #[cfg(feature = "runtime")]
 pub use dial::{ConnectError, Driver};

@@ -234,7 +234,11 @@ async fn answer(
 
 /// Sends what was told. The caller may be gone, which is no failure here.
 async fn send(reply: Reply, respond: &mut SendResponse<Bytes>) {
-    let ok = || Response::new(());
+    let ok = || {
+        let mut head = Response::new(());
+        head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+        head
+    };
     let framed = |message: &[u8]| {
         let mut body = BytesMut::new();
         body.put_u8(0);

@@ -1,18 +1,18 @@
-//! Messages of one HTTP/2 stream, in and out.
-
-use std::future::poll_fn;
-use std::task::{Poll, ready};
+//! Messages of one HTTP/2 stream.
 
 use bytes::Bytes;
-use h2::{RecvStream, SendStream};
+use h2::RecvStream;
 use http::HeaderMap;
 
-use super::message::{Deframer, Framed, MessageError};
+use super::message::{Deframer, MessageError};
 
 /// Why reading stopped.
 #[derive(Debug)]
-pub(crate) enum ReadError {
+#[allow(clippy::exhaustive_enums, reason = "the messages or the stream under them")]
+pub enum ReadError {
+    /// The messages cannot be read.
     Message(MessageError),
+    /// The stream broke off.
     Http(h2::Error),
 }
 
@@ -30,18 +30,23 @@ impl From<h2::Error> for ReadError {
 
 /// Reads messages; gives the sender new credit only for what has been taken in.
 #[derive(Debug)]
-pub(crate) struct Messages {
+pub struct Messages {
     stream: RecvStream,
     deframer: Deframer,
 }
 
 impl Messages {
-    pub(crate) fn new(stream: RecvStream, max: usize) -> Self {
+    /// Reads a stream whose messages may have up to `max` bytes each.
+    #[must_use]
+    pub fn new(stream: RecvStream, max: usize) -> Self {
         Self { stream, deframer: Deframer::new(max) }
     }
 
     /// The next message; `None` at the end of the data.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+    ///
+    /// # Errors
+    /// If the stream breaks off, or is not one of whole messages within the bound.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(message) = self.deframer.next()? {
                 return Ok(Some(message));
@@ -62,25 +67,10 @@ impl Messages {
     }
 
     /// The trailers, after the data.
-    pub(crate) async fn trailers(&mut self) -> Result<Option<HeaderMap>, h2::Error> {
+    ///
+    /// # Errors
+    /// If the stream breaks off.
+    pub async fn trailers(&mut self) -> Result<Option<HeaderMap>, h2::Error> {
         self.stream.trailers().await
     }
-}
-
-/// Waits until what was sent before fits into the peer's window and the send buffer, so that a slow reader holds up its
-/// sender and not our memory.
-pub(crate) async fn room(stream: &mut SendStream<Framed>) -> Result<(), h2::Error> {
-    // h2 adds what is still buffered to the request: one byte is granted only after all of that.
-    stream.reserve_capacity(1);
-    poll_fn(|cx| {
-        while stream.capacity() == 0 {
-            match ready!(stream.poll_capacity(cx)) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(error)),
-                None => return Poll::Ready(Err(h2::Reason::CANCEL.into())),
-            }
-        }
-        Poll::Ready(Ok(()))
-    })
-    .await
 }

@@ -11,19 +11,35 @@ const TRUSTED: usize = 1024 * 1024;
 
 /// What is wrong with a stream of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MessageError {
+#[non_exhaustive]
+pub enum MessageError {
+    /// Compressed.
     #[error("a message is compressed, though no compression was agreed")]
     Compressed,
+    /// Neither plain nor compressed.
     #[error("a message starts with flag {found}; expected 0")]
-    Flag { found: u8 },
+    Flag {
+        /// The flag.
+        found: u8,
+    },
+    /// Larger than its bound.
     #[error("a message of {found} bytes; at most {max} are accepted")]
-    TooLarge { found: usize, max: usize },
+    TooLarge {
+        /// Its length in bytes.
+        found: usize,
+        /// The bound in bytes.
+        max: usize,
+    },
+    /// The end came too early.
     #[error("the stream ends within a message, {missing} bytes short")]
-    Truncated { missing: usize },
+    Truncated {
+        /// How many bytes are missing.
+        missing: usize,
+    },
 }
 
 /// Cuts messages out of chunks. Holds at most one message and one chunk.
-pub(crate) struct Deframer {
+pub(super) struct Deframer {
     buffer: BytesMut,
     chunk: Bytes,
     max: usize,
@@ -31,18 +47,18 @@ pub(crate) struct Deframer {
 
 impl Deframer {
     /// Accepts messages of at most `max` bytes.
-    pub(crate) fn new(max: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self { buffer: BytesMut::new(), chunk: Bytes::new(), max }
     }
 
     /// Takes the next chunk. All messages of the one before must have been taken out.
-    pub(crate) fn push(&mut self, chunk: Bytes) {
+    pub(super) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "a chunk was left");
         self.chunk = chunk;
     }
 
     /// The next whole message, if there is one.
-    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
         if self.buffer.is_empty() {
             let Some(length) = self.length(&self.chunk)? else {
                 self.keep();
@@ -70,7 +86,7 @@ impl Deframer {
     }
 
     /// Whether the stream may end here.
-    pub(crate) fn finish(&self) -> Result<(), MessageError> {
+    pub(super) fn finish(&self) -> Result<(), MessageError> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -104,7 +120,7 @@ impl Deframer {
 }
 
 /// A message behind its prefix, without copying it.
-pub(crate) struct Framed {
+pub struct Framed {
     prefix: [u8; PREFIX],
     sent: usize,
     message: Bytes,
@@ -112,7 +128,8 @@ pub(crate) struct Framed {
 
 impl Framed {
     /// Frames a message of less than 4 GiB; callers bound it far below.
-    pub(crate) fn new(message: Bytes) -> Self {
+    #[must_use]
+    pub fn new(message: Bytes) -> Self {
         let [a, b, c, d] = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
         Self { prefix: [0, a, b, c, d], sent: 0, message }
     }

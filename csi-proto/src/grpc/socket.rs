@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 /// With a gathering socket `h2` copies only payloads under 256 bytes into its write buffer and flushes after each larger one;
 /// without, under 1 KiB. Headers, a usual CSI answer and trailers then leave in one system call instead of two.
 #[derive(Debug)]
-pub(crate) struct QuietSocket {
+pub struct QuietSocket {
     socket: AsyncFd<Socket>,
     /// There only while a write waits for room.
     room: Option<AsyncFd<Socket>>,
@@ -44,7 +44,13 @@ fn next_read_size(asked: usize, read: usize) -> usize {
 
 impl QuietSocket {
     /// Takes over a connected socket.
-    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If the system cannot watch it.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with its I/O driver enabled.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
         let socket = socket.into_std()?;
         Ok(Self { socket: watch(socket, Interest::READABLE)?, room: None, read_size: READ_SIZE.0 })
     }

@@ -5,10 +5,14 @@ use std::time::Duration;
 /// A `grpc-timeout` cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout is not 1 to 8 digits and a unit of H, M, S, m, u or n")]
-pub(crate) struct InvalidTimeout;
+#[non_exhaustive]
+pub struct InvalidTimeout;
 
 /// Reads the value of the header.
-pub(crate) fn parse(value: &[u8]) -> Result<Duration, InvalidTimeout> {
+///
+/// # Errors
+/// If the value is not 1 to 8 digits and a unit.
+pub fn parse(value: &[u8]) -> Result<Duration, InvalidTimeout> {
     let (unit, digits) = value.split_last().ok_or(InvalidTimeout)?;
     if digits.is_empty() || digits.len() > 8 {
         return Err(InvalidTimeout);
@@ -32,7 +36,8 @@ pub(crate) fn parse(value: &[u8]) -> Result<Duration, InvalidTimeout> {
 }
 
 /// Writes the value of the header in the finest unit that has room, never longer than `time`.
-pub(crate) fn format(time: Duration) -> String {
+#[must_use]
+pub fn format(time: Duration) -> String {
     const ROOM: u128 = 100_000_000;
     let units = [(time.as_nanos(), 'n'), (time.as_micros(), 'u'), (time.as_millis(), 'm')];
     let fits = units.into_iter().find(|(number, _)| *number < ROOM);

@@ -1,0 +1,68 @@
+//! A connection that is made when it is needed, and again when it has ended.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::connection::{Connection, Windows};
+use super::error::{CallError, ConnectError};
+use super::request::Request;
+use super::response::Response;
+
+/// A server behind a unix socket. All calls share one connection.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    windows: Windows,
+    connect: Duration,
+    current: Mutex<Option<Connection>>,
+    dialing: tokio::sync::Mutex<()>,
+}
+
+impl Client {
+    /// A server at this socket, which has the time `connect` to accept. Nothing is opened yet.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, windows: Windows, connect: Duration) -> Self {
+        let (current, dialing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { path: path.into(), windows, connect, current, dialing }
+    }
+
+    /// Where the socket is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends a call and waits for the head of its answer. A request that the server provably has not processed, though there was
+    /// a connection, is sent once more: gRPC's transparent retry.
+    ///
+    /// # Errors
+    /// If there is no answer; the error says whether the request may have been sent.
+    pub async fn send(&self, request: Request) -> Result<Response, CallError> {
+        let first = self.connection().await?.send(request.clone()).await;
+        match first {
+            Err(CallError::Closed(_) | CallError::Refused(_)) => self.connection().await?.send(request).await,
+            ended => ended,
+        }
+    }
+
+    /// The connection; callers that need a new one at the same time share it.
+    async fn connection(&self) -> Result<Connection, ConnectError> {
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        let _dialing = self.dialing.lock().await;
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        let connection = Connection::open(&self.path, self.windows, self.connect).await?;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
+        Ok(connection)
+    }
+
+    fn current(&self) -> Option<Connection> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.take_if(|connection| connection.is_closed());
+        current.clone()
+    }
+}

@@ -1,0 +1,169 @@
+//! One HTTP/2 connection to a server on a unix socket.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::client::{Builder, SendRequest};
+use prost::Message;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::error::{CallError, ConnectError, UnaryError};
+use super::message::Framed;
+use super::request::Request;
+use super::response::Response;
+use super::socket::QuietSocket;
+use super::{MAX_FRAME, MAX_HEADERS};
+use crate::Code;
+
+/// What the other end may send before it is read, in bytes.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Windows {
+    /// On one stream.
+    pub stream: u32,
+    /// On all streams of a connection together.
+    pub connection: u32,
+}
+
+impl Windows {
+    /// For messages that are read at once: 1 MiB and 4 MiB.
+    pub const AT_ONCE: Self = Self { stream: 1024 * 1024, connection: 4 * 1024 * 1024 };
+
+    /// For answers that are read only as fast as their callers read, 256 KiB and 16 MiB: so many of them may stall without
+    /// holding up the others.
+    pub const AS_CALLERS_READ: Self = Self { stream: 256 * 1024, connection: 16 * 1024 * 1024 };
+}
+
+/// A connection. Clones share it. It is closed when all of them and all its answers are dropped.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    requests: SendRequest<Framed>,
+    shared: Arc<Shared>,
+}
+
+/// Drives the connection as long as this is there.
+#[derive(Debug)]
+pub(super) struct Shared {
+    closed: watch::Sender<bool>,
+    task: AbortHandle,
+    peer: Option<i32>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Connection {
+    /// Connects to a socket, within this time.
+    ///
+    /// # Errors
+    /// If the socket is missing, nothing listens there, it may not be used, or the time ends.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with its I/O and time drivers enabled.
+    pub async fn open(path: &Path, windows: Windows, bound: Duration) -> Result<Self, ConnectError> {
+        let failed = |source| ConnectError::new(path, source);
+        let dial = async {
+            let socket = UnixStream::connect(path).await.map_err(failed)?;
+            let peer = socket.peer_cred().ok().and_then(|peer| peer.pid());
+            let socket = QuietSocket::new(socket).map_err(failed)?;
+            let handshake = Builder::new()
+                .enable_push(false)
+                .initial_window_size(windows.stream)
+                .initial_connection_window_size(windows.connection)
+                .max_frame_size(MAX_FRAME)
+                .max_header_list_size(MAX_HEADERS)
+                .handshake(socket)
+                .await;
+            let (requests, connection) =
+                handshake.map_err(|source| ConnectError::Http2 { path: path.to_owned(), source })?;
+            Ok((requests, connection, peer))
+        };
+        let late = |_| ConnectError::Late { path: path.to_owned(), bound };
+        let (requests, connection, peer) = timeout(bound, dial).await.map_err(late)??;
+        let closed = watch::Sender::new(false);
+        let closing = closed.clone();
+        let socket = path.to_owned();
+        let task = tokio::spawn(async move {
+            // Its calls get an error of their own.
+            let end = connection.await;
+            closing.send_replace(true);
+            tracing::debug!(socket = %socket.display(), ?end, "gRPC connection ended");
+        });
+        tracing::debug!(socket = %path.display(), "gRPC connection opened");
+        let shared = Shared { closed, task: task.abort_handle(), peer };
+        Ok(Self { requests, shared: Arc::new(shared) })
+    }
+
+    /// The id of the process that listened when this was opened, as the kernel saw it.
+    #[must_use]
+    pub fn peer_process(&self) -> Option<i32> {
+        self.shared.peer
+    }
+
+    /// Whether it takes no more calls. Those that are open may still end well.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        *self.shared.closed.borrow()
+    }
+
+    /// Waits until it takes no more calls. Safe to be dropped.
+    pub async fn closed(&self) {
+        // Cannot fail: the sender is here.
+        let _ = self.shared.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// Sends a call and waits for the head of its answer. Dropped, it cancels the call. More calls than the server takes at once
+    /// wait here.
+    ///
+    /// # Errors
+    /// If there is no answer; the error says whether the request may have been sent.
+    pub async fn send(&self, request: Request) -> Result<Response, CallError> {
+        let Request { head, body, max_message } = request;
+        let unsent = |source| {
+            // Nothing was written for this call, whatever the reason.
+            self.shared.closed.send_replace(true);
+            CallError::Closed(source)
+        };
+        let mut requests = self.requests.clone().ready().await.map_err(unsent)?;
+        let (response, mut upload) = requests.send_request(head, false).map_err(unsent)?;
+        // An error here is the stream's, and the response below reports it in full.
+        let _ = upload.send_data(Framed::new(body), true);
+        let response = response.await.map_err(|error| {
+            if error.is_go_away() || error.is_io() {
+                self.shared.closed.send_replace(true);
+            }
+            CallError::on_stream(error)
+        })?;
+        Response::begin(response, max_message, Arc::clone(&self.shared))
+    }
+
+    /// Makes a unary call with messages of known types. `time` is what the server has; the wait here is the caller's to end. The
+    /// answer may have up to `max_message` bytes.
+    ///
+    /// # Errors
+    /// If the answer is an error, or there is none.
+    pub async fn unary<Q: Message, A: Message + Default>(
+        &self,
+        path: &str,
+        request: Q,
+        time: Duration,
+        max_message: usize,
+    ) -> Result<A, UnaryError> {
+        let body = request.encode_to_vec();
+        // Secrets go as soon as their copy is on its way.
+        drop(request);
+        let request = Request::new(path, body.into(), max_message)?.with_timeout(time);
+        let (message, status) = self.send(request).await?.whole().await?;
+        match message {
+            Some(message) if status.code == Code::OK => Ok(A::decode(message)?),
+            _ => Err(UnaryError::Status(status)),
+        }
+    }
+}

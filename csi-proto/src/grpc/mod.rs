@@ -1,0 +1,92 @@
+//! As much gRPC as CSI uses, directly on HTTP/2 over unix sockets: one request message, some response messages, a status.
+//!
+//! A [`Client`] keeps one [`Connection`] and dials again when it has ended; who cares about each connection uses [`Connection`]
+//! alone. Bodies pass byte for byte; [`Connection::unary`] is for messages whose types are known. Each failure says whether the
+//! request may have reached the server: [`CallError::delivery`].
+//!
+//! Not tonic for two reasons: tonic turns transport failures into codes that look like the server's, without saying whether
+//! the request was sent, and a call costs twice as much.
+//!
+//! What a server needs of the same framing is here too: [`Messages`], [`Framed`], [`QuietSocket`], [`timeout`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use csi_proto::csi::v1::{ProbeRequest, ProbeResponse};
+//! use csi_proto::grpc::{Connection, Windows};
+//! use csi_proto::Method;
+//!
+//! # async fn probe() -> Result<(), Box<dyn std::error::Error>> {
+//! let wait = Duration::from_secs(5);
+//! let driver = Connection::open("/csi/csi.sock".as_ref(), Windows::AT_ONCE, wait).await?;
+//! let probe = driver.unary(Method::Probe.path(), ProbeRequest {}, wait, 64 * 1024);
+//! let answer: ProbeResponse = tokio::time::timeout(wait, probe).await??;
+//! # let _ = answer;
+//! # Ok(())
+//! # }
+//! ```
+
+mod client;
+mod connection;
+mod error;
+mod message;
+mod messages;
+mod request;
+mod response;
+mod socket;
+mod status;
+pub mod timeout;
+
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+
+pub use self::client::Client;
+pub use self::connection::{Connection, Windows};
+pub use self::error::{CallError, ConnectError, UnaryError};
+pub use self::message::{Framed, MessageError};
+pub use self::messages::{Messages, ReadError};
+pub use self::request::{InvalidRequest, Request};
+pub use self::response::{Part, Response};
+pub use self::socket::QuietSocket;
+pub use self::status::{GRPC_MESSAGE, GRPC_STATUS, Status, encode_message};
+
+/// Largest HTTP/2 frame that is accepted, in bytes: large messages over a unix socket need few system calls.
+pub const MAX_FRAME: u32 = 256 * 1024;
+
+/// Most bytes of headers or trailers that are accepted from a server: a status message may be long.
+const MAX_HEADERS: u32 = 1024 * 1024;
+
+/// The name of the header with the time that the server has; its values are those of [`timeout`].
+pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// The content type of gRPC.
+pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Whether the content is gRPC with protobuf.
+#[must_use]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = value.and_then(|value| value.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"+proto") || rest.starts_with(b";"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_content_types_of_grpc_with_protobuf_pass() {
+        let table = [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;charset=utf-8", true),
+            ("application/grpc+json", false),
+            ("application/grpc-web", false),
+            ("application/json", false),
+        ];
+        for (value, expected) in table {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(value))]);
+            assert_eq!(is_grpc(&headers), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! An answer, as it arrives.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+
+use super::connection::Shared;
+use super::error::CallError;
+use super::is_grpc;
+use super::messages::{Messages, ReadError};
+use super::status::Status;
+
+/// A part of an answer.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_enums, clippy::large_enum_variant, reason = "all that gRPC has; moved once")]
+pub enum Part {
+    /// One message.
+    Message(Bytes),
+    /// The end.
+    End(Status),
+}
+
+/// An answer whose head has arrived. Dropped before its end, it cancels the call.
+#[derive(Debug)]
+pub struct Response {
+    /// `None` if the head was the whole answer.
+    messages: Option<Messages>,
+    /// The status in the head, for an end without one.
+    head: Option<Status>,
+    /// The connection stays open while its answers are read.
+    _connection: Arc<Shared>,
+}
+
+impl Response {
+    pub(super) fn begin(
+        response: http::Response<RecvStream>,
+        max_message: usize,
+        connection: Arc<Shared>,
+    ) -> Result<Self, CallError> {
+        let (head, stream) = response.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(CallError::HttpStatus { found: head.status.as_u16() });
+        }
+        let (is_grpc, has_type) = (is_grpc(&head.headers), head.headers.contains_key(CONTENT_TYPE));
+        let status = Status::read(head.headers);
+        if !is_grpc && (has_type || status.is_none()) {
+            return Err(CallError::ContentType);
+        }
+        let messages = (!stream.is_end_stream()).then(|| Messages::new(stream, max_message));
+        Ok(Self { messages, head: status, _connection: connection })
+    }
+
+    /// The next part. After the end there is none.
+    ///
+    /// # Errors
+    /// If the answer breaks off or is not gRPC.
+    pub async fn next(&mut self) -> Result<Part, CallError> {
+        let mut status = None;
+        if let Some(messages) = &mut self.messages {
+            if let Some(message) = messages.next().await? {
+                return Ok(Part::Message(message));
+            }
+            status = messages.trailers().await.map_err(CallError::on_stream)?.and_then(Status::read);
+        }
+        status.or_else(|| self.head.take()).map(Part::End).ok_or(CallError::NoStatus)
+    }
+
+    /// The whole answer to a unary call: its status, and its message, which every status OK has.
+    ///
+    /// # Errors
+    /// If the answer breaks off, is not gRPC, or is not that of a unary call.
+    pub async fn whole(mut self) -> Result<(Option<Bytes>, Status), CallError> {
+        let message = match self.next().await? {
+            Part::End(status) if status.code == crate::Code::OK => return Err(CallError::NoMessage),
+            Part::End(status) => return Ok((None, status)),
+            Part::Message(message) => message,
+        };
+        match self.next().await? {
+            Part::End(status) => Ok((Some(message), status)),
+            Part::Message(_) => Err(CallError::TwoMessages),
+        }
+    }
+}
+
+impl From<ReadError> for CallError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Message(error) => error.into(),
+            ReadError::Http(error) => Self::on_stream(error),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What the failure of a call to a driver is to the caller.
+
+use csi_proto::DriverName;
+use csi_proto::grpc::{CallError, ConnectError, InvalidRequest, MessageError};
+
+use crate::fault::Fault;
+
+/// The fault for a call that has no answer. The driver's own status is none of these.
+pub(super) fn fault_of(driver: &DriverName, error: CallError) -> Fault {
+    let driver = driver.clone();
+    match error {
+        CallError::Connect(ConnectError::Missing { path, .. }) => {
+            Fault::DriverSocketMissing { driver, path: path.display().to_string() }
+        }
+        CallError::Connect(error @ ConnectError::Http2 { .. }) => {
+            Fault::DriverGone { driver, reason: error.to_string() }
+        }
+        CallError::Connect(error) => Fault::DriverRefused { driver, reason: error.to_string() },
+        CallError::Closed(error) | CallError::Refused(error) | CallError::Lost(error) => {
+            Fault::DriverGone { driver, reason: error.to_string() }
+        }
+        CallError::Message(MessageError::TooLarge { found, max }) => {
+            Fault::ReplyTooLarge { found: found as u64, max: max as u64 }
+        }
+        error => Fault::DriverProtocol { driver, reason: error.to_string() },
+    }
+}
+
+/// The fault for a call that cannot be sent to any driver.
+pub(super) fn unusable(error: &InvalidRequest) -> Fault {
+    Fault::Protocol { reason: error.to_string() }
+}

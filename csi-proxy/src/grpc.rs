@@ -1,0 +1,126 @@
+//! gRPC at the endpoint: what goes with a call and its outcome in header fields. Framing, sockets and the client are csi-proto's.
+
+use std::future::poll_fn;
+use std::task::{Poll, ready};
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use csi_proto::grpc::{Framed, GRPC_MESSAGE, GRPC_STATUS, Status, encode_message};
+use h2::SendStream;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::call::{AllowList, Metadata};
+use crate::outcome::Outcome;
+
+const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// Peers pad or not; gRPC says not to.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// Writes an outcome as trailers.
+pub(crate) fn write_outcome(outcome: &Outcome, trailers: &mut HeaderMap) {
+    trailers.insert(GRPC_STATUS, HeaderValue::from(outcome.code.number()));
+    if !outcome.message.is_empty() {
+        // Percent-encoding leaves printable ASCII only, so this always holds.
+        if let Ok(value) = HeaderValue::from_str(&encode_message(&outcome.message)) {
+            trailers.insert(GRPC_MESSAGE, value);
+        }
+    }
+    if !outcome.details.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&BASE64.encode(&outcome.details))
+    {
+        trailers.insert(GRPC_DETAILS, value);
+    }
+    write_metadata(&outcome.trailers, trailers);
+}
+
+/// Writes metadata as header fields.
+pub(crate) fn write_metadata(metadata: &Metadata, headers: &mut HeaderMap) {
+    for (name, value) in metadata.iter() {
+        // `Metadata` accepts only what can stand here.
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_maybe_shared(value.clone()))
+        {
+            headers.append(name, value);
+        }
+    }
+}
+
+/// A driver's status as an outcome.
+pub(crate) fn read_outcome(status: Status) -> Outcome {
+    let Status { code, message, fields, .. } = status;
+    let details = fields.get(GRPC_DETAILS).and_then(|value| BASE64.decode(value.as_bytes()).ok());
+    let mut others = Metadata::default();
+    for (name, value) in &fields {
+        // What belongs to gRPC itself, or goes beyond the bound, stays behind.
+        let _ = others.insert(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));
+    }
+    Outcome::from_driver(code, message).with_details(details.unwrap_or_default()).with_trailers(others)
+}
+
+/// The request headers that travel on, as far as they fit.
+pub(crate) fn read_metadata(headers: &HeaderMap, allowed: &AllowList) -> Metadata {
+    let mut metadata = Metadata::default();
+    for (name, value) in headers.iter().filter(|(name, _)| allowed.allows(name.as_str())) {
+        if let Err(error) = metadata.insert(name.as_str(), Bytes::copy_from_slice(value.as_bytes())) {
+            tracing::debug!(%error, "a request header does not travel");
+        }
+    }
+    metadata
+}
+
+/// Waits until what was sent before fits into the peer's window and the send buffer, so that a slow reader holds up its
+/// sender and not our memory.
+pub(crate) async fn room(stream: &mut SendStream<Framed>) -> Result<(), h2::Error> {
+    // h2 adds what is still buffered to the request: one byte is granted only after all of that.
+    stream.reserve_capacity(1);
+    poll_fn(|cx| {
+        while stream.capacity() == 0 {
+            match ready!(stream.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Err(h2::Reason::CANCEL.into())),
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+
+    #[test]
+    fn an_outcome_survives_as_trailers() {
+        let mut extra = Metadata::default();
+        extra.insert("x-vendor", "v").unwrap();
+        extra.insert("x-vendor-bin", "AAEC").unwrap();
+        for number in (0..=16).chain([99]) {
+            let outcome = Outcome::from_driver(Code::new(number), "größe %\n盤".repeat(100))
+                .with_details(vec![0, 1, 255])
+                .with_trailers(extra.clone());
+            let mut trailers = HeaderMap::new();
+            write_outcome(&outcome, &mut trailers);
+            assert_eq!(read_outcome(Status::read(trailers).unwrap()), outcome);
+        }
+    }
+
+    #[test]
+    fn details_are_read_with_padding_or_without() {
+        for (value, details) in [("AAE=", &[0, 1][..]), ("AAE", &[0, 1]), ("*", &[])] {
+            let mut trailers = HeaderMap::new();
+            trailers.insert(GRPC_STATUS, HeaderValue::from_static("5"));
+            trailers.insert(GRPC_DETAILS, HeaderValue::from_static(value));
+            assert_eq!(read_outcome(Status::read(trailers).unwrap()).details, details, "{value}");
+        }
+    }
+}
