@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use csi_proto::Code;
+
 use crate::lifecycle::{Rpc, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 
@@ -68,25 +70,7 @@ impl fmt::Display for LastError {
 
 /// The name of a gRPC code's number.
 fn code_name(code: i32) -> &'static str {
-    match code {
-        0 => "OK",
-        1 => "CANCELLED",
-        3 => "INVALID_ARGUMENT",
-        4 => "DEADLINE_EXCEEDED",
-        5 => "NOT_FOUND",
-        6 => "ALREADY_EXISTS",
-        7 => "PERMISSION_DENIED",
-        8 => "RESOURCE_EXHAUSTED",
-        9 => "FAILED_PRECONDITION",
-        10 => "ABORTED",
-        11 => "OUT_OF_RANGE",
-        12 => "UNIMPLEMENTED",
-        13 => "INTERNAL",
-        14 => "UNAVAILABLE",
-        15 => "DATA_LOSS",
-        16 => "UNAUTHENTICATED",
-        _ => "UNKNOWN",
-    }
+    u32::try_from(code).ok().and_then(|number| Code::new(number).name()).unwrap_or("UNKNOWN")
 }
 
 /// Why nothing more happens to a volume just now.
