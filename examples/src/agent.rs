@@ -1,7 +1,6 @@
 //! `edge-agent`: answers for the CSI drivers of one node.
 
 mod ceiling;
-mod checked_file;
 mod essential;
 mod inspect;
 #[cfg(feature = "kubernetes-node")]
@@ -12,8 +11,10 @@ mod kubernetes;
 mod operations;
 mod options;
 mod registry;
+mod seed;
 mod shim;
 mod status;
+mod store;
 mod volumes;
 
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ pub use self::options::AgentOptions;
 use self::shim::Shim;
 pub use self::shim::ShimOptions;
 use self::status::AgentStatus;
+use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
 use crate::process::{self, Fatal, Signals};
 use crate::status::StatusServer;
@@ -67,9 +69,18 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
-    let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, state.as_ref())?;
+    let store = match &state {
+        Some(state) => {
+            let directory = state.path().to_owned();
+            let opened = tokio::task::spawn_blocking(move || AgentStore::open(&directory)).await;
+            Some(opened.map_err(Fatal::runtime)?.map_err(Fatal::runtime)?)
+        }
+        None => None,
+    };
+    let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let decides = NodePlugin::decides(plugin.as_ref());
-    let opened = volumes::open(&options.volumes, state.as_ref(), options.nodeid.as_str(), decides).await?;
+    let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
+    let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), decides).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;

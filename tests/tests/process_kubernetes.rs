@@ -28,6 +28,8 @@ use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::{page, wait};
 use ground::Ground;
 use volume_manager::message::refusal::Reason;
+use volume_manager::store::redb::{self, Table};
+use volume_manager::store::{Change, RecordKey, RecordKind, Store};
 
 /// Whether this process may mount, and a line that tells if not.
 fn may_mount(test: &str) -> bool {
@@ -184,8 +186,12 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     node.stand.agent.as_mut().unwrap().kill();
     cluster.leave().await;
     let state = node.stand.path("agent-state");
-    for file in ["kubernetes-objects", "desired-volumes"] {
-        fs::write(state.join(file), "torn").unwrap();
+    let tables =
+        [Table::new("kubernetes-objects", RecordKind(3)), Table::new("desired-volumes", RecordKind(2))];
+    let opened = redb::open_tables(state.join("agent.redb"), &tables, redb::Settings::default()).unwrap();
+    for (table, mut store) in tables.iter().zip(opened.stores) {
+        let part = RecordKey::new(table.kind, "part 000000").unwrap();
+        store.commit(&[Change::Put(part, b"torn".to_vec())]).unwrap();
     }
     start_agent(&mut node);
     node.stand.agent.as_ref().unwrap().logged("what is known of the pods is damaged").await;

@@ -294,6 +294,8 @@ async fn the_commands_tell_when_there_is_nothing_to_tell_of() {
     assert_eq!(without.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&without.stderr).contains("start it with --volumes"), "{without:?}");
     node.stand.agent.as_mut().unwrap().kill();
+    assert_eq!(node.printed(&["volumes"]).lines().count(), 1, "the table of no volumes");
+    fs::remove_file(node.stand.path("agent-state/agent.redb")).unwrap();
     let never = node.command(&["volumes"]);
     assert!(
         String::from_utf8_lossy(&never.stderr).contains("no volumes were ever looked after"),

@@ -8,15 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use redb::{Database, ReadableTable, TableDefinition};
-use volume_manager::store::redb::{LAYOUT, RedbStore, Settings, open_or_start_over, salvage};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use volume_manager::store::redb::{
+    LAYOUT, RedbStore, Settings, StartedOver, Table, TableSetAside, open_or_start_over, open_tables, salvage,
+};
 use volume_manager::store::take_back_salvaged;
 use volume_manager::store::{
     Change, Defect, Loaded, OpenError, RecordKey, RecordKind, Store, StoreError, Trouble, envelope,
 };
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
-const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("records.numbers");
 
 fn key(number: usize) -> RecordKey {
     RecordKey::new(RecordKind(1), format!("hostpath.csi.k8s.io/volume-{number:05}")).unwrap()
@@ -549,4 +551,113 @@ fn a_full_filesystem_stops_the_store_which_goes_on_when_space_is_made() {
     assert_eq!(open(&path).unwrap_err().trouble(), Some(Trouble::ReadOnly));
     assert!(remount("remount,rw").unwrap().success());
     assert_eq!(load(&path).records.len(), acknowledged.len() + 1);
+}
+
+const VOLUMES: Table = Table::new("volumes", RecordKind(1));
+const OTHERS: Table = Table::new("others", RecordKind(2));
+
+fn open_both(path: &Path) -> (RedbStore, RedbStore, Option<StartedOver>, Vec<TableSetAside>) {
+    let opened = open_tables(path, &[VOLUMES, OTHERS], Settings::default()).unwrap();
+    let [volumes, others] = opened.stores.try_into().unwrap();
+    (volumes, others, opened.started_over, opened.set_aside)
+}
+
+fn of(table: Table) -> Change {
+    Change::Put(RecordKey::new(table.kind, "name").unwrap(), table.name.into())
+}
+
+fn records(store: &mut RedbStore) -> usize {
+    store.load().unwrap().records.len()
+}
+
+/// One bad table never stops another part: it is kept, empty in its place, and told of once.
+#[test]
+fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.redb");
+    let numbers = TableDefinition::<&str, u64>::new("others.numbers");
+    type Harm<'a> = (&'a str, Box<dyn Fn(&redb::WriteTransaction) + 'a>);
+    let harms: [Harm<'_>; 4] = [
+        (
+            "layout 2",
+            Box::new(|all| drop(all.open_table(numbers).unwrap().insert("layout", LAYOUT + 1).unwrap())),
+        ),
+        ("no layout", Box::new(|all| drop(all.open_table(numbers).unwrap().remove("layout").unwrap()))),
+        ("aside", Box::new(|all| drop(all.delete_table(TableDefinition::<u64, &[u8]>::new("others.aside"))))),
+        (
+            "others",
+            Box::new(|all| {
+                all.delete_table(TableDefinition::<&[u8], &[u8]>::new("others")).unwrap();
+                all.open_table(TableDefinition::<u64, u64>::new("others")).unwrap();
+            }),
+        ),
+    ];
+    for (number, (reason, harm)) in harms.into_iter().enumerate() {
+        let (mut volumes, mut others, over, aside) = open_both(&path);
+        assert!(over.is_none() && aside.is_empty(), "{aside:?}");
+        volumes.commit(&[of(VOLUMES)]).unwrap();
+        others.commit(&[of(OTHERS)]).unwrap();
+        drop((volumes, others));
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        harm(&transaction);
+        transaction.commit().unwrap();
+        drop(database);
+
+        let (mut volumes, mut others, over, aside) = open_both(&path);
+        assert!(over.is_none());
+        let [one] = &aside[..] else { panic!("{aside:?}") };
+        assert_eq!((one.table, &one.kept), ("others", &format!("others.set-aside-{}", number + 1)));
+        assert!(one.reason.contains(reason), "{reason}: {}", one.reason);
+        assert_eq!((records(&mut volumes), records(&mut others)), (1, 0), "{reason}");
+        others.commit(&[of(OTHERS)]).unwrap();
+        drop((volumes, others));
+        let (mut volumes, mut others, _, aside) = open_both(&path);
+        assert_eq!((aside, records(&mut volumes), records(&mut others)), (vec![], 1, 1), "{reason}");
+        drop((volumes, others));
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_read().unwrap();
+        let tables: Vec<String> =
+            transaction.list_tables().unwrap().map(|one| one.name().to_owned()).collect();
+        assert!(tables.contains(&format!("others.numbers.set-aside-{}", number + 1)), "{tables:?}");
+    }
+}
+
+#[test]
+fn a_table_that_is_new_is_made_and_the_tables_of_others_are_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.redb");
+    let mut volumes = open_tables(&path, &[VOLUMES], Settings::default()).unwrap().stores.pop().unwrap();
+    volumes.commit(&[of(VOLUMES)]).unwrap();
+    drop(volumes);
+    let (mut volumes, mut others, over, aside) = open_both(&path);
+    assert!(over.is_none() && aside.is_empty());
+    others.commit(&[of(OTHERS)]).unwrap();
+    assert_eq!(records(&mut volumes), 1);
+    drop((volumes, others));
+    drop(open_tables(&path, &[VOLUMES], Settings::default()).unwrap());
+    let (_, mut others, ..) = open_both(&path);
+    assert_eq!(records(&mut others), 1);
+    let foreign = open(&path).unwrap_err();
+    assert!(matches!(foreign, OpenError::InUse { .. } | OpenError::Foreign { .. }), "{foreign}");
+}
+
+#[test]
+fn what_is_salvaged_is_in_the_quarantine_of_the_table_of_its_kind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.redb");
+    let (mut volumes, mut others, ..) = open_both(&path);
+    volumes.commit(&[of(VOLUMES)]).unwrap();
+    others.commit(&[of(OTHERS)]).unwrap();
+    drop((volumes, others));
+    damage(&path);
+    let (mut volumes, mut others, over, aside) = open_both(&path);
+    assert_eq!((over.unwrap().salvaged, aside), (2, vec![]));
+    for (table, store) in [(VOLUMES, &mut volumes), (OTHERS, &mut others)] {
+        let loaded = store.load().unwrap();
+        let [one] = &loaded.quarantined[..] else { panic!("{loaded:?}") };
+        assert_eq!(one.key.as_ref().map(RecordKey::kind), Some(table.kind));
+        assert_eq!(take_back_salvaged(store, &loaded).unwrap().released, 1);
+        assert_eq!(store.load().unwrap().records[0].1, table.name.as_bytes());
+    }
 }

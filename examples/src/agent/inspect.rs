@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use volume_manager::message::{Refused, VolumeReport, VolumeReports};
 
-use super::volumes::{SOCKET, from_store, none_recorded, read_lines};
+use super::store;
+use super::volumes::{SOCKET, from_store, read_lines};
 use crate::logging::LogOptions;
 use crate::process::{Fatal, Options, Signals};
 use crate::state::{StateDirectory, StateError};
@@ -130,7 +131,7 @@ fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> 
         }
         Err(error) => return Err(Fatal::runtime(error)),
     };
-    if none_recorded(directory) {
+    if store::is_missing(directory) {
         return Err(Fatal::Input(format!("--state-dir: no volumes were ever looked after with {shown}")));
     }
     let reports = from_store(directory, id)?;

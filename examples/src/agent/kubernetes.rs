@@ -34,7 +34,7 @@ mod hub;
 mod in_use;
 mod layout;
 mod metadata;
-mod metadata_file;
+mod objects;
 mod options;
 mod plan;
 mod plugin;
@@ -54,20 +54,18 @@ use edge_transport::Peer;
 use tokio::sync::{mpsc, watch};
 use volume_manager::store::BootId;
 
-use self::groups::{DoneFile, Groups};
+use self::groups::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
-use self::metadata::Metadata;
-use self::metadata_file::{Found, MetadataFile};
 pub use self::options::KubernetesOptions;
 use self::plugin::{Kept, Plugin};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
-use super::checked_file::fnv_1a;
 use super::essential::Essential;
+use super::seed::seed_of;
+use super::store::AgentStore;
 use super::volumes::{Decides, NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
-use crate::state::StateDirectory;
 
 /// The plugin before it runs.
 pub(super) struct NodePlugin {
@@ -82,9 +80,9 @@ impl NodePlugin {
     pub(super) fn open(
         options: &KubernetesOptions,
         volumes: &VolumesOptions,
-        state: Option<&StateDirectory>,
+        store: Option<&AgentStore>,
     ) -> Result<Option<Self>, Fatal> {
-        let (Some(directory), Some(state)) = (&options.kubelet_dir, state) else { return Ok(None) };
+        let (Some(directory), Some(store)) = (&options.kubelet_dir, store) else { return Ok(None) };
         let directory = made(directory)?;
         let targets = &volumes.volume_targets;
         let is_target = |target: &PathBuf| {
@@ -95,30 +93,15 @@ impl NodePlugin {
             let text = "is not below --volume-targets; leave that out, or name this one too";
             return Err(Fatal::Input(format!("--kubelet-dir: {} {text}", directory.display())));
         }
-        let file = MetadataFile::in_directory(state.path());
-        let metadata = match file.load() {
-            Ok(Found::Nothing) => Metadata::default(),
-            Ok(Found::Metadata(metadata)) => *metadata,
-            Ok(Found::Damaged { kept, reason }) => {
-                tracing::error!(
-                    "--state-dir: what is known of the pods is damaged ({reason}) and kept as {}; nothing is unmounted until the hub has told anew",
-                    kept.display()
-                );
-                Metadata::default()
-            }
-            Err(error) => {
-                return Err(Fatal::Runtime(format!(
-                    "--state-dir: the node's objects cannot be read: {error}"
-                )));
-            }
-        };
+        let objects = store.objects.clone();
+        let metadata = objects::load(&objects).map_err(Fatal::runtime)?;
         let boot = volumes.boot_id_file.as_deref().unwrap_or_else(|| Path::new(BootId::PATH));
         let boot = BootId::read(boot).map_err(Fatal::input)?;
-        let groups = Groups::new(DoneFile::in_directory(state.path(), boot));
+        let groups = Groups::new(DoneGroups::new(store.groups.clone(), boot));
         let hub = Hub::new().map_err(Fatal::runtime)?;
         let view = PluginView::new(metadata.len());
         let directory = KubeletDirectory::new(directory);
-        Ok(Some(Self { hub, directory, kept: Kept { file, metadata, groups }, view }))
+        Ok(Some(Self { hub, directory, kept: Kept { objects, metadata, groups }, view }))
     }
 
     /// Who decides which volumes there are: the plugin if there is one.
@@ -142,7 +125,7 @@ impl NodePlugin {
         segment: Option<NodeSegment>,
         tasks: &mut Essential,
     ) {
-        let seed = fnv_1a(peer.name().as_str().as_bytes());
+        let seed = seed_of(peer.name().as_str());
         self.hub.connect(peer);
         let (news, latest) = watch::channel(None);
         let (changes, taken) = mpsc::channel(1);

@@ -16,7 +16,7 @@
 //! come from the sidecars in the cloud (attach `AWAITED` or `NOT_REQUIRED`) or from here (`HERE`), and its node calls come
 //! from here alone. Do not have a kubelet or another peer stage and publish the same volumes.
 
-mod desired_file;
+mod desired;
 mod lines;
 mod offline;
 mod open;
@@ -39,15 +39,13 @@ use volume_manager::node::core::Counts;
 use volume_manager::node::{Stopped, Volumes};
 use volume_manager::registry::DriverEndpoint;
 
-use self::desired_file::DesiredFile;
+use super::store::Document;
+
 pub(super) use self::lines::read_lines;
-pub(super) use self::offline::{from_store, none_recorded};
+pub(super) use self::offline::from_store;
 pub(super) use self::open::{Decides, OpenedVolumes, open};
 pub use self::options::VolumesOptions;
 pub(super) use self::socket::SOCKET;
-
-/// The store in the state directory.
-pub(super) const STORE: &str = "volumes.redb";
 
 /// The volumes of this node. Clones are the same.
 #[derive(Debug, Clone)]
@@ -56,7 +54,8 @@ pub(super) struct NodeVolumes(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     volumes: Volumes,
-    file: DesiredFile,
+    /// The latest set, on the disk.
+    document: Document,
     /// Below which directories targets may be; none: anywhere.
     targets: Vec<PathBuf>,
     /// Whether sets of peers are taken.
@@ -91,7 +90,7 @@ pub(super) struct Shown {
 impl NodeVolumes {
     fn new(
         volumes: Volumes,
-        file: DesiredFile,
+        document: Document,
         targets: Vec<PathBuf>,
         desired: Option<DesiredSet>,
         peers_decide: bool,
@@ -99,7 +98,7 @@ impl NodeVolumes {
         let shown = Shown { revision: desired.as_ref().map_or(0, |set| set.revision), ..Shown::default() };
         let state = State { desired: desired.map(Arc::new), unsettled: true, ..State::default() };
         let (state, shown) = (tokio::sync::Mutex::new(state), Mutex::new(shown));
-        Self(Arc::new(Shared { volumes, file, targets, peers_decide, state, shown }))
+        Self(Arc::new(Shared { volumes, document, targets, peers_decide, state, shown }))
     }
 
     fn shown_mut(&self) -> MutexGuard<'_, Shown> {

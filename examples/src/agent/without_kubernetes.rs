@@ -4,9 +4,9 @@ use csi_proxy::NodeSegment;
 use edge_transport::Peer;
 
 use super::essential::Essential;
+use super::store::AgentStore;
 use super::volumes::{Decides, NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
-use crate::state::StateDirectory;
 use crate::status::Fact;
 
 /// There are none.
@@ -36,7 +36,7 @@ impl NodePlugin {
     pub(super) fn open(
         _: &KubernetesOptions,
         _: &VolumesOptions,
-        _: Option<&StateDirectory>,
+        _: Option<&AgentStore>,
     ) -> Result<Option<Self>, Fatal> {
         Ok(None)
     }

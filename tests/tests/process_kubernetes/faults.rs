@@ -1,18 +1,20 @@
 //! The hub loses the node, or the disk takes nothing for a while.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 
+use edge_csi_examples::kubernetes::message::PersistentVolume;
 use edge_csi_examples::kubernetes::message::object::Kind;
 use edge_csi_tests::{page, wait};
+use rustix::mount::MountFlags;
 
 use super::cluster::{Cluster, claim, driver, of_claim, persistent_volume, pod};
 use super::ground::Ground;
 use super::{ground, may_mount, mounted, place, start_agent, vacated};
 
 /// A node where one pod has its volume, and the hub knows it.
-async fn node_with_a_pod() -> (Ground, Cluster) {
-    let mut node = ground().await;
+async fn node_with_a_pod(mut node: Ground) -> (Ground, Cluster) {
     let volume = node.volume("pvc-1").await;
     let pv = Kind::PersistentVolume(persistent_volume("pv-1", volume.id.as_str()));
     let objects = vec![driver(false), claim("data", "pv-1", 0), pv, pod("web-0", [of_claim("data")])];
@@ -23,11 +25,33 @@ async fn node_with_a_pod() -> (Ground, Cluster) {
     (node, cluster)
 }
 
-/// Nothing can be written to this file of the state directory until the directory goes that is in the way of its draft.
-fn bar(node: &Ground, file: &str) -> PathBuf {
-    let draft = node.stand.path("agent-state").join(format!("{file}.new"));
-    fs::create_dir(&draft).unwrap();
-    draft
+/// The state directory of the agent, on a small disk of its own.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(node: &Ground) -> Self {
+        let directory = node.stand.path("agent-state");
+        fs::create_dir(&directory).unwrap();
+        let options = Some(c"size=8m,mode=700");
+        rustix::mount::mount("tmpfs", &directory, "tmpfs", MountFlags::empty(), options).unwrap();
+        Self(directory)
+    }
+
+    /// Fills it, so that nothing more can be written than what fits into pages that a file has already.
+    fn fill(&self) {
+        let mut filler = File::create(self.0.join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    fn clear(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+/// A volume of which so much is to be kept that it needs pages of its own.
+fn long(name: &str, handle: &str, bytes: usize) -> Kind {
+    let volume_attributes = [("long".to_owned(), "x".repeat(bytes))].into();
+    Kind::PersistentVolume(PersistentVolume { volume_attributes, ..persistent_volume(name, handle) })
 }
 
 /// A hub keeps what a node says of itself for as long as the node listens: for a Node that is made anew.
@@ -36,7 +60,7 @@ async fn a_node_tells_how_it_is_after_each_watch_that_ended_though_nothing_has_c
     if !may_mount("a_node_tells_how_it_is_after_each_watch_that_ended_though_nothing_has_changed") {
         return;
     }
-    let (_node, cluster) = node_with_a_pod().await;
+    let (_node, cluster) = node_with_a_pod(ground().await).await;
     for _ in 0..2 {
         let told = cluster.statuses();
         cluster.ends_the_watch();
@@ -51,11 +75,14 @@ async fn a_pod_that_the_disk_does_not_take_is_asked_for_again_and_stays_mounted_
     if !may_mount("a_pod_that_the_disk_does_not_take_is_asked_for_again") {
         return;
     }
-    let (mut node, mut cluster) = node_with_a_pod().await;
-    let draft = bar(&node, "kubernetes-objects");
-    cluster.change(vec![pod("web-1", [of_claim("data")])], &[]);
+    let node = ground().await;
+    let disk = SmallDisk::mount(&node);
+    let (mut node, mut cluster) = node_with_a_pod(node).await;
+    disk.fill();
+    cluster.change(vec![pod("web-1", [of_claim("data")]), long("pv-2", "of-nobody", 300_000)], &[]);
     node.stand.agent.as_ref().unwrap().logged("objects cannot be written").await;
-    fs::remove_dir(draft).unwrap();
+    assert_eq!(node.mounts_at(&place(&node, "web-1", "pv-1")), 0);
+    disk.clear();
     mounted(&node, "web-1", "pv-1").await;
     let mounts = node.mounts();
     cluster.leave().await;
@@ -75,17 +102,29 @@ async fn a_set_that_the_disk_does_not_take_is_tried_again_though_nothing_happens
     if !may_mount("a_set_that_the_disk_does_not_take_is_tried_again_though_nothing_happens") {
         return;
     }
-    let (node, cluster) = node_with_a_pod().await;
-    let draft = bar(&node, "desired-volumes");
-    cluster.change(vec![pod("web-1", [of_claim("data")])], &[pod("web-0", [])]);
-    // What is told of the pods is news of its own: after that nothing happens any more.
+    let mut node = ground().await;
+    let disk = SmallDisk::mount(&node);
+    let volume = node.volume("pvc-1").await;
+    // The volume is wanted when the hub has written that it is in use, and nothing else happens then.
+    let pv = long("pv-1", volume.id.as_str(), 60_000);
+    let objects = vec![driver(true), claim("data", "pv-1", 0), pv, pod("web-0", [of_claim("data")])];
+    let cluster = Cluster::start(node.stand.hub_url(), 7, objects);
+    cluster.fails("not yet");
+    start_agent(&mut node);
+    cluster.told("its volume is in use", |status| !status.volumes_in_use.is_empty()).await;
+    disk.fill();
+    cluster.fails("");
     wait::until("it is tried again", async || {
         let log = node.stand.agent.as_ref()?.log();
         (log.matches("cannot be wanted").count() >= 3).then_some(())
     })
     .await;
-    assert_eq!(node.mounts_at(&place(&node, "web-0", "pv-1")), 1);
-    fs::remove_dir(draft).unwrap();
-    mounted(&node, "web-1", "pv-1").await;
-    vacated(&node, "web-0").await;
+    let explain = || node.command(&["explain", volume.id.as_str()]);
+    assert!(!explain().status.success(), "it is wanted, though nothing of it is on the disk");
+    disk.clear();
+    wait::until("it is wanted", async || {
+        let explained = String::from_utf8_lossy(&explain().stdout).into_owned();
+        explained.contains("waits to be attached by others").then_some(())
+    })
+    .await;
 }

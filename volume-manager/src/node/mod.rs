@@ -88,7 +88,7 @@ pub use error::{
     StoreTrouble, UnpublishError,
 };
 pub use explanation::{ErrorClass, Explanation, Holder, LastError, Waiting};
-pub use record::{Record, RecordError, RecordedConsumer, SCHEMA};
+pub use record::{KIND as RECORD_KIND, Record, RecordError, RecordedConsumer, SCHEMA};
 pub use settings::Settings;
 
 #[cfg(feature = "runtime")]

@@ -27,7 +27,7 @@ use crate::store::{BootId, MAX_PAYLOAD_BYTES, RecordKey, RecordKind};
 pub const SCHEMA: u32 = 1;
 
 /// The kind of the records of volumes.
-pub(super) const KIND: RecordKind = RecordKind(1);
+pub const KIND: RecordKind = RecordKind(1);
 
 /// A volume as it is on disk.
 #[derive(Debug, Clone, PartialEq)]

@@ -222,6 +222,14 @@ enum Place {
     Aside(u64),
 }
 
+impl QuarantineId {
+    /// Whether the bytes are still where the record was, so that what is recorded lacks it since then.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.0, Place::Row(_))
+    }
+}
+
 impl fmt::Display for QuarantineId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

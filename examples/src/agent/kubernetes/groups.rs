@@ -6,7 +6,7 @@
 //! time: there it is done after each of them, and the volume is there all the while, also if that fails and is tried again.
 
 mod bits;
-mod done_file;
+mod done;
 mod tree;
 mod wish;
 
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use volume_manager::{ConsumerId, VolumeKey};
 
-pub(super) use self::done_file::DoneFile;
+pub(super) use self::done::DoneGroups;
 use self::tree::{GiveError, Given};
 pub(super) use self::wish::{Unsure, Wish, wishes};
 
@@ -79,7 +79,7 @@ enum State {
 /// The groups that are wanted, each for as long as its pod's volume is published.
 #[derive(Debug)]
 pub(super) struct Groups {
-    file: DoneFile,
+    on_disk: DoneGroups,
     walks: BTreeMap<ConsumerId, Walk>,
     /// Done in this boot.
     done: BTreeSet<Wish>,
@@ -94,10 +94,10 @@ pub(super) struct Groups {
 
 impl Groups {
     /// With what the disk has of this boot.
-    pub(super) fn new(file: DoneFile) -> Self {
-        let done = file.load();
+    pub(super) fn new(on_disk: DoneGroups) -> Self {
+        let done = on_disk.load();
         Self {
-            file,
+            on_disk,
             walks: BTreeMap::new(),
             done,
             unsaved: false,
@@ -234,16 +234,11 @@ impl Groups {
         if !std::mem::take(&mut self.unsaved) {
             return;
         }
-        let (file, done) = (self.file.clone(), self.done.clone());
-        let saved = tokio::task::spawn_blocking(move || file.save(&done)).await;
-        let failure = match saved {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        tracing::warn!(
-            "--state-dir: which volumes were given to groups cannot be written, so a restart does it again: {failure}"
-        );
+        if let Err(error) = self.on_disk.save(&self.done).await {
+            tracing::warn!(
+                "--state-dir: which volumes were given to groups cannot be written, so a restart does it again: {error}"
+            );
+        }
     }
 
     /// How it is with each.

@@ -15,6 +15,7 @@ use volume_manager::message::DesiredSet;
 use volume_manager::node::core::KnownDriver;
 use volume_manager::node::{ChangeKind, Stopped, Watched};
 
+use super::super::store::Document;
 use super::super::volumes::NodeVolumes;
 use super::expansions::Expansions;
 use super::follow::Change;
@@ -22,7 +23,7 @@ use super::groups::{Groups, wishes};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::{ChangeError, Metadata};
-use super::metadata_file::MetadataFile;
+use super::objects;
 use super::plan::{Known, Plan, plan};
 use super::status::{Seen, node_status};
 use super::tell::News;
@@ -44,7 +45,7 @@ const DRIVERS_COME: Duration = Duration::from_secs(30);
 
 /// What is on the disk.
 pub(super) struct Kept {
-    pub(super) file: MetadataFile,
+    pub(super) objects: Document,
     pub(super) metadata: Metadata,
     pub(super) groups: Groups,
 }
@@ -52,7 +53,7 @@ pub(super) struct Kept {
 /// What the task has.
 pub(super) struct Plugin {
     volumes: NodeVolumes,
-    file: MetadataFile,
+    objects: Document,
     directory: KubeletDirectory,
     segment: Option<NodeSegment>,
     news: watch::Sender<Option<News>>,
@@ -88,10 +89,10 @@ impl Plugin {
         view: PluginView,
         seed: u64,
     ) -> Self {
-        let Kept { file, metadata, groups } = kept;
+        let Kept { objects, metadata, groups } = kept;
         Self {
             volumes,
-            file,
+            objects,
             directory,
             segment,
             news,
@@ -182,12 +183,8 @@ impl Plugin {
         if after == self.metadata {
             return Ok(after.watch());
         }
-        let (file, saved) = (self.file.clone(), after.clone());
-        let saved = tokio::task::spawn_blocking(move || file.save(&saved)).await;
-        let saved = saved.map_err(|error| error.to_string());
-        saved
-            .and_then(|saved| saved.map_err(|error| error.to_string()))
-            .map_err(|reason| ChangeError::NotKept { reason })?;
+        let saved = objects::save(&self.objects, &after).await;
+        saved.map_err(|error| ChangeError::NotKept { reason: error.to_string() })?;
         self.metadata = after;
         let Watch { source, revision } = self.metadata.watch();
         tracing::debug!(source, revision, objects = self.metadata.len(), "objects taken");

@@ -8,23 +8,16 @@ use volume_manager::message::{Quarantined, VolumeReport, VolumeReports};
 use volume_manager::mounts::linux::read_table;
 use volume_manager::node::Settings;
 use volume_manager::node::core::Node;
-use volume_manager::store::redb::{self, RedbStore};
 use volume_manager::store::{BootId, Store};
 
-use super::desired_file::DesiredFile;
-use super::{STORE, is_called};
+use super::super::store::AgentStore;
+use super::{desired, is_called};
 use crate::process::Fatal;
-
-/// Whether volumes were ever looked after with this state directory.
-pub(in super::super) fn none_recorded(directory: &Path) -> bool {
-    !directory.join(STORE).exists()
-}
 
 /// What the store says of the volumes that are called `id`, or of all. The caller has the state directory for itself.
 pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
-    let mut store =
-        RedbStore::open(directory.join(STORE), redb::Settings::default()).map_err(Fatal::runtime)?;
-    let loaded = store.load().map_err(Fatal::runtime)?;
+    let mut store = AgentStore::open_intact(directory).map_err(Fatal::runtime)?;
+    let loaded = store.volumes.load().map_err(Fatal::runtime)?;
     let boot = BootId::read(BootId::PATH).map_err(Fatal::runtime)?;
     let table = Arc::new(read_table().map_err(Fatal::runtime)?);
     // Nothing is staged by this one, so that its root is of no importance; nor are the actions, which nobody performs.
@@ -38,7 +31,7 @@ pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result
         .iter()
         .map(|(record, reason)| Quarantined { record: record.clone(), reason: reason.clone() })
         .collect();
-    if let Ok(Some(Ok(set))) = DesiredFile::in_directory(directory).read() {
+    if let Ok(Some(Ok(set))) = desired::read(&store.desired) {
         reports.revision = set.revision;
     }
     Ok(reports)

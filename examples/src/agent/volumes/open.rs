@@ -12,14 +12,15 @@ use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::BootId;
-use volume_manager::store::redb::{self, RedbStore, StartedOver};
+use volume_manager::store::redb::RedbStore;
 
-use super::super::checked_file::fnv_1a;
 use super::super::essential::Essential;
-use super::desired_file::{DesiredFile, Found};
+use super::super::seed::seed_of;
+use super::super::store::Document;
+use super::desired;
 use super::secrets::{DirectorySecrets, NodeSecrets};
 use super::socket::{self, Listener};
-use super::{NodeVolumes, STORE, VolumesOptions};
+use super::{NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
 use crate::state::StateDirectory;
 use crate::values::DriverAt;
@@ -43,11 +44,11 @@ pub(in super::super) enum Decides {
 /// Opens what is recorded in the state directory, if the options ask for volumes.
 pub(in super::super) async fn open(
     options: &VolumesOptions,
-    state: Option<&StateDirectory>,
+    kept: Option<(&StateDirectory, RedbStore, Document)>,
     nodeid: &str,
     decides: Decides,
 ) -> Result<Option<OpenedVolumes>, Fatal> {
-    let (Some(root), Some(state)) = (&options.volumes, state) else { return Ok(None) };
+    let (Some(root), Some((state, store, document))) = (&options.volumes, kept) else { return Ok(None) };
     let root = made(root)?;
     let mut targets = Vec::new();
     for target in &options.volume_targets {
@@ -62,37 +63,21 @@ pub(in super::super) async fn open(
     let listener = socket::bind(state.path()).map_err(|error| Fatal::Input(error.to_string()))?;
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default());
     let mounts = mounts.await.map_err(Fatal::runtime)?;
-    let path = state.path().join(STORE);
-    let store = tokio::task::spawn_blocking(move || opened_store(&path));
-    let store = store.await.map_err(Fatal::runtime)??;
-    let file = DesiredFile::in_directory(state.path());
-    let desired = match file.load() {
-        Ok(Found::Nothing) => None,
-        Ok(Found::Set(set)) => Some(*set),
-        Ok(Found::Damaged { kept, reason }) => {
-            tracing::error!(
-                "--state-dir: the desired set is damaged ({reason}) and kept as {}; the volumes stay as they are recorded until the next set",
-                kept.display()
-            );
-            None
-        }
-        Err(error) => {
-            return Err(Fatal::Runtime(format!("--state-dir: the desired set cannot be read: {error}")));
-        }
-    };
+    let read = document.clone();
+    let desired = tokio::task::spawn_blocking(move || desired::load(&read)).await.map_err(Fatal::runtime)?;
+    let desired = desired.map_err(Fatal::runtime)?;
     let directory = DirectorySecrets(options.secrets_dir.clone());
     let (peers_decide, beyond) = match decides {
         Decides::Peers => (true, None),
         Decides::Agent(secrets) => (false, Some(secrets)),
     };
     let secrets = NodeSecrets { directory, beyond };
-    // What is out of date is put right by the mount table and the desired set, which are both compared with it.
+    // What is out of date is put right by the mount table and the next desired set, which are compared with it.
     let mut parts = Parts::new(store, mounts, secrets).take_back_salvaged();
     if let Some(file) = &options.boot_id_file {
         parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
     }
-    let mut settings =
-        Settings::new(root).jitter_seed(fnv_1a(nodeid.as_bytes())).groups_given_by_caller(!peers_decide);
+    let mut settings = Settings::new(root).jitter_seed(seed_of(nodeid)).groups_given_by_caller(!peers_decide);
     if let Some(interval) = options.republish_interval {
         settings = settings.republish_interval(interval.duration());
     }
@@ -100,7 +85,7 @@ pub(in super::super) async fn open(
     let revision = desired.as_ref().map_or(0, |set| set.revision);
     let known = volumes.clone();
     tracing::info!(revision, "the volumes of this node are looked after");
-    let volumes = NodeVolumes::new(known, file, targets, desired, peers_decide);
+    let volumes = NodeVolumes::new(known, document, targets, desired, peers_decide);
     Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), listener }))
 }
 
@@ -145,19 +130,4 @@ fn made(root: &Path) -> Result<PathBuf, Fatal> {
 
 fn unusable(option: &str, path: &Path, error: &std::io::Error) -> Fatal {
     Fatal::Input(format!("{option}: {} cannot be used: {error}", path.display()))
-}
-
-/// The store; a new one in place of one that is damaged, with what could be saved of that.
-fn opened_store(path: &Path) -> Result<RedbStore, Fatal> {
-    let (store, started_over) =
-        redb::open_or_start_over(path, redb::Settings::default()).map_err(Fatal::runtime)?;
-    if let Some(StartedOver { reason, kept, salvaged, truncated, .. }) = started_over {
-        tracing::error!(
-            salvaged,
-            truncated,
-            "the store is damaged and kept as {}; what was found of its records is taken over: {reason}",
-            kept.display()
-        );
-    }
-    Ok(store)
 }

@@ -27,12 +27,10 @@ impl NodeVolumes {
             .map_err(|(reason, message)| Refusal::new(reason, message, revision))?;
         let is_new = set.revision != revision;
         if is_new {
-            let file = self.0.file.clone();
-            let saved = tokio::task::spawn_blocking(move || file.save(&request)).await;
-            let saved = saved.map_err(|error| error.to_string()).and_then(|saved| {
-                saved.map_err(|error| format!("the set cannot be written to --state-dir: {error}"))
-            });
-            saved.map_err(|reason| Refusal::new(Reason::Unavailable, reason, revision))?;
+            self.0.document.save_from(move || request.to_vec()).await.map_err(|error| {
+                let reason = format!("the set cannot be written to --state-dir: {error}");
+                Refusal::new(Reason::Unavailable, reason, revision)
+            })?;
         }
         let set = Arc::new(set);
         let before = state.desired.replace(Arc::clone(&set));

@@ -11,6 +11,7 @@ use ::redb::backends::FileBackend;
 
 use super::rows::{self, Failure};
 use super::salvage::salvage;
+use super::table::{Layout, TableSetAside};
 use super::{Settings, start, start_over};
 use crate::store::OpenError;
 
@@ -24,11 +25,15 @@ const FORMAT: u8 = 3;
 const FORMAT_PLACES: [usize; 2] = [64, 192];
 
 /// Opens the store, or makes it if there is no file.
-pub(super) fn open_or_create(path: &Path, settings: Settings) -> Result<Database, OpenError> {
-    match open(path, settings) {
+pub(super) fn open_or_create(
+    path: &Path,
+    layout: &Layout,
+    settings: Settings,
+) -> Result<(Database, Vec<TableSetAside>), OpenError> {
+    match open(path, layout, settings) {
         Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             match start_over::last_kept(path).map_err(|error| Failure::Disk(error).on(path))? {
-                None => create(path, settings),
+                None => Ok((create(path, layout, settings)?, Vec::new())),
                 Some((_, kept)) => Err(start_over::unfinished(path, &kept)),
             }
         }
@@ -43,7 +48,11 @@ pub(super) fn open_or_create(path: &Path, settings: Settings) -> Result<Database
 }
 
 /// Opens the store that must be there.
-pub(super) fn open(path: &Path, settings: Settings) -> Result<Database, OpenError> {
+pub(super) fn open(
+    path: &Path,
+    layout: &Layout,
+    settings: Settings,
+) -> Result<(Database, Vec<TableSetAside>), OpenError> {
     let disk = |error: io::Error| Failure::Disk(error).on(path);
     let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(disk)?;
     let mut head = Vec::new();
@@ -57,10 +66,10 @@ pub(super) fn open(path: &Path, settings: Settings) -> Result<Database, OpenErro
     }
     let database =
         backend(file).and_then(|backend| start(backend, settings)).map_err(|failure| failure.on(path))?;
-    rows::check(&database, path)?;
+    let set_aside = rows::check(&database, layout, path)?;
     // Whoever gave the file its name may have been ended before it was on the disk.
     sync_directory(path).map_err(disk)?;
-    Ok(database)
+    Ok((database, set_aside))
 }
 
 /// The format of a file, if it is another one and not merely damaged.
@@ -95,19 +104,19 @@ fn backend(file: File) -> Result<FileBackend, Failure> {
 }
 
 /// Makes an empty store. Its name appears when it is whole and on the disk, and never replaces another file.
-fn create(path: &Path, settings: Settings) -> Result<Database, OpenError> {
+fn create(path: &Path, layout: &Layout, settings: Settings) -> Result<Database, OpenError> {
     let disk = |error: io::Error| Failure::Disk(error).on(path);
     let (new, file) = claim(path)?;
-    let database = make(file, settings).map_err(|failure| failure.on(path))?;
+    let database = make(file, layout, settings).map_err(|failure| failure.on(path))?;
     give_name(&new, path).map_err(disk)?;
     sync_directory(path).map_err(disk)?;
     Ok(database)
 }
 
 /// Makes an empty store in a file that was [claimed](claim).
-pub(super) fn make(file: File, settings: Settings) -> Result<Database, Failure> {
+pub(super) fn make(file: File, layout: &Layout, settings: Settings) -> Result<Database, Failure> {
     let database = backend(file).and_then(|backend| start(backend, settings))?;
-    rows::make(&database)?;
+    rows::make(&database, layout)?;
     Ok(database)
 }
 

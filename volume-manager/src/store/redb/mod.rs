@@ -1,4 +1,6 @@
-//! The store on disk: one redb database file, of mode 0600.
+//! The store on disk: a table of a redb database file, of mode 0600. A file has one table, or several for several stores
+//! (see [`open_tables`]): each has a layout's number and a quarantine of its own, so that what is wrong with one leaves the others
+//! as they are.
 //!
 //! A commit costs two syncs of the file, whatever its size: redb writes the new pages beside the old ones, syncs,
 //! turns one byte of the header to them, and syncs again. An earlier commit can thus never be lost to a later one
@@ -15,25 +17,30 @@
 mod file;
 mod rows;
 mod salvage;
+mod shared;
 mod start_over;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use ::redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, WriteTransaction};
 
 use self::rows::{Failure, Tables};
+use self::shared::{Shared, Source};
+use self::table::{Layout, Names};
 use super::error::Stop;
 use super::rows::{self as contents, Loading, Plan, Rows as _, Totals};
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError};
 
+use self::start_over::OpenedFile;
 pub use salvage::{MAX_SALVAGED_BYTES, Salvage, Salvaged, salvage};
 pub use start_over::{StartedOver, open_or_start_over};
+pub use table::{Table, TableSetAside};
 
-/// The layout of the tables that is written.
+/// The layout of a table that is written.
 pub const LAYOUT: u64 = 1;
 
 /// How a [`RedbStore`] is run.
@@ -60,18 +67,64 @@ impl Default for Settings {
     }
 }
 
-/// Opens what a store keeps its bytes in, anew each time.
-type Source = Box<dyn FnMut(Settings) -> Result<Database, OpenError> + Send>;
+/// Opens a file of several tables as [`open_tables`] does, for who looks at it and is not to begin anything anew: what is
+/// damaged, or cannot be used, is an error and left as it is.
+///
+/// # Errors
+/// As [`open_tables`], and if the file or one of the tables cannot be used as it is.
+pub fn open_intact_tables(
+    path: impl Into<PathBuf>,
+    tables: &[Table],
+    settings: Settings,
+) -> Result<Vec<RedbStore>, OpenError> {
+    let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: false, is_all: false });
+    let (database, _) = file::open_or_create(&path, &layout, settings)?;
+    Ok(RedbStore::of_tables(path, layout, settings, database))
+}
 
-/// A store in a redb database file. One process at a time has it open.
+/// A store in a table of a redb database file. One process at a time has the file open.
 pub struct RedbStore {
     path: PathBuf,
-    settings: Settings,
-    source: Source,
-    /// Gone while the store is stopped.
-    database: Result<Database, Stop>,
-    /// How much the database holds, once that is known.
+    names: Names,
+    shared: Shared,
+    /// Why the store is stopped. The stores of other tables may not be.
+    stop: Option<Stop>,
+    /// How much the table holds, once that is known.
     totals: Option<Totals>,
+}
+
+/// What [`open_tables`] has opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct OpenedTables {
+    /// A store for each table, in the order in which they were asked for.
+    pub stores: Vec<RedbStore>,
+    /// What became of the file, if it was damaged.
+    pub started_over: Option<StartedOver>,
+    /// The tables that could not be used, each of which is empty now.
+    pub set_aside: Vec<TableSetAside>,
+}
+
+/// Opens a file of several tables, and makes the file or a table that is not there. The directory must be there.
+///
+/// A table of a newer layout, or of which a part is missing or is not what it should be, is kept under another name and begun
+/// anew. A file of which the structure is damaged is kept and begun anew as by [`open_or_start_over`]: what can be salvaged
+/// is in the quarantine of the table of its kind.
+///
+/// A commit to one table is on the disk before one to another begins. When the disk fails, the store that had to do with it is
+/// stopped; so is each other one that is used before one of them was reopened.
+///
+/// # Errors
+/// If the file cannot be opened, is in use or is no store's, or what is damaged cannot be kept.
+pub fn open_tables(
+    path: impl Into<PathBuf>,
+    tables: &[Table],
+    settings: Settings,
+) -> Result<OpenedTables, OpenError> {
+    let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: true, is_all: false });
+    let OpenedFile { database, started_over, set_aside } = start_over::open_file(&path, &layout, settings)?;
+    let stores = RedbStore::of_tables(path, layout, settings, database);
+    Ok(OpenedTables { stores, started_over, set_aside })
 }
 
 impl RedbStore {
@@ -82,20 +135,34 @@ impl RedbStore {
     /// gets its name only when it is whole. So is one that is not there, while a damaged one of
     /// [`open_or_start_over`] is kept beside it: to begin anew, take that elsewhere too.
     pub fn open(path: impl Into<PathBuf>, settings: Settings) -> Result<Self, OpenError> {
-        let path = path.into();
-        let database = file::open_or_create(&path, settings)?;
-        Ok(Self::of_file(path, settings, database))
+        let (path, layout) = (path.into(), Layout::only());
+        let (database, _) = file::open_or_create(&path, &layout, settings)?;
+        Ok(Self::of_file(path, layout, settings, database))
     }
 
-    fn of_file(path: PathBuf, settings: Settings, database: Database) -> Self {
-        let reopened = path.clone();
+    /// The store of the one table of a file.
+    fn of_file(path: PathBuf, layout: Layout, settings: Settings, database: Database) -> Self {
+        let shared = Self::shared(&path, layout, settings, database);
+        Self::new(path, Table::ONLY, shared)
+    }
+
+    /// A store for each table of a file.
+    fn of_tables(path: PathBuf, layout: Layout, settings: Settings, database: Database) -> Vec<Self> {
+        let tables = layout.tables.clone();
+        let shared = Self::shared(&path, layout, settings, database);
+        tables.into_iter().map(|table| Self::new(path.clone(), table, shared.clone())).collect()
+    }
+
+    fn shared(path: &Path, layout: Layout, settings: Settings, database: Database) -> Shared {
+        let reopened = path.to_owned();
         // A file that was there and is gone is not made again: its records would be forgotten without a word.
-        let source = Box::new(move |settings| file::open(&reopened, settings));
-        Self::new(path, settings, source, database)
+        let source: Source =
+            Box::new(move |settings| file::open(&reopened, &layout, settings).map(|(database, _)| database));
+        Shared::new(settings, source, database)
     }
 
-    fn new(path: PathBuf, settings: Settings, source: Source, database: Database) -> Self {
-        Self { path, settings, source, database: Ok(database), totals: None }
+    fn new(path: PathBuf, table: Table, shared: Shared) -> Self {
+        Self { path, names: table.names(), shared, stop: None, totals: None }
     }
 
     /// The file.
@@ -104,17 +171,22 @@ impl RedbStore {
         &self.path
     }
 
-    fn database(&self) -> Result<&Database, StoreError> {
-        self.database.as_ref().map_err(StoreError::from)
-    }
-
-    /// Stops the store if the failure is the disk's.
-    fn noted<T>(&mut self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Uses the database, and stops the store if that fails for the disk's sake.
+    fn using<T>(
+        &mut self,
+        use_it: impl FnOnce(&Database, &Names, Option<Totals>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if let Some(stop) = &self.stop {
+            return Err(stop.into());
+        }
+        let mut shared = self.shared.lock();
+        let outcome = shared.database().and_then(|database| use_it(database, &self.names, self.totals));
         if let Err(error) = &outcome
             && error.is_stopped()
-            && self.database.is_ok()
         {
-            self.database = Err(error.stop());
+            let stop = error.stop();
+            shared.stop(&stop);
+            self.stop = Some(stop);
         }
         outcome
     }
@@ -124,9 +196,9 @@ impl RedbStore {
         &mut self,
         write: impl FnOnce(&mut Tables<'_>) -> Result<(T, bool), StoreError>,
     ) -> Result<T, StoreError> {
-        let outcome = self.database().and_then(|database| {
+        let outcome = self.using(|database, names, totals| {
             let transaction = begin(database).map_err(failed("the commit"))?;
-            let mut tables = Tables::open(&transaction, self.totals, "the commit")?;
+            let mut tables = Tables::open(&transaction, names, totals, "the commit")?;
             let before = tables.totals();
             let written = write(&mut tables);
             let after = tables.totals();
@@ -143,11 +215,9 @@ impl RedbStore {
             }
             Ok((Ok(result), if changed { after } else { before }))
         });
-        let outcome = outcome.and_then(|(result, totals)| {
-            self.totals = Some(totals);
-            result
-        });
-        self.noted(outcome)
+        let (result, totals) = outcome?;
+        self.totals = Some(totals);
+        result
     }
 }
 
@@ -167,22 +237,21 @@ fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> StoreErro
 impl Store for RedbStore {
     fn load(&mut self) -> Result<Loaded, StoreError> {
         const ACTION: &str = "the load";
-        let outcome = self.database().and_then(|database| {
+        self.using(|database, names, _| {
             let transaction = database.begin_read().map_err(failed(ACTION))?;
             let mut loading = Loading::default();
-            let records = transaction.open_table(rows::RECORDS).map_err(failed(ACTION))?;
+            let records = transaction.open_table(names.records()).map_err(failed(ACTION))?;
             for row in records.iter().map_err(failed(ACTION))? {
                 let (row, bytes) = row.map_err(failed(ACTION))?;
                 loading.add_record(row.value(), bytes.value())?;
             }
-            let aside = transaction.open_table(rows::ASIDE).map_err(failed(ACTION))?;
+            let aside = transaction.open_table(names.aside()).map_err(failed(ACTION))?;
             for row in aside.iter().map_err(failed(ACTION))? {
                 let (number, packed) = row.map_err(failed(ACTION))?;
                 loading.add_aside(number.value(), packed.value())?;
             }
             Ok(loading.finish())
-        });
-        self.noted(outcome)
+        })
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
@@ -198,19 +267,14 @@ impl Store for RedbStore {
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.totals = None;
-        // The old one must have let go of its lock before.
-        self.database = Err(StoreError::disk("reopening", io::Error::other("not done yet")).stop());
-        let opened = (self.source)(self.settings).map_err(StoreError::from);
-        match opened {
-            Ok(database) => {
-                self.database = Ok(database);
-                Ok(())
-            }
-            Err(error) => {
-                self.database = Err(error.stop());
-                Err(error)
-            }
-        }
+        let mut shared = self.shared.lock();
+        // The store of another table may have opened the file again since this one was stopped.
+        let outcome = match (&self.stop, shared.database()) {
+            (Some(_), Ok(_)) => Ok(()),
+            _ => shared.reopen(),
+        };
+        self.stop = outcome.as_ref().err().map(StoreError::stop);
+        outcome
     }
 
     fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
@@ -230,8 +294,8 @@ impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedbStore")
             .field("path", &self.path)
-            .field("settings", &self.settings)
-            .field("stopped", &self.database.as_ref().err())
+            .field("table", &self.names)
+            .field("stopped", &self.stop)
             .finish_non_exhaustive()
     }
 }

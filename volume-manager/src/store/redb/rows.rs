@@ -1,25 +1,18 @@
-//! The tables of the database.
+//! The parts of a table in the database.
 
 use std::io;
 use std::path::Path;
 
 use ::redb::{
-    CommitError, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, Table,
-    TableDefinition, TableError, TableHandle, TransactionError, WriteTransaction,
+    CommitError, Database, DatabaseError, MultimapTableHandle, ReadTransaction, ReadableDatabase,
+    ReadableTable, StorageError, Table, TableDefinition, TableError, TableHandle, TransactionError,
+    WriteTransaction,
 };
 
+use super::table::{Layout, Names, TableSetAside};
 use super::{LAYOUT, begin};
 use crate::store::rows::{Counter, Rows, Totals};
 use crate::store::{OpenError, StoreError, Trouble};
-
-/// Records in their envelopes, by the row of their key.
-pub(super) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
-
-/// What was moved aside, packed, by number.
-pub(super) const ASIDE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("aside");
-
-/// The layout's number and the counters.
-const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 
 const LAYOUT_NAME: &str = "layout";
 
@@ -43,15 +36,16 @@ impl<'t> Tables<'t> {
     /// Opens the tables. How much they hold is counted if it is not known.
     pub(super) fn open(
         transaction: &'t WriteTransaction,
+        names: &Names,
         totals: Option<Totals>,
         action: &'static str,
     ) -> Result<Self, StoreError> {
         let during = |error: TableError| Failure::from(error).during(action);
         let mut tables = Self {
             action,
-            records: transaction.open_table(RECORDS).map_err(during)?,
-            aside: transaction.open_table(ASIDE).map_err(during)?,
-            numbers: transaction.open_table(NUMBERS).map_err(during)?,
+            records: transaction.open_table(names.records()).map_err(during)?,
+            aside: transaction.open_table(names.aside()).map_err(during)?,
+            numbers: transaction.open_table(names.numbers()).map_err(during)?,
             totals: Totals::default(),
         };
         tables.totals = match totals {
@@ -128,49 +122,135 @@ impl Rows for Tables<'_> {
     }
 }
 
-/// Makes the tables of a new store.
-pub(super) fn make(database: &Database) -> Result<(), Failure> {
+/// Makes the tables of a new file.
+pub(super) fn make(database: &Database, layout: &Layout) -> Result<(), Failure> {
     let transaction = begin(database)?;
-    transaction.open_table(RECORDS)?;
-    transaction.open_table(ASIDE)?;
-    transaction.open_table(NUMBERS)?.insert(LAYOUT_NAME, LAYOUT)?;
+    for table in &layout.tables {
+        make_table(&transaction, &table.names())?;
+    }
     Ok(transaction.commit()?)
 }
 
-/// Checks that the tables are those of a store, of a layout that is known.
-pub(super) fn check(database: &Database, path: &Path) -> Result<(), OpenError> {
+fn make_table(transaction: &WriteTransaction, names: &Names) -> Result<(), Failure> {
+    transaction.open_table(names.records())?;
+    transaction.open_table(names.aside())?;
+    transaction.open_table(names.numbers())?.insert(LAYOUT_NAME, LAYOUT)?;
+    Ok(())
+}
+
+/// How a table was found.
+enum Found {
+    Usable,
+    Missing,
+    Newer(u64),
+    Unusable(String),
+}
+
+/// Checks that the tables are those of stores, of a layout that is known. Makes those that are not there, and sets those
+/// aside that cannot be used, if that is allowed.
+pub(super) fn check(
+    database: &Database,
+    layout: &Layout,
+    path: &Path,
+) -> Result<Vec<TableSetAside>, OpenError> {
     let foreign = |what: String| OpenError::Foreign { path: path.into(), what };
     let failed = |failure: Failure| failure.on(path);
     let transaction = database.begin_read().map_err(|error| failed(error.into()))?;
-    let layout = match transaction.open_table(NUMBERS) {
-        Ok(numbers) => numbers.get(LAYOUT_NAME).map_err(|error| failed(error.into()))?,
-        Err(TableError::Storage(error)) => return Err(failed(error.into())),
-        Err(error) => return Err(foreign(format!("it is a redb database, but {error}"))),
-    };
-    let Some(layout) = layout else {
-        return Err(foreign("it is a redb database without a layout's number".into()));
-    };
-    if layout.value() != LAYOUT {
-        return Err(OpenError::Newer { path: path.into(), found: layout.value(), supported: LAYOUT });
+    let there = names_in(&transaction).map_err(|error| failed(error.into()))?;
+    let mut missing = Vec::new();
+    let mut unusable = Vec::new();
+    for table in &layout.tables {
+        let names = table.names();
+        match look_at(&transaction, &names, &there).map_err(failed)? {
+            Found::Usable => {}
+            Found::Missing => missing.push(names),
+            Found::Newer(found) if !layout.sets_aside => {
+                return Err(OpenError::Newer { path: path.into(), found, supported: LAYOUT });
+            }
+            Found::Newer(found) => {
+                let reason = format!("it has layout {found}, and this version knows up to {LAYOUT}");
+                unusable.push((table.name, names, reason));
+            }
+            Found::Unusable(reason) if !layout.sets_aside => return Err(foreign(reason)),
+            Found::Unusable(reason) => unusable.push((table.name, names, reason)),
+        }
     }
-    let known = [RECORDS.name(), ASIDE.name(), NUMBERS.name()];
-    let mut names = Vec::new();
-    names.extend(
-        transaction.list_tables().map_err(|error| failed(error.into()))?.map(|table| table.name().to_owned()),
-    );
-    let tables = transaction.list_multimap_tables().map_err(|error| failed(error.into()))?;
-    names.extend(tables.map(|table| ::redb::MultimapTableHandle::name(&table).to_owned()));
-    match names.iter().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => return Err(foreign(format!("it has the unknown table {name:?}"))),
-        None if names.len() < known.len() => return Err(foreign(format!("it has no tables but {names:?}"))),
-        None => {}
+    drop(transaction);
+    if missing.len() == layout.tables.len() {
+        return Err(foreign(format!("it is a redb database with other tables: {there:?}")));
     }
-    let types = [transaction.open_table(RECORDS).map(drop), transaction.open_table(ASIDE).map(drop)];
+    let ours: Vec<Names> = layout.tables.iter().map(|table| table.names()).collect();
+    let is_ours = |name: &&String| ours.iter().any(|names| names.all().contains(&name.as_str()));
+    match there.iter().find(|name| !is_ours(name)) {
+        Some(name) if layout.is_all => {
+            return Err(foreign(format!("it has the unknown table {name:?}")));
+        }
+        _ if missing.is_empty() && unusable.is_empty() => return Ok(Vec::new()),
+        _ => {}
+    }
+    replace(database, &there, &missing, unusable).map_err(failed)
+}
+
+fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, StorageError> {
+    let mut names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
+    let tables = transaction.list_multimap_tables()?;
+    names.extend(tables.map(|table| MultimapTableHandle::name(&table).to_owned()));
+    Ok(names)
+}
+
+/// Looks at a table. The error is the disk's or that of the whole file.
+fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Result<Found, Failure> {
+    let parts = names.all().map(|name| there.iter().any(|there| there == name));
+    if parts == [false; 3] {
+        return Ok(Found::Missing);
+    }
+    let layout = match transaction.open_table(names.numbers()) {
+        Ok(numbers) => numbers.get(LAYOUT_NAME)?.map(|layout| layout.value()),
+        Err(TableError::Storage(error)) => return Err(error.into()),
+        Err(error) => return Ok(Found::Unusable(error.to_string())),
+    };
+    match layout {
+        Some(LAYOUT) => {}
+        Some(layout) => return Ok(Found::Newer(layout)),
+        None => return Ok(Found::Unusable("it has no layout's number".to_owned())),
+    }
+    let types =
+        [transaction.open_table(names.records()).map(drop), transaction.open_table(names.aside()).map(drop)];
     match types.into_iter().find_map(Result::err) {
-        Some(TableError::Storage(error)) => Err(failed(error.into())),
-        Some(error) => Err(foreign(error.to_string())),
-        None => Ok(()),
+        Some(TableError::Storage(error)) => Err(error.into()),
+        Some(error) => Ok(Found::Unusable(error.to_string())),
+        None => Ok(Found::Usable),
     }
+}
+
+/// Makes tables that are missing, and gives those that cannot be used another name in favour of new ones, all in one commit.
+fn replace(
+    database: &Database,
+    there: &[String],
+    missing: &[Names],
+    unusable: Vec<(&'static str, Names, String)>,
+) -> Result<Vec<TableSetAside>, Failure> {
+    let transaction = begin(database)?;
+    let mut set_aside = Vec::new();
+    for (table, names, reason) in unusable {
+        let suffix = |number: u32| format!(".set-aside-{number}");
+        let is_free = |number: &u32| !there.iter().any(|name| name.ends_with(&suffix(*number)));
+        let suffix = suffix((1..u32::MAX).find(is_free).unwrap_or(u32::MAX));
+        for part in names.all().into_iter().filter(|name| there.iter().any(|there| there == name)) {
+            let kept = format!("{part}{suffix}");
+            // What sort of table it is plays no part in a change of its name.
+            let (old, new) =
+                (TableDefinition::<u64, u64>::new(part), TableDefinition::<u64, u64>::new(&kept));
+            transaction.rename_table(old, new)?;
+        }
+        make_table(&transaction, &names)?;
+        set_aside.push(TableSetAside { table, kept: format!("{table}{suffix}"), reason });
+    }
+    for names in missing {
+        make_table(&transaction, names)?;
+    }
+    transaction.commit()?;
+    Ok(set_aside)
 }
 
 /// Why redb did not do something.

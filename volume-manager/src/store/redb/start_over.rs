@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use ::redb::Database;
 
 use super::rows::{Failure, Tables};
-use super::salvage::{Salvage, salvage};
+use super::salvage::{Salvage, Salvaged, salvage};
+use super::table::{Layout, TableSetAside};
 use super::{RedbStore, Settings, begin, failed, file};
 use crate::store::rows::{self as contents, Counter, Origin, Rows, Totals};
 use crate::store::{OpenError, StoreError, envelope};
@@ -47,39 +48,53 @@ pub fn open_or_start_over(
     path: impl Into<PathBuf>,
     settings: Settings,
 ) -> Result<(RedbStore, Option<StartedOver>), OpenError> {
-    let path = path.into();
-    match RedbStore::open(&path, settings) {
+    let (path, layout) = (path.into(), Layout::only());
+    let OpenedFile { database, started_over, .. } = open_file(&path, &layout, settings)?;
+    Ok((RedbStore::of_file(path, layout, settings, database), started_over))
+}
+
+/// A file that is open.
+pub(super) struct OpenedFile {
+    pub(super) database: Database,
+    pub(super) started_over: Option<StartedOver>,
+    pub(super) set_aside: Vec<TableSetAside>,
+}
+
+/// Opens a file, or starts over with a new one in place of one that is damaged.
+pub(super) fn open_file(path: &Path, layout: &Layout, settings: Settings) -> Result<OpenedFile, OpenError> {
+    let whole = |(database, set_aside)| OpenedFile { database, started_over: None, set_aside };
+    match file::open_or_create(path, layout, settings) {
         Err(OpenError::Damaged { .. }) => {}
-        outcome => return outcome.map(|store| (store, None)),
+        outcome => return outcome.map(whole),
     }
-    let disk = |error| Failure::Disk(error).on(&path);
-    let new = file::sibling(&path, ".new");
-    if same_file(&new, &path).map_err(disk)? {
+    let disk = |error| Failure::Disk(error).on(path);
+    let new = file::sibling(path, ".new");
+    if same_file(&new, path).map_err(disk)? {
         // The making of the one that is damaged now was cut off, after it had got its name.
         fs::remove_file(&new).map_err(disk)?;
     }
-    let (new, made) = file::claim(&path)?;
+    let (new, made) = file::claim(path)?;
     // Another process may have been quicker: only what is damaged still is replaced.
-    let reason = match file::open(&path, settings) {
-        Ok(database) => {
+    let reason = match file::open(path, layout, settings) {
+        Ok(opened) => {
             let _ = fs::remove_file(&new);
-            return Ok((RedbStore::of_file(path, settings, database), None));
+            return Ok(whole(opened));
         }
         Err(error @ OpenError::Damaged { .. }) => error,
-        Err(error) => match (is_not_found(&error), last_kept(&path).map_err(disk)?) {
-            (true, Some((_, kept))) => unfinished(&path, &kept),
+        Err(error) => match (is_not_found(&error), last_kept(path).map_err(disk)?) {
+            (true, Some((_, kept))) => unfinished(path, &kept),
             _ => return Err(error),
         },
     };
-    let kept = kept_as(&path).map_err(disk)?;
-    let damaged = if path.try_exists().map_err(disk)? { &path } else { &kept };
+    let kept = kept_as(path).map_err(disk)?;
+    let damaged = if path.try_exists().map_err(disk)? { path } else { &kept };
     let salvage = salvage(damaged).map_err(disk)?;
-    let database = file::make(made, settings).map_err(|failure| failure.on(&path))?;
-    keep(&database, &salvage).map_err(|error| not_kept(error, &path))?;
-    replace(&path, &new, &kept).map_err(disk)?;
+    let database = file::make(made, layout, settings).map_err(|failure| failure.on(path))?;
+    keep(&database, layout, &salvage).map_err(|error| not_kept(error, path))?;
+    replace(path, &new, &kept).map_err(disk)?;
     let Salvage { records, truncated } = salvage;
     let over = StartedOver { reason, kept, salvaged: records.len(), truncated };
-    Ok((RedbStore::of_file(path, settings, database), Some(over)))
+    Ok(OpenedFile { database, started_over: Some(over), set_aside: Vec::new() })
 }
 
 fn is_not_found(error: &OpenError) -> bool {
@@ -134,19 +149,28 @@ fn same_file(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(one.is_some() && one == identity(other)?)
 }
 
-/// Puts what was salvaged into the quarantine of a new store.
-fn keep(database: &Database, salvage: &Salvage) -> Result<(), StoreError> {
+/// Puts what was salvaged into the quarantine of the new tables, each record into that of its kind; what is of none, into that
+/// of the first.
+fn keep(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), StoreError> {
     const ACTION: &str = "starting over";
-    let Some(last) = salvage.records.iter().map(|one| one.sequence).max() else { return Ok(()) };
-    let transaction = begin(database).map_err(failed(ACTION))?;
-    let mut tables = Tables::open(&transaction, Some(Totals::default()), ACTION)?;
-    // Later commits are to have higher numbers, in case this file is damaged too.
-    tables.set_counter(Counter::Sequence, last)?;
-    for one in &salvage.records {
-        let sealed = envelope::seal(&one.key, one.sequence, &one.payload);
-        contents::keep_aside(&mut tables, &contents::pack(Origin::Salvaged, one.key.as_row(), &sealed))?;
+    if salvage.records.is_empty() {
+        return Ok(());
     }
-    drop(tables);
+    let of_table = |one: &&Salvaged| {
+        layout.tables.iter().position(|table| table.kind == one.key.kind()).unwrap_or_default()
+    };
+    let transaction = begin(database).map_err(failed(ACTION))?;
+    for (number, table) in layout.tables.iter().enumerate() {
+        let records = || salvage.records.iter().filter(|one| of_table(one) == number);
+        let Some(last) = records().map(|one| one.sequence).max() else { continue };
+        let mut parts = Tables::open(&transaction, &table.names(), Some(Totals::default()), ACTION)?;
+        // Later commits are to have higher numbers, in case this file is damaged too.
+        parts.set_counter(Counter::Sequence, last)?;
+        for one in records() {
+            let sealed = envelope::seal(&one.key, one.sequence, &one.payload);
+            contents::keep_aside(&mut parts, &contents::pack(Origin::Salvaged, one.key.as_row(), &sealed))?;
+        }
+    }
     transaction.commit().map_err(failed(ACTION))
 }
 

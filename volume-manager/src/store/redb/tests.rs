@@ -3,3 +3,4 @@
 mod disk;
 mod failing;
 mod power;
+mod tables;

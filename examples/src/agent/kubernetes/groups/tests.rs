@@ -3,6 +3,7 @@ use tempfile::TempDir;
 use volume_manager::driver::MountPath;
 use volume_manager::store::BootId;
 
+use super::super::super::store::AgentStore;
 use super::tree::Gift;
 use super::*;
 
@@ -10,7 +11,8 @@ use super::*;
 fn groups() -> (TempDir, Groups) {
     let directory = tempfile::tempdir().unwrap();
     let boot: BootId = "11111111-1111-4111-8111-111111111111".parse().unwrap();
-    let groups = Groups::new(DoneFile::in_directory(directory.path(), boot));
+    let document = AgentStore::open(directory.path()).unwrap().groups;
+    let groups = Groups::new(DoneGroups::new(document, boot));
     (directory, groups)
 }
 
@@ -144,7 +146,7 @@ async fn what_was_done_is_not_done_again_unless_its_mount_was_lost() {
     groups.done.insert(one.clone());
     groups.unsaved = true;
     groups.save().await;
-    let mut again = Groups::new(groups.file.clone());
+    let mut again = Groups::new(groups.on_disk.clone());
     // Before its driver has answered nobody knows, but what was done was done.
     again.want(Vec::new(), unsure([&one.consumer]), Instant::now());
     assert!(again.states().is_empty() && again.done.len() == 1);
@@ -162,5 +164,5 @@ async fn what_was_done_is_not_done_again_unless_its_mount_was_lost() {
     want(&mut again);
     assert_eq!(again.busy.len(), 1);
     again.save().await;
-    assert!(groups.file.load().is_empty());
+    assert!(groups.on_disk.load().is_empty());
 }

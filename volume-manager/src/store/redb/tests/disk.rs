@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use redb::{Database, StorageBackend};
 
 use super::super::rows::{check, make};
+use super::super::shared::{Shared, Source};
+use super::super::table::Layout;
 use super::super::{RedbStore, Settings, start};
 use crate::store::OpenError;
 
@@ -106,20 +108,26 @@ impl Disk {
 
     /// A store on this disk, which is made if none has been.
     pub(super) fn open(&self) -> Result<RedbStore, OpenError> {
-        let path = "disk".into();
-        let disk = self.clone();
-        let mut source: super::super::Source = Box::new(move |settings| disk.database(settings));
-        let database = source(Settings::default())?;
-        Ok(RedbStore::new(path, Settings::default(), source, database))
+        Ok(self.open_tables(Layout::only())?.remove(0))
     }
 
-    fn database(&self, settings: Settings) -> Result<Database, OpenError> {
+    /// The stores of several tables on this disk.
+    pub(super) fn open_tables(&self, layout: Layout) -> Result<Vec<RedbStore>, OpenError> {
+        let (disk, tables) = (self.clone(), layout.tables.clone());
+        let mut source: Source = Box::new(move |settings| disk.database(&layout, settings));
+        let database = source(Settings::default())?;
+        let shared = Shared::new(Settings::default(), source, database);
+        let stores = tables.into_iter().map(|table| RedbStore::new("disk".into(), table, shared.clone()));
+        Ok(stores.collect())
+    }
+
+    fn database(&self, layout: &Layout, settings: Settings) -> Result<Database, OpenError> {
         let path = "disk".as_ref();
         let database = start(self.clone(), settings).map_err(|failure| failure.on(path))?;
         if self.state().made {
-            check(&database, path)?;
+            check(&database, layout, path)?;
         } else {
-            make(&database).map_err(|failure| failure.on(path))?;
+            make(&database, layout).map_err(|failure| failure.on(path))?;
             self.state().made = true;
         }
         Ok(database)

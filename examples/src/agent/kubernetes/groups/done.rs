@@ -1,8 +1,6 @@
 //! Which volumes were given to their groups in this boot, on the disk.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::Path;
 
 use csi_proto::{DriverName, VolumeId};
 use prost::Message;
@@ -10,11 +8,11 @@ use volume_manager::driver::MountPath;
 use volume_manager::store::BootId;
 use volume_manager::{ConsumerId, VolumeKey};
 
-use super::super::super::checked_file::CheckedFile;
+use super::super::super::store::{Content, Document, DocumentError};
 use super::tree::Gift;
 use super::wish::Wish;
 
-/// What the file holds.
+/// What is on the disk.
 #[derive(Clone, PartialEq, Eq, Message)]
 struct Saved {
     /// The boot. Of another one nothing counts.
@@ -40,25 +38,24 @@ struct SavedWish {
     only_if_root_differs: bool,
 }
 
-/// The place of the file, and the boot.
+/// Where it is on the disk, and the boot.
 #[derive(Debug, Clone)]
-pub(in super::super) struct DoneFile {
-    file: CheckedFile,
+pub(in super::super) struct DoneGroups {
+    document: Document,
     boot: BootId,
 }
 
-impl DoneFile {
-    pub(in super::super) fn in_directory(directory: &Path, boot: BootId) -> Self {
-        Self { file: CheckedFile::new(directory, "kubernetes-groups", "edge-csi groups of volumes 1"), boot }
+impl DoneGroups {
+    pub(in super::super) fn new(document: Document, boot: BootId) -> Self {
+        Self { document, boot }
     }
 
     /// What was done in this boot. Nothing, if that cannot be known: then it is done again, which does no harm.
     pub(super) fn load(&self) -> BTreeSet<Wish> {
-        let saved = match self.file.read() {
-            Ok(None) => return BTreeSet::new(),
-            Ok(Some(bytes)) => {
-                bytes.and_then(|bytes| Saved::decode(&bytes[..]).map_err(|error| error.to_string()))
-            }
+        let saved = match self.document.read() {
+            Ok(Content::Nothing) => return BTreeSet::new(),
+            Ok(Content::Bytes(bytes)) => Saved::decode(&bytes[..]).map_err(|error| error.to_string()),
+            Ok(Content::Damaged(reason)) => Err(reason),
             Err(error) => Err(error.to_string()),
         };
         match saved {
@@ -70,16 +67,17 @@ impl DoneFile {
                 tracing::warn!(
                     "--state-dir: which volumes were given to groups is not known, so it is done again: {reason}"
                 );
+                // What stays in its place is written over by the next save.
+                let _ = self.document.set_aside();
                 BTreeSet::new()
             }
         }
     }
 
     /// Writes what was done. It is on the disk when this returns.
-    pub(super) fn save(&self, done: &BTreeSet<Wish>) -> io::Result<()> {
-        let saved =
-            Saved { boot: self.boot.as_str().to_owned(), done: done.iter().map(SavedWish::of).collect() };
-        self.file.save(&saved.encode_to_vec())
+    pub(super) async fn save(&self, done: &BTreeSet<Wish>) -> Result<(), DocumentError> {
+        let (boot, done) = (self.boot.as_str().to_owned(), done.iter().map(SavedWish::of).collect());
+        self.document.save_from(move || Saved { boot, done }.encode_to_vec()).await
     }
 }
 
@@ -106,16 +104,15 @@ impl SavedWish {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
+    use super::super::super::super::store::AgentStore;
     use super::*;
 
-    #[test]
-    fn what_was_done_counts_in_its_boot_and_damage_only_has_it_done_again() {
+    #[tokio::test]
+    async fn what_was_done_counts_in_its_boot_and_damage_only_has_it_done_again() {
         let directory = tempfile::tempdir().unwrap();
+        let document = AgentStore::open(directory.path()).unwrap().groups;
         let boots = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"];
-        let [first, second] =
-            boots.map(|boot| DoneFile::in_directory(directory.path(), boot.parse().unwrap()));
+        let [first, second] = boots.map(|boot| DoneGroups::new(document.clone(), boot.parse().unwrap()));
         assert_eq!(first.load(), BTreeSet::new());
         let wish = |group| Wish {
             key: VolumeKey { driver: DriverName::new("d.example").unwrap(), id: VolumeId::new("v").unwrap() },
@@ -124,13 +121,12 @@ mod tests {
             gift: Gift { group, only_if_root_differs: group == 8 },
         };
         let done = BTreeSet::from([wish(7), wish(8)]);
-        first.save(&done).unwrap();
+        first.save(&done).await.unwrap();
         assert_eq!(first.load(), done);
         assert_eq!(second.load(), BTreeSet::new());
-        let path = first.file.path();
-        let mut bytes = fs::read(&path).unwrap();
-        *bytes.last_mut().unwrap() ^= 4;
-        fs::write(&path, bytes).unwrap();
+        document.save(b"torn").unwrap();
         assert_eq!(first.load(), BTreeSet::new());
+        first.save(&done).await.unwrap();
+        assert_eq!(first.load(), done);
     }
 }

@@ -1,0 +1,271 @@
+//! Bytes that are replaced as a whole or not at all, in a table of their own.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::task::JoinError;
+use volume_manager::store::{Change, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError};
+
+/// How many bytes a record has: as many as fit into a page of 64 KiB of the database with what is around them.
+const PART_BYTES: usize = 60 << 10;
+
+/// The record that says how many bytes there are.
+const HEAD: &str = "length";
+
+/// What the table has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Content {
+    /// Nothing was saved yet.
+    Nothing,
+    /// What was saved last.
+    Bytes(Vec<u8>),
+    /// Not all of what was saved last. What there is stays where it is until the next save, or [`Document::set_aside`].
+    Damaged(String),
+}
+
+/// A document is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum DocumentError {
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A part has no name.
+    #[error(transparent)]
+    Part(#[from] InvalidRecordKey),
+    /// What was to do it has panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}
+
+/// A document in a store that has nothing else. Clones are the same.
+#[derive(Clone)]
+pub(in super::super) struct Document(Arc<Mutex<Inner>>);
+
+struct Inner {
+    store: Box<dyn Store>,
+    kind: RecordKind,
+    /// The records that there are. `None` if that has to be seen first, in a store that may have to be opened again.
+    records: Option<BTreeSet<RecordKey>>,
+    /// Whether an earlier failure may have stopped the store.
+    failed: bool,
+}
+
+impl Document {
+    /// The document in a store, in records of this kind.
+    pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
+        let store = Box::new(store);
+        Self(Arc::new(Mutex::new(Inner { store, kind, records: None, failed: false })))
+    }
+
+    /// What is saved, and leaves it as it is. Blocks.
+    ///
+    /// # Errors
+    /// If the disk cannot be read.
+    pub(in super::super) fn read(&self) -> Result<Content, DocumentError> {
+        self.lock().attempt(Inner::read)
+    }
+
+    /// Replaces what is saved. It is on the disk when this returns. Blocks.
+    ///
+    /// # Errors
+    /// If the disk does not take it: it is then as it was, or as it was to be. The next save opens the store again first.
+    pub(in super::super) fn save(&self, bytes: &[u8]) -> Result<(), DocumentError> {
+        self.lock().attempt(|inner| inner.save(bytes))
+    }
+
+    /// Replaces what is saved, on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub(in super::super) async fn save_from(
+        &self,
+        bytes: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> Result<(), DocumentError> {
+        let document = self.clone();
+        tokio::task::spawn_blocking(move || document.save(&bytes())).await?
+    }
+
+    /// Puts what is there into the table's quarantine, in place of what was put there before, so that the next read finds
+    /// nothing. Blocks.
+    ///
+    /// # Errors
+    /// If the disk does not take it.
+    pub(in super::super) fn set_aside(&self) -> Result<(), DocumentError> {
+        self.lock().attempt(Inner::set_aside)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What is known of the records is forgotten by whatever fails.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Document {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Document").field("kind", &self.lock().kind).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn attempt<T>(
+        &mut self,
+        attempt: impl FnOnce(&mut Self) -> Result<T, DocumentError>,
+    ) -> Result<T, DocumentError> {
+        if self.failed {
+            self.store.reopen()?;
+            self.failed = false;
+        }
+        let outcome = attempt(self);
+        if let Err(error) = &outcome {
+            self.records = None;
+            self.failed = matches!(error, DocumentError::Store(error) if error.is_stopped());
+        }
+        outcome
+    }
+
+    fn head(&self) -> Result<RecordKey, InvalidRecordKey> {
+        RecordKey::new(self.kind, HEAD)
+    }
+
+    /// The key of a part, by its number from 0.
+    fn part(&self, number: usize) -> Result<RecordKey, InvalidRecordKey> {
+        RecordKey::new(self.kind, format!("part {number:06}"))
+    }
+
+    fn read(&mut self) -> Result<Content, DocumentError> {
+        let loaded = self.store.load()?;
+        self.records = Some(loaded.records.iter().map(|(key, _)| key.clone()).collect());
+        if let Some(unreadable) = loaded.quarantined.iter().find(|one| one.id.is_in_place()) {
+            return Ok(Content::Damaged(format!("{}: {}", unreadable.id, unreadable.reason)));
+        }
+        if loaded.records.is_empty() {
+            return Ok(Content::Nothing);
+        }
+        let head = self.head()?;
+        let length = loaded.records.iter().find(|(key, _)| *key == head);
+        let length =
+            length.and_then(|(_, bytes)| Some(u64::from_be_bytes(bytes.as_slice().try_into().ok()?)));
+        // In the order of their keys, which is that of their numbers.
+        let parts: Vec<u8> =
+            loaded.records.into_iter().filter(|(key, _)| *key != head).flat_map(|(_, bytes)| bytes).collect();
+        Ok(match length {
+            Some(length) if u64::try_from(parts.len()) == Ok(length) => Content::Bytes(parts),
+            Some(length) => Content::Damaged(format!("{} of its {length} bytes are there", parts.len())),
+            None => Content::Damaged("its length is not there".to_owned()),
+        })
+    }
+
+    fn save(&mut self, bytes: &[u8]) -> Result<(), DocumentError> {
+        if self.records.is_none() {
+            self.read()?;
+        }
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let mut changes = vec![Change::Put(self.head()?, length.to_be_bytes().to_vec())];
+        for (number, part) in bytes.chunks(PART_BYTES).enumerate() {
+            changes.push(Change::Put(self.part(number)?, part.to_vec()));
+        }
+        let now: BTreeSet<RecordKey> = changes.iter().map(|change| change.key().clone()).collect();
+        let before = self.records.take().unwrap_or_default();
+        changes.extend(before.difference(&now).cloned().map(Change::Remove));
+        self.store.commit(&changes)?;
+        self.records = Some(now);
+        Ok(())
+    }
+
+    fn set_aside(&mut self) -> Result<(), DocumentError> {
+        let loaded = self.store.load()?;
+        for older in loaded.quarantined.iter().filter(|one| !one.id.is_in_place()) {
+            self.store.discard(&older.id)?;
+        }
+        let unreadable = loaded.quarantined.into_iter().filter(|one| one.id.is_in_place());
+        let keys = loaded.records.into_iter().map(|(key, _)| key).chain(unreadable.filter_map(|one| one.key));
+        let changes: Vec<Change> = keys.map(Change::SetAside).collect();
+        self.store.commit(&changes)?;
+        self.records = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume_manager::store::faulty::{self, CommitFault};
+    use volume_manager::store::memory::MemoryDisk;
+    use volume_manager::store::{Trouble, envelope};
+
+    use super::*;
+
+    const KIND: RecordKind = RecordKind(3);
+
+    fn long(last: u8) -> Vec<u8> {
+        let mut bytes = vec![7; 3 * PART_BYTES];
+        bytes.push(last);
+        bytes
+    }
+
+    #[test]
+    fn what_was_saved_last_comes_back_longer_shorter_or_empty() {
+        let document = Document::new(MemoryDisk::default().open(), KIND);
+        assert_eq!(document.read().unwrap(), Content::Nothing);
+        for bytes in [vec![], vec![1], long(1), vec![2; PART_BYTES], vec![], long(2)] {
+            document.save(&bytes).unwrap();
+            assert_eq!(document.read().unwrap(), Content::Bytes(bytes));
+        }
+    }
+
+    #[test]
+    fn a_save_that_fails_leaves_all_or_nothing_of_it_and_the_next_one_goes_on() {
+        let faults =
+            [(CommitFault::Refused(Trouble::NoSpace), false), (CommitFault::Written(Trouble::Device), true)];
+        for (fault, is_there) in faults {
+            let (store, handle) = faulty::wrap(MemoryDisk::default().open(), faulty::Plan::default());
+            let document = Document::new(store, KIND);
+            document.save(&long(1)).unwrap();
+            handle.fail_next_commit(fault);
+            assert!(document.save(b"short").unwrap_err().to_string().contains("reopen"));
+            let expected = if is_there { b"short".to_vec() } else { long(1) };
+            assert_eq!(document.read().unwrap(), Content::Bytes(expected));
+            document.save(b"later").unwrap();
+            assert_eq!(document.read().unwrap(), Content::Bytes(b"later".to_vec()));
+        }
+    }
+
+    #[test]
+    fn damage_to_any_record_is_found_kept_and_written_over() {
+        for damaged in 0..5 {
+            let disk = MemoryDisk::default();
+            Document::new(disk.open(), KIND).save(&long(1)).unwrap();
+            let mut store = disk.open();
+            let loaded = store.load().unwrap();
+            let (key, payload) = &loaded.records[damaged];
+            let mut sealed = envelope::seal(key, 1, payload);
+            *sealed.last_mut().unwrap() ^= 4;
+            disk.overwrite(key.as_row(), &sealed);
+            let document = Document::new(disk.open(), KIND);
+            assert!(matches!(document.read().unwrap(), Content::Damaged(_)), "{damaged}");
+            assert!(matches!(document.read().unwrap(), Content::Damaged(_)), "reading changes nothing");
+            document.set_aside().unwrap();
+            assert_eq!(document.read().unwrap(), Content::Nothing);
+            assert_eq!(store.load().unwrap().quarantined.len(), 5);
+            document.save(b"new").unwrap();
+            assert_eq!(document.read().unwrap(), Content::Bytes(b"new".to_vec()));
+            // Only what was damaged last is kept.
+            document.set_aside().unwrap();
+            assert_eq!(store.load().unwrap().quarantined.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_missing_is_damage() {
+        for missing in 0..5 {
+            let disk = MemoryDisk::default();
+            Document::new(disk.open(), KIND).save(&long(1)).unwrap();
+            let mut store = disk.open();
+            let key = store.load().unwrap().records[missing].0.clone();
+            store.commit(&[Change::Remove(key)]).unwrap();
+            let document = Document::new(disk.open(), KIND);
+            assert!(matches!(document.read().unwrap(), Content::Damaged(_)), "{missing}");
+            document.save(b"new").unwrap();
+            assert_eq!(document.read().unwrap(), Content::Bytes(b"new".to_vec()));
+        }
+    }
+}

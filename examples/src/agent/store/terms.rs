@@ -1,0 +1,213 @@
+//! The highest term of each driver's proxy: what a call's term is held against, so that a proxy that was replaced begins nothing
+//! more. It never falls, also over a restart.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use csi_proto::DriverName;
+use tokio::task::JoinError;
+use volume_manager::store::{
+    Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError, envelope,
+};
+
+/// The terms are not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum TermError {
+    /// The store did not do it.
+    #[error("--state-dir: the terms cannot be kept: {0}")]
+    Store(#[from] StoreError),
+    /// No record can have the driver's name.
+    #[error("--state-dir: the term cannot be kept: {0}")]
+    Name(#[from] InvalidRecordKey),
+    /// What was to do it has panicked.
+    #[error("--state-dir: the terms cannot be kept: {0}")]
+    Panicked(#[from] JoinError),
+}
+
+/// The highest term of each driver, on the disk. Clones are the same.
+#[derive(Clone)]
+pub(in super::super) struct TermTable(Arc<Mutex<Inner>>);
+
+struct Inner {
+    store: Box<dyn Store>,
+    kind: RecordKind,
+    /// What is on the disk. `None` if that has to be seen first.
+    terms: Option<BTreeMap<DriverName, u64>>,
+    /// Whether an earlier failure may have stopped the store.
+    failed: bool,
+}
+
+impl TermTable {
+    /// The terms in a store that has nothing else, in records of this kind.
+    pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
+        let store = Box::new(store);
+        Self(Arc::new(Mutex::new(Inner { store, kind, terms: None, failed: false })))
+    }
+
+    /// The highest term of each driver that ever had one.
+    ///
+    /// # Errors
+    /// If the disk cannot be read.
+    pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, u64>, TermError> {
+        let table = self.clone();
+        tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.known().cloned())).await?
+    }
+
+    /// Raises a driver's term. It is on the disk when this returns. One that is not above that of the driver changes nothing.
+    ///
+    /// # Errors
+    /// If the disk does not take it: it is open then which term the driver has. The next call opens the store again first.
+    pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TermError> {
+        let (table, driver) = (self.clone(), driver.clone());
+        tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.raise(driver, term))).await?
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What is known of the disk is forgotten by whatever fails.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for TermTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TermTable").field("terms", &self.lock().terms).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn attempt<T>(
+        &mut self,
+        attempt: impl FnOnce(&mut Self) -> Result<T, TermError>,
+    ) -> Result<T, TermError> {
+        if self.failed {
+            self.store.reopen()?;
+            self.failed = false;
+        }
+        let outcome = attempt(self);
+        if let Err(error) = &outcome {
+            self.terms = None;
+            self.failed = matches!(error, TermError::Store(error) if error.is_stopped());
+        }
+        outcome
+    }
+
+    fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TermError> {
+        if self.known()?.get(&driver).is_some_and(|highest| *highest >= term) {
+            return Ok(());
+        }
+        let change = put(self.kind, &driver, term)?;
+        self.store.commit(&[change])?;
+        self.terms.get_or_insert_default().insert(driver, term);
+        Ok(())
+    }
+
+    fn known(&mut self) -> Result<&BTreeMap<DriverName, u64>, TermError> {
+        let terms = match self.terms.take() {
+            Some(terms) => terms,
+            None => self.read()?,
+        };
+        Ok(self.terms.insert(terms))
+    }
+
+    /// What is on the disk. Of what was salvaged of a damaged file the highest counts: it was a proxy's once.
+    fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TermError> {
+        let loaded = self.store.load()?;
+        let mut terms = BTreeMap::new();
+        for (key, payload) in &loaded.records {
+            match term(key, payload) {
+                Some((driver, term)) => drop(terms.insert(driver, term)),
+                None => tracing::error!("--state-dir: the record {key} is no term, and is left as it is"),
+            }
+        }
+        for unreadable in loaded.quarantined.iter().filter(|one| one.id.is_in_place()) {
+            tracing::error!(
+                "--state-dir: a term cannot be read, so its driver has none until the next: {}: {}",
+                unreadable.id,
+                unreadable.reason
+            );
+        }
+        let salvaged = loaded.quarantined.iter().filter(|one| one.reason == Defect::Salvaged);
+        for one in salvaged {
+            let Some(key) = &one.key else { continue };
+            let bytes = self.store.quarantined(&one.id)?;
+            let Ok(opened) = envelope::open(key.as_row(), &bytes) else { continue };
+            let Some((driver, term)) = term(key, opened.payload) else { continue };
+            if terms.get(&driver).is_none_or(|highest| *highest < term) {
+                let change = put(self.kind, &driver, term)?;
+                self.store.commit(&[change])?;
+                terms.insert(driver, term);
+            }
+            self.store.discard(&one.id)?;
+        }
+        Ok(terms)
+    }
+}
+
+fn put(kind: RecordKind, driver: &DriverName, term: u64) -> Result<Change, InvalidRecordKey> {
+    Ok(Change::Put(RecordKey::new(kind, driver.as_str())?, term.to_be_bytes().to_vec()))
+}
+
+fn term(key: &RecordKey, payload: &[u8]) -> Option<(DriverName, u64)> {
+    let driver = DriverName::new(str::from_utf8(key.name()).ok()?).ok()?;
+    Some((driver, u64::from_be_bytes(payload.try_into().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use volume_manager::store::Trouble;
+    use volume_manager::store::faulty::{self, CommitFault};
+    use volume_manager::store::memory::MemoryDisk;
+
+    use super::*;
+
+    const KIND: RecordKind = RecordKind(5);
+
+    fn driver(name: &str) -> DriverName {
+        DriverName::new(name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_term_rises_is_there_after_a_restart_and_never_falls() {
+        let disk = MemoryDisk::default();
+        let terms = TermTable::new(disk.open(), KIND);
+        assert!(terms.load().await.unwrap().is_empty());
+        for (term, highest) in [(3, 3), (2, 3), (3, 3), (u64::MAX, u64::MAX), (0, u64::MAX)] {
+            terms.raise(&driver("a.example"), term).await.unwrap();
+            terms.raise(&driver("b.example"), 1).await.unwrap();
+            for table in [terms.clone(), TermTable::new(disk.open(), KIND)] {
+                let expected = [(driver("a.example"), highest), (driver("b.example"), 1)];
+                assert_eq!(table.load().await.unwrap(), expected.into());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_term_that_the_disk_does_not_take_is_refused_and_taken_the_next_time() {
+        for fault in [CommitFault::Refused(Trouble::NoSpace), CommitFault::Written(Trouble::Device)] {
+            let disk = MemoryDisk::default();
+            let (faulty, handle) = faulty::wrap(disk.open(), faulty::Plan::default());
+            let terms = TermTable::new(faulty, KIND);
+            let name = driver("a.example");
+            terms.raise(&name, 1).await.unwrap();
+            handle.fail_next_commit(fault);
+            assert!(terms.raise(&name, 2).await.is_err());
+            terms.raise(&name, 2).await.unwrap();
+            let restarted = TermTable::new(disk.open(), KIND);
+            assert_eq!(restarted.load().await.unwrap(), [(name, 2)].into());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_no_term_costs_the_others_nothing() {
+        let disk = MemoryDisk::default();
+        TermTable::new(disk.open(), KIND).raise(&driver("a.example"), 7).await.unwrap();
+        let record =
+            |name: &str, payload: &[u8]| Change::Put(RecordKey::new(KIND, name).unwrap(), payload.to_vec());
+        disk.open().commit(&[record("b.example", b"short"), record("no name!", &[0; 8])]).unwrap();
+        let terms = TermTable::new(disk.open(), KIND);
+        assert_eq!(terms.load().await.unwrap(), [(driver("a.example"), 7)].into());
+        terms.raise(&driver("b.example"), 1).await.unwrap();
+        assert_eq!(terms.load().await.unwrap().len(), 2);
+    }
+}

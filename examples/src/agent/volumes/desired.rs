@@ -1,0 +1,58 @@
+//! The set of volumes that is wanted, on the disk: the request as it came, so that nothing of it is lost.
+
+use volume_manager::message::{DesiredSet, Request};
+
+use super::super::store::{Content, Document, DocumentError};
+
+/// Reads the set and leaves it as it is: nothing, a set, or why it is none.
+pub(super) fn read(document: &Document) -> Result<Option<Result<DesiredSet, String>>, DocumentError> {
+    Ok(match document.read()? {
+        Content::Nothing => None,
+        Content::Bytes(request) => Some(decode(&request)),
+        Content::Damaged(reason) => Some(Err(reason)),
+    })
+}
+
+/// Reads the set. One that is damaged is set aside: the volumes that are recorded stay as they are, and the next set is taken
+/// under any number.
+pub(super) fn load(document: &Document) -> Result<Option<DesiredSet>, DocumentError> {
+    match read(document)? {
+        None => Ok(None),
+        Some(Ok(set)) => Ok(Some(set)),
+        Some(Err(reason)) => {
+            tracing::error!(
+                "--state-dir: the desired set is damaged and kept in the quarantine of its table; the volumes stay as they are recorded until the next set: {reason}"
+            );
+            document.set_aside()?;
+            Ok(None)
+        }
+    }
+}
+
+fn decode(request: &[u8]) -> Result<DesiredSet, String> {
+    match Request::decode(request) {
+        Ok(Request::Desired(set)) => Ok(set),
+        Ok(_) => Err("it is another request".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::store::AgentStore;
+    use super::*;
+
+    #[test]
+    fn a_set_comes_back_and_what_is_none_is_set_aside_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let document = AgentStore::open(directory.path()).unwrap().desired;
+        assert_eq!(load(&document).unwrap(), None);
+        let set = DesiredSet::new(7, vec![]);
+        document.save(&set.encode()).unwrap();
+        assert_eq!(load(&document).unwrap(), Some(set));
+        document.save(b"no request").unwrap();
+        assert!(matches!(read(&document).unwrap(), Some(Err(_))));
+        assert_eq!(load(&document).unwrap(), None);
+        assert_eq!(read(&document).unwrap(), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Several tables in one file, on a disk that fails or loses its power.
+
+use super::super::RedbStore;
+use super::super::table::{Layout, Table};
+use super::disk::{Chance, Disk};
+use crate::store::{Change, OpenError, RecordKey, RecordKind, Store, StoreError};
+
+const FIRST: Table = Table::new("first", RecordKind(1));
+const SECOND: Table = Table::new("second", RecordKind(2));
+
+fn open(disk: &Disk) -> Result<[RedbStore; 2], OpenError> {
+    let stores = disk.open_tables(Layout { tables: vec![FIRST, SECOND], sets_aside: true, is_all: false })?;
+    Ok(stores.try_into().unwrap())
+}
+
+fn put(table: Table, payload: &[u8]) -> Change {
+    Change::Put(RecordKey::new(table.kind, "name").unwrap(), payload.to_vec())
+}
+
+fn payload(store: &mut RedbStore) -> Vec<u8> {
+    store.load().unwrap().records.pop().map(|(_, payload)| payload).unwrap_or_default()
+}
+
+/// The disk fails at each write of a commit to one table: what the other has acknowledged stays, and both go on.
+#[test]
+fn a_failure_stops_both_tables_until_each_is_reopened_and_takes_nothing_from_the_other() {
+    for at in 0.. {
+        let disk = Disk::default();
+        let [mut first, mut second] = open(&disk).unwrap();
+        first.commit(&[put(FIRST, b"old")]).unwrap();
+        second.commit(&[put(SECOND, b"kept")]).unwrap();
+        disk.fail(disk.operations() + at, 28);
+        if first.commit(&[put(FIRST, &[1; 9000])]).is_ok() {
+            assert!(at > 4, "two syncs and some writes, not {at}");
+            return;
+        }
+        disk.heal();
+        let stopped = second.commit(&[put(SECOND, b"new")]).unwrap_err();
+        assert!(matches!(stopped, StoreError::Stopped { .. }), "{at}: {stopped}");
+        first.reopen().unwrap();
+        assert!(second.load().is_err(), "{at}: it may not know what is there");
+        let operations = disk.operations();
+        second.reopen().unwrap();
+        assert_eq!(disk.operations(), operations, "{at}: the file is open already");
+        assert_eq!(payload(&mut second), b"kept", "{at}");
+        let found = payload(&mut first);
+        assert!(found == b"old" || found == [1; 9000], "{at}: {found:?}");
+        second.commit(&[put(SECOND, b"new")]).unwrap();
+        first.commit(&[put(FIRST, b"new")]).unwrap();
+    }
+}
+
+/// The power goes at each write of commits to both tables in turn.
+#[test]
+fn after_a_power_cut_at_any_write_each_table_has_what_it_acknowledged() {
+    for at in 0.. {
+        let disk = Disk::default();
+        let [mut first, mut second] = open(&disk).unwrap();
+        disk.cut_after(at);
+        let mut acknowledged = [0u8; 2];
+        let mut perhaps = [0u8; 2];
+        for number in 1..=3 {
+            perhaps[0] = number;
+            if first.commit(&[put(FIRST, &[number])]).is_err() {
+                break;
+            }
+            acknowledged[0] = number;
+            perhaps[1] = number;
+            if second.commit(&[put(SECOND, &[number])]).is_err() {
+                break;
+            }
+            acknowledged[1] = number;
+        }
+        drop((first, second));
+        if !disk.is_off() {
+            assert!(at > 12, "six commits of two syncs, not {at}");
+            return;
+        }
+        for seed in 0..4 {
+            disk.cut(&mut Chance(at * 4 + seed));
+        }
+        let [mut first, mut second] = open(&disk).unwrap();
+        for (table, store) in [&mut first, &mut second].into_iter().enumerate() {
+            let found = payload(store).first().copied().unwrap_or_default();
+            let range = acknowledged[table]..=perhaps[table];
+            assert!(range.contains(&found), "{at}: table {table} has {found} and not one of {range:?}");
+        }
+    }
+}
