@@ -71,7 +71,7 @@ impl AgentStore {
                 table.reason
             );
         }
-        Ok(Self::of(stores, directory)?)
+        Self::of(stores, directory)
     }
 
     /// Opens the file as it is, to be looked at: what is damaged is an error. Blocks.
@@ -80,7 +80,7 @@ impl AgentStore {
     /// If the file, or one of its tables, cannot be opened.
     pub(super) fn open_intact(directory: &Path) -> Result<Self, OpenError> {
         let stores = redb::open_intact_tables(path(directory), &TABLES, Settings::default())?;
-        Ok(Self::of(stores, directory)?)
+        Self::of(stores, directory)
     }
 
     fn of(stores: Vec<RedbStore>, directory: &Path) -> Result<Self, OpenError> {

@@ -205,6 +205,7 @@ impl RedbStore {
             drop(tables);
             let (result, changed) = match written {
                 Ok(written) => written,
+                Err(error) if error.is_stopped() => return Err(error),
                 // Nothing was written, and what was counted need not be counted again.
                 Err(error) => return Ok((Err(error), before)),
             };
