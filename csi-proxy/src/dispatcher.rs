@@ -1,35 +1,37 @@
 //! The edge end of a relay: calls arrive and the driver that they name answers them.
 
+mod terms;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+pub use self::terms::{MemoryTerms, TermStore, TermStoreError};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, MethodPath};
 use crate::driver::Driver;
 use crate::endpoint::Drained;
 use crate::fault::Fault;
 use crate::observe::Observation;
-use crate::operation::journal::{
-    self, Contents, Journal, JournalSettings, OpenJournalError, Quarantined, Writer,
-};
-use crate::operation::{
-    Answer, Asked, Counts, Desk, Identity, Limits, Part, Restored, Run, Stage, Uncertain, Way,
-};
+use crate::operation::{Answer, Asked, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
 use crate::relay::{Relay, RelayError};
-use crate::replies::{Replies, Reply};
+use crate::replies::{Replies, Reply, ReplySender};
 use crate::to_the_end::ToTheEnd;
 
 /// Most calls that one driver is given at once, unless set otherwise.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
 
-/// How long the end of a drain waits for the disk.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// How long a call waits for its turn while something else is done to its volume, unless set otherwise.
+const DEFAULT_VOLUME_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a call waits for its proxy's term to be on the disk.
+const TERM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Parts of a streamed answer that wait for the caller before the driver is held up.
 const WAITING_PARTS: usize = 4;
@@ -38,14 +40,16 @@ const WAITING_PARTS: usize = 4;
 ///
 /// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made while
 /// somebody does, and in a task of its own from then on. Calls that ask for the same [operation](crate::operation) while it runs
-/// share it, and an answer that nobody waited for is there for the next who asks.
+/// share it. A call that carries a [`Fence`](crate::Fence) begins only if that lets it pass.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
     max_in_flight: usize,
     open: Arc<watch::Sender<Open>>,
-    limits: Limits,
-    desk: Arc<Desk>,
+    executor: Arc<Executor>,
+    terms: Arc<dyn TermStore>,
+    /// One term is recorded at a time.
+    recording: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What is open, over all drivers, also those that have been taken away.
@@ -85,82 +89,37 @@ impl Dispatcher {
             drivers: Arc::default(),
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             open: Arc::new(watch::Sender::default()),
-            limits: Limits::default(),
-            desk: Arc::new(Desk::new(Limits::default())),
+            executor: Arc::new(Executor::new(DEFAULT_VOLUME_WAIT)),
+            terms: Arc::new(MemoryTerms::default()),
+            recording: Arc::default(),
         }
     }
 
-    /// Keeps answers that nobody waited for within these bounds. What is kept already stays for as long as it was to.
+    /// Sets how long a call waits for its turn while something else is done to its volume, snapshot or group; 2 s by default, at most a
+    /// minute. Zero: not at all. A caller that stops waiting sooner is refused half a second before.
     #[must_use]
-    pub fn with_operation_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self.desk.set_limits(limits);
+    pub fn with_volume_wait(self, wait: Duration) -> Self {
+        self.executor.set_wait(wait);
         self
     }
 
-    /// Knows the operations that the journal knows, and writes it from now on, in a thread that ends with the last clone and
-    /// its calls. To be called before there are clones or calls. Blocks while the journal is read.
-    ///
-    /// What was under way when the journal was last written is [uncertain](Self::uncertain_operations), and each is a line in
-    /// the log.
-    ///
-    /// # Errors
-    /// If the journal cannot be read.
-    pub fn with_journal(
-        mut self,
-        mut journal: impl Journal + 'static,
-        settings: JournalSettings,
-    ) -> Result<Self, OpenJournalError> {
-        let contents = journal::read(&mut journal, SystemTime::now())?;
-        tell(&contents);
-        let writer =
-            Writer::start(Box::new(journal), settings, &contents).map_err(OpenJournalError::Thread)?;
-        self.desk = Arc::new(Desk::new(self.limits).with_journal(contents.restored, writer));
-        Ok(self)
-    }
-
-    /// The operations whose end is not known, because their driver was lost, or this process was. Each is done again when it is
-    /// asked for, and forgotten when something else begins on its volume, or after [`Limits::kept_for`].
+    /// Keeps the terms of drivers' proxies there, in place of memory. To be called before there are clones or calls.
     #[must_use]
-    pub fn uncertain_operations(&self) -> Vec<Uncertain> {
-        self.desk.uncertain()
+    pub fn with_terms(mut self, terms: impl TermStore + 'static) -> Self {
+        self.terms = Arc::new(terms);
+        self
     }
 
     /// How many operations there are.
     #[must_use]
     pub fn operation_counts(&self) -> Counts {
-        self.desk.counts()
-    }
-
-    /// Why the journal has failed; `None` while it works, and without one.
-    #[must_use]
-    pub fn journal_failure(&self) -> Option<String> {
-        self.desk.journal()?.failure()
-    }
-
-    /// Opens the journal anew after a failure, and waits until it holds all that it should. Nothing happens if it works.
-    ///
-    /// # Errors
-    /// If it fails again, with the reason.
-    pub async fn reopen_journal(&self) -> Result<(), String> {
-        self.desk.reopen_journal().await
-    }
-
-    /// Waits until all that has happened so far is in the journal, on the disk.
-    ///
-    /// # Errors
-    /// If the journal has failed, with the reason.
-    pub async fn flush_journal(&self) -> Result<(), String> {
-        match self.desk.journal() {
-            Some(writer) => writer.flush().done().await,
-            None => Ok(()),
-        }
+        self.executor.counts()
     }
 
     /// Sets the gauges of the operations, which change too often to be set each time.
     #[cfg(feature = "metrics")]
     pub fn publish_metrics(&self) {
-        crate::metrics::operations(&self.desk.counts());
+        crate::metrics::operations(&self.executor.counts());
     }
 
     /// Gives a driver at most this many calls at once; one more fails with [`Fault::Overloaded`]. Holds for drivers that are
@@ -198,21 +157,15 @@ impl Dispatcher {
         self.drivers.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open. Then what is
-    /// known of operations is in the journal, if that works: a disk that hangs is waited for 5 s.
+    /// Takes no more calls, which fail with [`Fault::Draining`], and waits up to `bound` for those that are open.
     pub async fn drain(&self, bound: Duration) -> Drained {
         self.open.send_modify(|open| open.draining = true);
-        self.desk.turn_away(Self::draining());
+        self.executor.turn_away(Self::draining());
         let mut open = self.open.subscribe();
-        let drained = match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
+        match timeout(bound, open.wait_for(|open| open.calls == 0)).await {
             Ok(_) => Drained::All,
             Err(_) => Drained::Some,
-        };
-        // A failure has been told.
-        if timeout(LAST_COMMIT, self.flush_journal()).await.is_err() {
-            tracing::warn!("the disk takes long to write the journal; not waiting for it");
         }
-        drained
     }
 
     fn draining() -> Fault {
@@ -251,66 +204,110 @@ impl Default for Dispatcher {
 impl Relay for Dispatcher {
     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
         let method = Method::from_path(call.method.as_str());
-        if let Some(identity) = method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
-            return self.ask(identity, call).await;
-        }
-        let (driver, place) = self.admit(&call.driver)?;
-        let (answered, answer) = oneshot::channel();
-        match ToTheEnd::of(see_through(driver, call, answered, place)).until(answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Fault::ServiceLost { what: "the dispatcher's task".to_owned() }.into()),
+        match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
+            Some(identity) => self.execute(identity, call).await,
+            None => self.pass(method, call).await,
         }
     }
 }
 
 impl Dispatcher {
-    /// An operation, done with the request of a call. Nothing if there is no place for it, which is told.
-    fn admitted(&self, call: Call, run: Run) -> Option<impl Future<Output = ()> + Send + use<>> {
-        match self.admit(&call.driver) {
-            Ok((driver, place)) => Some(run_operation(driver, call, run, place)),
-            Err(fault) => {
-                run.refused(fault);
-                None
-            }
-        }
-    }
-
     /// A call that asks for an operation.
-    async fn ask(&self, identity: Identity, call: Call) -> Result<Replies, RelayError> {
+    async fn execute(&self, identity: Identity, call: Call) -> Result<Replies, RelayError> {
         if self.open.borrow().draining {
             return Err(Self::draining().into());
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let observed = Observed::of(&call);
-        let Asked { asker, part } = self.desk.ask(identity, until);
-        let work = match part {
-            Part::Run(run) => self.admitted(call, run).map_or_else(ToTheEnd::nothing, ToTheEnd::of),
-            Part::Turn(turn) => {
-                observed.waits_for_turn();
-                let dispatcher = self.clone();
-                ToTheEnd::of(async move {
-                    if let Some(run) = turn.comes().await
-                        && let Some(work) = dispatcher.admitted(call, run)
-                    {
-                        work.await;
-                    }
-                })
+        let ask = || self.executor.ask(&call, identity.clone(), until);
+        let asked = match ask() {
+            Asked::Now(Verdict::Fail(Fault::TermNotRecorded { .. }), _) => {
+                self.record_term(&call).await?;
+                ask()
             }
-            Part::None => {
-                observed.waits();
-                ToTheEnd::nothing()
-            }
+            asked => asked,
         };
-        match work.until(asker.answer()).await {
-            Ok((answer, way, receipt)) => {
-                observed.answered(way);
-                let (message, outcome) = answer.into_parts();
-                Ok(Replies::whole(message, outcome).with_receipt(receipt))
+        match asked {
+            Asked::Now(Verdict::Run(ticket), waiter) => self.run(call, ticket, waiter).await,
+            Asked::Now(verdict, _) => observed.end(verdict),
+            Asked::Wait(waiting) => {
+                observed.waits(waiting.is_queued());
+                let call = waiting.is_queued().then_some(call);
+                let mut turn = Turn { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
+                match (turn.waiting.verdict().await, turn.call.take()) {
+                    (Verdict::Run(ticket), Some(call)) => self.run(call, ticket, turn).await,
+                    (verdict, _) => observed.end(verdict),
+                }
             }
-            Err(fault) => {
-                observed.failed(&fault);
-                Err(fault.into())
+        }
+    }
+
+    /// Runs an operation to its end, and says until then that its caller waits.
+    async fn run<W: Send>(&self, call: Call, ticket: Ticket, waiter: W) -> Result<Replies, RelayError> {
+        let end = ToTheEnd::new(Handle::current(), run(self.clone(), call, ticket)).await;
+        drop(waiter);
+        end
+    }
+
+    /// A call that asks for no operation.
+    async fn pass(&self, method: Option<Method>, call: Call) -> Result<Replies, RelayError> {
+        let (driver, place) = self.admit(&call.driver)?;
+        if let Some(fence) = &call.fence {
+            // What is not known may change something.
+            let repeatable = method.is_some_and(|method| !method.is_mutating());
+            match self.executor.admit(&call.driver, fence, repeatable) {
+                Err(Fault::TermNotRecorded { .. }) => {
+                    self.record_term(&call).await?;
+                    self.executor.admit(&call.driver, fence, repeatable)?;
+                }
+                admitted => admitted?,
             }
+        }
+        ToTheEnd::new(Handle::current(), see_through(driver, call, place)).await
+    }
+
+    /// Has the term of a call on the disk, before the first call of that term begins.
+    async fn record_term(&self, call: &Call) -> Result<(), Fault> {
+        let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
+        let driver = &call.driver;
+        let not_recorded = |reason: String| Fault::TermNotRecorded { driver: driver.clone(), reason };
+        if !self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver) {
+            return Err(Fault::DriverNotRegistered { driver: driver.clone() });
+        }
+        let raised = timeout(TERM_PATIENCE, async {
+            let _one = self.recording.lock().await;
+            if self.executor.term(driver).is_none()
+                && let Some(stored) =
+                    self.terms.load(driver).await.map_err(|e| not_recorded(e.to_string()))?
+            {
+                self.executor.record_term(driver, stored)?;
+            }
+            if self.executor.term(driver).is_none_or(|known| known < term) {
+                self.terms.raise(driver, term).await.map_err(|e| not_recorded(e.to_string()))?;
+                tracing::info!(%driver, %term, "a new start of the driver's proxy; calls of earlier ones are refused");
+                self.executor.record_term(driver, term)?;
+            }
+            Ok(())
+        });
+        raised.await.unwrap_or_else(|_| Err(not_recorded(format!("not stored within {TERM_PATIENCE:?}"))))
+    }
+}
+
+/// A call that waits for its turn, with its request.
+struct Turn {
+    dispatcher: Dispatcher,
+    runtime: Handle,
+    call: Option<Call>,
+    waiting: Waiting,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Its turn may have come while it left: others may wait for the same, and its number has begun.
+        if let Some(call) = self.call.take()
+            && let Some(ticket) = self.waiting.last_ticket()
+        {
+            drop(ToTheEnd::new(self.runtime.clone(), run(self.dispatcher.clone(), call, ticket)));
         }
     }
 }
@@ -327,78 +324,65 @@ impl Observed {
         Self { id: call.id, driver: call.driver.clone(), method: call.method.clone() }
     }
 
-    fn waits(&self) {
+    fn waits(&self, queued: bool) {
         let Self { id, driver, method } = self;
-        tracing::debug!(call = %id, %driver, %method, "asks for what is under way or over; the driver is not called for it");
-    }
-
-    fn waits_for_turn(&self) {
-        let Self { id, driver, method } = self;
-        tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
-    }
-
-    fn answered(&self, way: Way) {
-        let Self { id, driver, method } = self;
-        let outcome = match way {
-            Way::Ran => "run",
-            Way::Joined => "joined",
-            Way::Late => "handed_out_late",
-        };
-        if way != Way::Ran {
-            tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+        if queued {
+            tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
+        } else {
+            tracing::debug!(call = %id, %driver, %method, "joins the same operation, which is running");
         }
-        #[cfg(feature = "metrics")]
-        crate::metrics::operation(driver, outcome);
     }
 
-    fn failed(&self, fault: &Fault) {
-        if let Fault::OperationPending { running, .. } = fault {
-            let Self { id, driver, method } = self;
-            tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
-            #[cfg(feature = "metrics")]
-            crate::metrics::operation(driver, "aborted");
+    /// The end of a call that the driver was not called for.
+    fn end(&self, verdict: Verdict) -> Result<Replies, RelayError> {
+        let Self { id, driver, method } = self;
+        match verdict {
+            Verdict::Answer(answer, way) => {
+                let outcome = match way {
+                    Way::Joined => "joined",
+                    Way::Replayed => "replayed",
+                };
+                tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+                #[cfg(feature = "metrics")]
+                crate::metrics::operation(driver, outcome);
+                let (message, outcome) = answer.into_parts();
+                Ok(Replies::whole(message, outcome))
+            }
+            Verdict::Fail(fault) => {
+                if let Fault::OperationPending { running, .. } = &fault {
+                    tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
+                    #[cfg(feature = "metrics")]
+                    crate::metrics::operation(driver, "aborted");
+                }
+                Err(fault.into())
+            }
+            // Only what waits for its turn is told to run.
+            Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }.into()),
         }
     }
 }
 
-/// Says what the journal knew.
-fn tell(contents: &Contents) {
-    for Restored { identity, stage, age, .. } in &contents.restored {
-        let (driver, method, digest) = (identity.driver(), identity.method(), identity.digest());
-        let started = match stage {
-            Stage::Accepted => false,
-            Stage::Started => true,
-            Stage::Finished(_) => continue,
-        };
-        let about = identity.keys().first().map(|key| key.subject().to_string()).unwrap_or_default();
-        tracing::warn!(
-            %driver, %method, about, %digest, started, ?age,
-            "the end of an operation is not known; it is done again when it is asked for"
-        );
-    }
-    for Quarantined { row, defect } in &contents.quarantined {
-        tracing::error!(row, %defect, "a record of the journal of operations cannot be read and was set aside");
-    }
-    #[cfg(feature = "metrics")]
-    crate::metrics::journal_quarantined(contents.quarantined.len());
-}
-
-/// Has the driver do an operation, whoever waits for it.
-async fn run_operation(driver: Driver, call: Call, run: Run, _place: Place) {
-    let observation = Observation::start("dispatcher", &call);
-    let ticket = match run.begin().await {
-        Ok(ticket) => ticket,
-        Err((ticket, fault)) => {
-            drop(observation.answered(Err(fault.clone().into())));
-            return ticket.lost(fault);
+/// Has the driver do an operation, whether or not its caller waits.
+async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Replies, RelayError> {
+    let (driver, _place) = match dispatcher.admit(&call.driver) {
+        Ok(admitted) => admitted,
+        Err(fault) => {
+            ticket.lost(fault.clone());
+            return Err(fault.into());
         }
     };
+    let observation = Observation::start("dispatcher", &call);
     // Only unary methods are operations, and a driver answers those as a whole.
-    let answer = observation.answered(driver.relay(call).await).map(Replies::into_whole);
-    let fault = match answer {
+    let fault = match observation.answered(driver.relay(call).await).map(Replies::into_whole) {
         Ok(Ok((message, outcome))) => match outcome.fault().cloned() {
             None => match Answer::new(message, outcome) {
-                Some(answer) => return ticket.answered(answer).await,
+                Some(answer) => {
+                    ticket.answered(answer.clone());
+                    #[cfg(feature = "metrics")]
+                    crate::metrics::operation(driver.name(), "run");
+                    let (message, outcome) = answer.into_parts();
+                    return Ok(Replies::whole(message, outcome));
+                }
                 None => unexpected(),
             },
             Some(fault) => fault,
@@ -410,7 +394,8 @@ async fn run_operation(driver: Driver, call: Call, run: Run, _place: Place) {
     if fault.delivery() == crate::fault::Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
-    ticket.lost(fault);
+    ticket.lost(fault.clone());
+    Err(fault.into())
 }
 
 fn unexpected() -> Fault {
@@ -418,20 +403,21 @@ fn unexpected() -> Fault {
 }
 
 /// Makes the call and stays with it to its end.
-async fn see_through(
-    driver: Driver,
-    call: Call,
-    answered: oneshot::Sender<Result<Replies, RelayError>>,
-    _place: Place,
-) {
+async fn see_through(driver: Driver, call: Call, place: Place) -> Result<Replies, RelayError> {
     let observation = Observation::start("dispatcher", &call);
-    let mut parts = match observation.answered(driver.relay(call).await).map(Replies::into_whole) {
-        Err(error) => return drop(answered.send(Err(error))),
-        Ok(Ok((message, outcome))) => return drop(answered.send(Ok(Replies::whole(message, outcome)))),
-        Ok(Err(parts)) => parts,
-    };
-    let (sender, replies) = Replies::channel(WAITING_PARTS);
-    let mut sender = answered.send(Ok(replies)).is_ok().then_some(sender);
+    match observation.answered(driver.relay(call).await)?.into_whole() {
+        Ok((message, outcome)) => Ok(Replies::whole(message, outcome)),
+        Err(parts) => {
+            let (sender, replies) = Replies::channel(WAITING_PARTS);
+            tokio::spawn(pass_on(parts, sender, place));
+            Ok(replies)
+        }
+    }
+}
+
+/// Reads a driver's stream to its end, also when its caller has left.
+async fn pass_on(mut parts: Replies, sender: ReplySender, _place: Place) {
+    let mut sender = Some(sender);
     while let Some(part) = parts.next().await {
         match part {
             Reply::Message(message) => {

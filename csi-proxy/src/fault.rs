@@ -154,8 +154,10 @@ pub enum Fault {
         /// The node.
         node: NodeId,
     },
-    /// An answer that must no longer be given cannot be taken out of the journal, so nothing may make it wrong meanwhile.
-    JournalFailed {
+    /// The node cannot keep the term of the call's proxy on its disk, so that no call of it may begin.
+    TermNotRecorded {
+        /// The driver.
+        driver: DriverName,
         /// What failed.
         reason: String,
     },
@@ -219,7 +221,7 @@ impl Fault {
             | Self::OperationPending { .. }
             | Self::StaleTerm { .. }
             | Self::StaleCall { .. }
-            | Self::JournalFailed { .. } => Delivery::NotSent,
+            | Self::TermNotRecorded { .. } => Delivery::NotSent,
             // A transport says so of answers too.
             Self::Overloaded { max, .. } if *max == 0 => Delivery::Unknown,
             Self::Overloaded { .. } => Delivery::NotSent,
@@ -253,79 +255,78 @@ impl Fault {
 
     /// Code and message of [`Self::to_status`].
     pub(crate) fn status(&self) -> (Code, String) {
-        use Fault as F;
         let message = match self {
-            F::Deadline { waited } => {
+            Self::Deadline { waited } => {
                 let text =
                     format!("no answer within {waited:?}; the operation may still be running, ask again");
                 return (Code::DEADLINE_EXCEEDED, text);
             }
-            F::CallerGone => {
+            Self::CallerGone => {
                 return (Code::CANCELLED, "the caller left; the operation may still be running".to_owned());
             }
-            F::OperationPending { driver, running } => {
+            Self::OperationPending { driver, running } => {
                 let text =
                     format!("{running} is pending at driver {driver} for the same volume; try again later");
                 return (Code::ABORTED, text);
             }
-            F::RequestTooLarge { found, max } => {
+            Self::RequestTooLarge { found, max } => {
                 let text =
                     format!("request of {found} bytes; at most {max} can be carried; nothing was sent");
                 return (Code::INVALID_ARGUMENT, text);
             }
-            F::NodeOffline { node } => format!("node {node} is offline"),
-            F::NodeUnknown { node } => format!("node {node} is not known; has its agent ever connected?"),
-            F::NoNode { reason } => format!("no node for this call: {reason}"),
-            F::DriverNotRegistered { driver } => format!("driver {driver} is not registered on the node"),
-            F::DriverSocketMissing { driver, path } => {
+            Self::NodeOffline { node } => format!("node {node} is offline"),
+            Self::NodeUnknown { node } => format!("node {node} is not known; has its agent ever connected?"),
+            Self::NoNode { reason } => format!("no node for this call: {reason}"),
+            Self::DriverNotRegistered { driver } => format!("driver {driver} is not registered on the node"),
+            Self::DriverSocketMissing { driver, path } => {
                 format!("driver {driver} has no socket at {path}; is it running?")
             }
-            F::DriverRefused { driver, reason } => {
+            Self::DriverRefused { driver, reason } => {
                 format!("driver {driver} does not accept connections: {reason}")
             }
-            F::DriverGone { driver, reason } => {
+            Self::DriverGone { driver, reason } => {
                 format!(
                     "driver {driver} was lost before it had answered: {reason}; the operation may still be running"
                 )
             }
-            F::DriverProtocol { driver, reason } => {
+            Self::DriverProtocol { driver, reason } => {
                 format!("driver {driver} did not answer in gRPC: {reason}")
             }
-            F::LinkLost { reason } => format!("link lost: {reason}; the operation may still be running"),
-            F::HubUnreachable { reason } => format!("no hub can be reached: {reason}"),
-            F::ReplyTooLarge { found, max } => {
+            Self::LinkLost { reason } => format!("link lost: {reason}; the operation may still be running"),
+            Self::HubUnreachable { reason } => format!("no hub can be reached: {reason}"),
+            Self::ReplyTooLarge { found, max } => {
                 format!(
                     "the answer has {found} bytes; at most {max} can be carried; the operation was carried out"
                 )
             }
-            F::FrameTooLarge { reason } => format!("too large for a link on the way: {reason}"),
-            F::Overloaded { what, max: 0 } => format!("overloaded: {what}; try again later"),
-            F::Overloaded { what, max } => format!("{what} is full (bound {max}); try again later"),
-            F::Draining { what } => format!("{what} is shutting down"),
-            F::Forbidden { reason } => format!("not allowed on the way: {reason}"),
-            F::Protocol { reason } => format!("relay protocol: {reason}"),
-            F::ServiceLost { what } => {
+            Self::FrameTooLarge { reason } => format!("too large for a link on the way: {reason}"),
+            Self::Overloaded { what, max: 0 } => format!("overloaded: {what}; try again later"),
+            Self::Overloaded { what, max } => format!("{what} is full (bound {max}); try again later"),
+            Self::Draining { what } => format!("{what} is shutting down"),
+            Self::Forbidden { reason } => format!("not allowed on the way: {reason}"),
+            Self::Protocol { reason } => format!("relay protocol: {reason}"),
+            Self::ServiceLost { what } => {
                 format!("{what} ended without an answer; the operation may still be running")
             }
-            F::StaleTerm { driver, found, current } => {
+            Self::StaleTerm { driver, found, current } => {
                 format!(
                     "the proxy of driver {driver} was replaced: this call is of its start {found}, the node knows start {current}"
                 )
             }
-            F::StaleCall { driver, number } => {
+            Self::StaleCall { driver, number } => {
                 format!(
                     "call {number} of driver {driver} was closed or has begun before; it does not begin again"
                 )
             }
-            F::WrongSession { node } => {
+            Self::WrongSession { node } => {
                 format!("node {node} has another session than the one that the call was for")
             }
-            F::JournalFailed { reason } => {
+            Self::TermNotRecorded { driver, reason } => {
                 format!(
-                    "the journal of operations failed and holds an answer that this would make wrong: {reason}"
+                    "the node cannot keep the term of driver {driver}: {reason}; nothing was sent to the driver"
                 )
             }
-            F::NotReady { driver } => {
+            Self::NotReady { driver } => {
                 format!("driver {driver} has not been reached yet; what it offers is not known")
             }
         };
@@ -360,7 +361,7 @@ impl Fault {
             Self::StaleTerm { .. } => "stale_term",
             Self::StaleCall { .. } => "stale_call",
             Self::WrongSession { .. } => "wrong_session",
-            Self::JournalFailed { .. } => "journal_failed",
+            Self::TermNotRecorded { .. } => "term_not_recorded",
             Self::NotReady { .. } => "not_ready",
         }
     }
@@ -405,7 +406,7 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
         Fault::OperationPending { driver: driver.clone(), running: text() },
         Fault::StaleTerm { driver: driver.clone(), found: Term::FIRST, current: Term::FIRST.next() },
         Fault::StaleCall { driver: driver.clone(), number: CallNumber::FIRST },
-        Fault::JournalFailed { reason: text() },
+        Fault::TermNotRecorded { driver: driver.clone(), reason: text() },
         Fault::NotReady { driver },
     ];
     let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
@@ -447,7 +448,7 @@ mod tests {
             Fault::StaleTerm { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::StaleCall { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::WrongSession { .. } => (Code::UNAVAILABLE, NotSent, true),
-            Fault::JournalFailed { .. } => (Code::UNAVAILABLE, NotSent, false),
+            Fault::TermNotRecorded { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::NotReady { .. } => (Code::UNAVAILABLE, NotSent, false),
         }
     }

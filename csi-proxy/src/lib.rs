@@ -65,28 +65,8 @@
 //!
 //! # One execution an operation
 //!
-//! A sidecar that gives up and asks again does not make the driver do its work twice: a [`Dispatcher`] knows the [`operation`] of
-//! each call, and, with a journal, after a restart too.
-//!
-//! ```
-//! # #[cfg(feature = "redb")]
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let directory = tempfile::tempdir()?;
-//! # let state_dir = directory.path();
-//! use csi_proxy::Dispatcher;
-//! use csi_proxy::operation::journal::JournalSettings;
-//! use csi_proxy::operation::journal::redb::RedbJournal;
-//!
-//! let opened = RedbJournal::open_or_set_aside(state_dir.join("operations.redb"))?;
-//! let drivers = Dispatcher::new()
-//!     .with_journal(opened.journal, JournalSettings::default())?
-//!     .with_driver("csi-hostpath".parse()?, "unix:///plugins/csi-hostpath/csi.sock".parse()?);
-//! assert!(drivers.uncertain_operations().is_empty(), "nothing was under way when the last one ended");
-//! # Ok(())
-//! # }
-//! # #[cfg(not(feature = "redb"))]
-//! # fn main() {}
-//! ```
+//! A sidecar that gives up and asks again does not make the driver do its work twice at once: a [`Dispatcher`] knows the [`operation`] of
+//! each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the part of it that outlives the process.
 //!
 //! # A socket for kubelet
 //!
@@ -121,9 +101,9 @@
 //!   [wire] form and the [`startup`] state machine.
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
-//!   count of operations and their journal (`csi_plugin_operations_*`, `csi_plugin_journal_*`) and of broken rules
+//!   count of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
-//! - `redb`: the journal of operations, and of a route's placements, on disk.
+//! - `redb`: the journal of a route's placements on disk.
 //!
 //! # Bounds
 //!
@@ -170,7 +150,7 @@ pub use self::call::{
 };
 pub use self::code::Code;
 #[cfg(feature = "runtime")]
-pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher};
+pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher, MemoryTerms, TermStore, TermStoreError};
 #[cfg(feature = "runtime")]
 pub use self::driver::{Driver, DriverSettings};
 #[cfg(feature = "runtime")]

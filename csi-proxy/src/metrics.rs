@@ -4,11 +4,8 @@
 //!   `csi_sidecar_operations_seconds`, and `stage`: the hop. Methods that CSI does not know are `other`, so that a caller
 //!   cannot make up label values;
 //! - counter `csi_plugin_relay_faults_total` with `driver_name`, `kind`, `stage`;
-//! - gauges `csi_plugin_operations_running`, `csi_plugin_operations_kept` (answers that wait for their askers),
-//!   `csi_plugin_operations_uncertain`; counter `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`,
-//!   `handed_out_late`, `aborted`, `uncertain`;
-//! - gauges `csi_plugin_journal_bytes` and `csi_plugin_journal_failed` (0 or 1), histogram `csi_plugin_journal_commit_seconds`,
-//!   counter `csi_plugin_journal_quarantined_total`;
+//! - gauges `csi_plugin_operations_running` and `csi_plugin_operations_kept` (results that are kept for retries); counter
+//!   `csi_plugin_operations_total` with `driver_name` and `outcome`: `run`, `joined`, `replayed`, `aborted`, `uncertain`;
 //! - gauge `csi_plugin_startup_age_seconds` with `driver_name`: how long the driver has not confirmed what an endpoint
 //!   answers by itself; brought up to date each time that it was asked;
 //! - counter `csi_plugin_startup_stale_answers_total` with `driver_name`: start-up calls answered while the driver could not be
@@ -59,24 +56,6 @@ pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
 pub(crate) fn operations(counts: &crate::operation::Counts) {
     metrics::gauge!("csi_plugin_operations_running").set(counts.running as f64);
     metrics::gauge!("csi_plugin_operations_kept").set(counts.kept as f64);
-    metrics::gauge!("csi_plugin_operations_uncertain").set(counts.uncertain as f64);
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a gauge")]
-pub(crate) fn journal_bytes(bytes: u64) {
-    metrics::gauge!("csi_plugin_journal_bytes").set(bytes as f64);
-}
-
-pub(crate) fn journal_committed(taken: Duration) {
-    metrics::histogram!("csi_plugin_journal_commit_seconds").record(taken);
-}
-
-pub(crate) fn journal_failed(failed: bool) {
-    metrics::gauge!("csi_plugin_journal_failed").set(f64::from(u8::from(failed)));
-}
-
-pub(crate) fn journal_quarantined(rows: usize) {
-    metrics::counter!("csi_plugin_journal_quarantined_total").increment(rows as u64);
 }
 
 pub(crate) fn facts_age(driver: &DriverName, age: Duration) {

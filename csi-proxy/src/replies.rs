@@ -9,8 +9,6 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 use crate::fault::Fault;
-#[cfg(feature = "runtime")]
-use crate::operation::Receipt;
 use crate::outcome::Outcome;
 
 /// One part of an answer.
@@ -37,11 +35,7 @@ impl fmt::Debug for Reply {
 /// A unary answer holds its parts and costs no task, channel or allocation. Dropping it says that nobody waits any more; it
 /// does not stop the work. A source that ends without an outcome is completed with [`Fault::ServiceLost`].
 #[must_use = "an answer that is not read is lost"]
-pub struct Replies {
-    source: Source,
-    #[cfg(feature = "runtime")]
-    receipt: Option<Receipt>,
-}
+pub struct Replies(Source);
 
 enum Source {
     Unary { message: Bytes, outcome: Outcome },
@@ -50,25 +44,15 @@ enum Source {
     Ended,
 }
 
-impl From<Source> for Replies {
-    fn from(source: Source) -> Self {
-        Self {
-            source,
-            #[cfg(feature = "runtime")]
-            receipt: None,
-        }
-    }
-}
-
 impl Replies {
     /// One message and its outcome: nearly every CSI answer.
     pub fn unary(message: impl Into<Bytes>, outcome: Outcome) -> Self {
-        Source::Unary { message: message.into(), outcome }.into()
+        Self(Source::Unary { message: message.into(), outcome })
     }
 
     /// No message, only an outcome: nearly every failure.
     pub fn outcome(outcome: impl Into<Outcome>) -> Self {
-        Source::Outcome(outcome.into()).into()
+        Self(Source::Outcome(outcome.into()))
     }
 
     #[cfg(feature = "runtime")]
@@ -81,32 +65,7 @@ impl Replies {
 
     /// Parts as they come. The first [`Reply::End`] is the last part that is read.
     pub fn stream(parts: impl Stream<Item = Reply> + Send + 'static) -> Self {
-        Source::Stream(Box::pin(parts)).into()
-    }
-
-    /// The same answer with somebody who wants to know whether it was delivered: whether it was read to its end or taken as a
-    /// [whole](Self::into_whole).
-    #[cfg(feature = "runtime")]
-    pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
-        self.receipt = Some(receipt);
-        self
-    }
-
-    /// Takes over to say whether the answer was delivered.
-    #[cfg(feature = "runtime")]
-    #[cfg_attr(
-        not(feature = "edge-transport"),
-        allow(dead_code, reason = "for relays that know better than reading")
-    )]
-    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
-        self.receipt.take()
-    }
-
-    fn delivered(&mut self) {
-        #[cfg(feature = "runtime")]
-        if let Some(receipt) = self.receipt.take() {
-            receipt.delivered();
-        }
+        Self(Source::Stream(Box::pin(parts)))
     }
 
     /// The next part; `None` after the end.
@@ -130,7 +89,7 @@ impl Replies {
     /// read by it.
     #[cfg(feature = "runtime")]
     pub(crate) fn as_whole(&self) -> Option<(Option<&Bytes>, &Outcome)> {
-        match &self.source {
+        match &self.0 {
             Source::Unary { message, outcome } => Some((Some(message), outcome)),
             Source::Outcome(outcome) => Some((None, outcome)),
             Source::Stream(_) | Source::Ended => None,
@@ -145,19 +104,10 @@ impl Replies {
     /// Gives the answer back if its parts are still coming.
     #[allow(clippy::result_large_err, reason = "an answer is moved here, not carried up through callers")]
     pub fn into_whole(mut self) -> Result<(Option<Bytes>, Outcome), Self> {
-        match std::mem::replace(&mut self.source, Source::Ended) {
-            Source::Unary { message, outcome } => {
-                self.delivered();
-                Ok((Some(message), outcome))
-            }
-            Source::Outcome(outcome) => {
-                self.delivered();
-                Ok((None, outcome))
-            }
-            source @ (Source::Stream(_) | Source::Ended) => {
-                self.source = source;
-                Err(self)
-            }
+        match std::mem::replace(&mut self.0, Source::Ended) {
+            Source::Unary { message, outcome } => Ok((Some(message), outcome)),
+            Source::Outcome(outcome) => Ok((None, outcome)),
+            source @ (Source::Stream(_) | Source::Ended) => Err(Self(source)),
         }
     }
 }
@@ -166,23 +116,19 @@ impl Stream for Replies {
     type Item = Reply;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        if let Source::Stream(stream) = &mut self.source {
+        if let Source::Stream(stream) = &mut self.0 {
             let part = ready!(stream.as_mut().poll_next(cx)).unwrap_or_else(|| Reply::End(lost()));
             if matches!(part, Reply::End(_)) {
-                self.source = Source::Ended;
-                self.delivered();
+                self.0 = Source::Ended;
             }
             return Poll::Ready(Some(part));
         }
-        Poll::Ready(match std::mem::replace(&mut self.source, Source::Ended) {
+        Poll::Ready(match std::mem::replace(&mut self.0, Source::Ended) {
             Source::Unary { message, outcome } => {
-                self.source = Source::Outcome(outcome);
+                self.0 = Source::Outcome(outcome);
                 Some(Reply::Message(message))
             }
-            Source::Outcome(outcome) => {
-                self.delivered();
-                Some(Reply::End(outcome))
-            }
+            Source::Outcome(outcome) => Some(Reply::End(outcome)),
             Source::Stream(_) | Source::Ended => None,
         })
     }
@@ -190,7 +136,7 @@ impl Stream for Replies {
 
 impl fmt::Debug for Replies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
+        match &self.0 {
             Source::Unary { message, outcome } => {
                 write!(f, "Unary({} bytes, {outcome:?})", message.len())
             }

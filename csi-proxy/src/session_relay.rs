@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
-    CallError, Delivery, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent,
-    ReplySender, ReplyStream, Request, Service, ServiceName,
+    CallError, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender,
+    ReplyStream, Request, Service, ServiceName,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 
@@ -146,10 +146,6 @@ fn parts<const N: usize>(read: [Reply; N], answer: ReplyStream, way: Way) -> Rep
 }
 
 /// The far side: gives the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).
-///
-/// An operation's answer is handed out when the caller's peer has said that it has it ([`ReplySender::on_delivery`]), and until then
-/// it is there for the retry as well. Peers without [`FEATURE_RESUME`](edge_transport::frame::FEATURE_RESUME) never say so; to them it
-/// is handed out when it is sent.
 #[derive(Debug, Clone)]
 pub struct SessionService<R> {
     relay: R,
@@ -167,7 +163,7 @@ impl<R: Relay> SessionService<R> {
 impl<R: Relay + 'static> Service for SessionService<R> {
     async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
         let IncomingRequest { metadata, body, remaining, .. } = request;
-        let mut answer = match Call::decode(metadata, body) {
+        let answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
                 call.remaining = remaining;
                 // What waits for its turn is not to be begun for nobody. What has begun goes on.
@@ -179,15 +175,7 @@ impl<R: Relay + 'static> Service for SessionService<R> {
             }
             Err(error) => Replies::outcome(Fault::Protocol { reason: format!("header of a call: {error}") }),
         };
-        if let Some(receipt) = answer.take_receipt() {
-            receipt.sent();
-            replies.on_delivery(move |delivery| match delivery {
-                Delivery::Delivered => receipt.delivered(),
-                // The next one who asks is to have it.
-                Delivery::Undelivered => drop(receipt),
-            });
-        }
-        // Fails only if nobody waits for the answer any more, which the receipt says too.
+        // Fails only if nobody waits for the answer any more, and then another copy of the call gets it.
         let _ = send(answer, replies).await;
     }
 }

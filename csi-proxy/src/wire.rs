@@ -352,7 +352,7 @@ impl FaultRecord {
             F::NotReady { driver } => record(20, driver, ""),
             F::FrameTooLarge { reason } => record(21, &"", reason),
             F::OperationPending { driver, running } => record(22, driver, running),
-            F::JournalFailed { reason } => record(23, &"", reason),
+            F::TermNotRecorded { driver, reason } => record(23, driver, reason),
             F::StaleTerm { driver, found, current } => fenced(24, driver, found.get(), current.get()),
             F::StaleCall { driver, number } => fenced(25, driver, number.get(), 0),
             F::WrongSession { node } => record(26, node, ""),
@@ -387,7 +387,7 @@ impl FaultRecord {
             20 => Fault::NotReady { driver: driver_name(&subject)? },
             21 => Fault::FrameTooLarge { reason },
             22 => Fault::OperationPending { driver: driver_name(&subject)?, running: reason },
-            23 => Fault::JournalFailed { reason },
+            23 => Fault::TermNotRecorded { driver: driver_name(&subject)?, reason },
             24 => Fault::StaleTerm {
                 driver: driver_name(&subject)?,
                 found: proxy_term(found, "the term of a fault")?,

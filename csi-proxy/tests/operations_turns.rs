@@ -11,7 +11,6 @@ use common::counting::call;
 use common::edge::{Answer, Edge, asked};
 use common::{Act, Script, Stage, driver_name, framed, raw_call};
 use csi_proto::csi::v1 as csi;
-use csi_proxy::operation::{Counts, Limits};
 use csi_proxy::{Call, Code, Fault, Outcome};
 use prost::Message as _;
 use tokio::sync::Notify;
@@ -63,7 +62,8 @@ async fn a_detachment_waits_for_a_snapshot_and_the_next_attachment_for_the_detac
     assert_eq!(edge.driver.executions(ATTACH), 0);
     edge.driver.let_go(2);
     assert!(is_ok(snapshots.await) && is_ok(detaches.await) && is_ok(attaches.await));
-    assert_eq!(edge.dispatcher.operation_counts(), Counts::default());
+    assert_eq!(edge.dispatcher.operation_counts().running, 0);
+    assert_eq!(edge.dispatcher.operation_counts().waiters, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +160,8 @@ async fn a_driver_that_is_taken_away_meanwhile_leaves_nothing_of_what_waited() {
     assert!(is_ok(snapshots.await), "what ran goes on to its end");
     let fault = detaches.await.unwrap().unwrap_err();
     assert!(matches!(fault, Fault::DriverNotRegistered { .. }), "{fault:?}");
-    assert_eq!(edge.dispatcher.operation_counts(), Counts::default());
+    assert_eq!(edge.dispatcher.operation_counts().running, 0);
+    assert_eq!(edge.dispatcher.operation_counts().waiters, 0);
 }
 
 #[tokio::test]
@@ -182,9 +183,7 @@ async fn a_drain_waits_for_what_runs_and_sends_away_what_has_not_begun() {
 #[tokio::test]
 async fn without_patience_another_operation_is_refused_at_once() {
     let mut edge = Edge::holding();
-    let mut limits = Limits::default();
-    limits.wait = Duration::ZERO;
-    edge.dispatcher = edge.dispatcher.with_operation_limits(limits);
+    edge.dispatcher = edge.dispatcher.with_volume_wait(Duration::ZERO);
     let snapshots = snapshots(&edge).await;
     let fault = asked(&edge.dispatcher, detach("n1")).await.unwrap_err();
     assert_eq!(Outcome::from(fault).code, Code::ABORTED);

@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
 
 async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
-    let dispatcher = operations::open(state.as_ref(), options.volume_wait)?;
+    let dispatcher = operations::dispatcher(options.volume_wait)?;
     let settings = ceiling::driver_settings(&options)?;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {

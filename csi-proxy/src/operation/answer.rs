@@ -74,12 +74,12 @@ impl Answer {
     }
 
     /// The same answer in memory of its own: as it came, it may hold on to the buffer of a whole connection.
-    pub(super) fn compact(&mut self) {
-        let Parts { message, outcome } = Arc::make_mut(&mut self.0);
-        if let Some(message) = message {
-            *message = Bytes::copy_from_slice(message);
-        }
-        outcome.details = Bytes::copy_from_slice(&outcome.details);
+    pub(super) fn compacted(&self) -> Self {
+        let Parts { message, outcome } = &*self.0;
+        let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        let (message, outcome) = (message.as_ref().map(copy), outcome.clone());
+        let outcome = Outcome { details: copy(&outcome.details), ..outcome };
+        Self(Arc::new(Parts { message, outcome }))
     }
 }
 

@@ -1,54 +1,59 @@
-//! One execution an operation: what a driver is at, and the answers that wait for their askers.
+//! One execution at a time: which calls share a run of their driver, and which may begin at all.
 //!
 //! A sidecar's patience ends long before some drivers' work. Its retry is a call of its own, but the same *operation*: the same
-//! request to the same driver, secrets aside ([`Identity`]). So:
+//! request to the same driver, secrets aside ([`Identity`]). So, while this process lives:
 //!
-//! - while the operation runs, the retry **joins** it, and whoever waits at its end gets the answer;
-//! - if nobody waits at its end, the answer is **kept** and handed out **once**, to the next asker of the same identity. Not that
-//!   of a Node call: a reboot undoes what it did, and nobody says so;
-//! - an answer is handed out when its asker has it. Where that takes time to find out, as behind a session, it is **sent** meanwhile:
-//!   whoever asks is given it too, and if it gets lost on its way to all of them, it is kept as before. Of an answer that was on
-//!   its way when the process was killed nobody will know whether it has come: it is not given again, and who asks has the operation
-//!   done again;
-//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little ([`Limits::wait`]) and in the
-//!   order in which they came. It has not begun: no journal knows it, and if its callers leave it never does. If its turn does not come
-//!   it is refused with [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
-//! - a kept answer is **void** as soon as another operation begins on what it is about, and when it gets too old or too many are
-//!   kept ([`Limits`]);
-//! - an operation whose end is not known, because the driver was lost, is **uncertain**: the next asker has it done again, as
-//!   CSI's idempotency allows.
+//! - while the operation runs, an equal call **joins** it, and all that wait at its end get the answer;
+//! - a finished result is **replayed** for 60 s to the calls that asked for it: a proxy that lost a link sends the same call again, under
+//!   the same id. If no caller waited when it finished, it is also given **once** to the next equal call, for 10 minutes. Not that of a
+//!   Node call: a reboot undoes what it did, and nothing reports that;
+//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little and in the order in which they
+//!   came. It has not begun: if its callers leave it never does. If its turn does not come it is refused with
+//!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
+//! - a kept result is **void** as soon as another operation begins on what it is about, and when too much is kept;
+//! - of an operation that lost its driver the end is unknown. The next equal call runs it again, as CSI's idempotency allows;
+//! - whatever leaves or fails, the driver's work runs to its end.
 //!
-//! [`Core`] is all of this without a clock, a task or a disk. A [`Dispatcher`](crate::Dispatcher) drives it, and
-//! [`journal`] keeps it over a restart.
+//! A call that comes from a proxy begins only if its [`Fence`](crate::Fence) lets it: not if it is of a proxy that was replaced, not if it
+//! was given up, and not if its number has begun before. Its fence is looked at when it arrives, and again when its turn comes. That a
+//! number has begun is remembered longer than any result: where the result is gone, a late copy of the call fails with
+//! [`Fault::StaleCall`](crate::Fault::StaleCall).
 //!
-//! Only calls of mutating, unary methods of the spec take part, and only if they name what they are about. All others pass.
+//! [`Core`] is all of this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
+//!
+//! Only calls of mutating, unary methods of the spec are operations, and only if they name what they are about. All others pass, if their
+//! fence lets them. One that may change something begins once under its number; one that only reads may be sent again.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
 //!
 //! use bytes::Bytes;
-//! use csi_proxy::operation::{Action, Answer, AskerId, Core, Event, Identity, Limits};
-//! use csi_proxy::{DriverName, Outcome};
+//! use csi_proxy::operation::{Action, Answer, Core, Event, Identity, WaiterId};
+//! use csi_proxy::{CallId, DriverName, Outcome};
 //! use csi_proto::Method;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let driver = DriverName::new("csi-hostpath")?;
-//! // `name: "pvc-1"`
-//! let delete = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1").ok_or("no volume id")?;
-//! let (mut core, mut now) = (Core::new(Limits::default()), Instant::now());
-//! let ask = |asker| Event::Ask { asker: AskerId::new(asker), identity: delete.clone(), until: None };
+//! // `volume_id: "vol-1"`
+//! let identity = Identity::of(&driver, Method::DeleteVolume, b"\x0a\x05vol-1").ok_or("no volume id")?;
+//! let (mut core, mut now) = (Core::new(Duration::from_secs(2)), Instant::now());
+//! let ask = |number| Event::Ask {
+//!     waiter: WaiterId::new(number),
+//!     call: CallId::from_bytes([number as u8; 16]),
+//!     identity: identity.clone(),
+//!     fence: None,
+//!     until: None,
+//! };
 //!
 //! core.handle(now, ask(1));
-//! let Some(Action::Record(_)) = core.poll_action() else { panic!("the journal comes first") };
 //! let Some(Action::Run { operation, .. }) = core.poll_action() else { panic!("the driver is to be called") };
-//! core.handle(now, Event::Left { asker: AskerId::new(1) });
+//! core.handle(now, Event::Left { waiter: WaiterId::new(1) });
 //! now += Duration::from_secs(40);
 //! let answer = Answer::new(Some(Bytes::new()), Outcome::ok()).ok_or("not the driver's")?;
 //! core.handle(now, Event::Answered { operation, answer });
-//! while core.poll_action().is_some() {}
 //!
 //! core.handle(now, ask(2));
-//! assert!(matches!(core.poll_action(), Some(Action::Answer { asker, .. }) if asker == AskerId::new(2)));
+//! assert!(matches!(core.poll_action(), Some(Action::Answer { waiter, .. }) if waiter == WaiterId::new(2)));
 //! # Ok(())
 //! # }
 //! ```
@@ -60,19 +65,18 @@ mod core;
 mod counted;
 mod deferred;
 #[cfg(feature = "runtime")]
-mod desk;
+mod executor;
+mod fence;
 mod identity;
 pub mod journal;
 mod limits;
+mod ranges;
 mod subject;
 
 pub use self::answer::Answer;
 pub use self::canonical::Digest;
-pub use self::core::{
-    Action, AskerId, Core, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way,
-};
+pub use self::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 #[cfg(feature = "runtime")]
-pub(crate) use self::desk::{Asked, Desk, Part, Receipt, Run};
+pub(crate) use self::executor::{Asked, Executor, Ticket, Verdict, Waiting};
 pub use self::identity::Identity;
-pub use self::limits::Limits;
 pub use self::subject::{Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};

@@ -41,8 +41,7 @@ pub struct AgentOptions {
     #[command(flatten)]
     pub roads: RoadOptions,
 
-    /// Directory for what is kept over a restart, made if missing: drivers' operations and the answers that nobody has taken yet
-    /// (operations.redb). Without it those are forgotten, and a restart is told from its predecessor by the clock alone
+    /// Directory for what is kept over a restart, made if missing. Without it a restart is told from its predecessor by the clock alone
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 

@@ -11,9 +11,6 @@ use super::volumes::NodeVolumes;
 use crate::status::{Fact, Status};
 use crate::uplink;
 
-/// Most uncertain operations on the page; the metric has their number.
-const UNCERTAIN_SHOWN: usize = 20;
-
 /// The agent's page.
 #[derive(Debug)]
 pub(super) struct AgentStatus {
@@ -72,22 +69,14 @@ impl Status for AgentStatus {
     }
 }
 
-/// What drivers are at, and what is in the way.
+/// What drivers run.
 fn operation_facts(dispatcher: &Dispatcher) -> Vec<Fact> {
     let counts = dispatcher.operation_counts();
-    let mut facts = vec![
+    vec![
         Fact::new("operations running", counts.running),
-        Fact::new("answers that wait for their askers", counts.kept),
-    ];
-    facts.extend(dispatcher.uncertain_operations().iter().take(UNCERTAIN_SHOWN).map(|uncertain| {
-        let identity = &uncertain.identity;
-        let about = identity.keys().first().map(|key| key.subject().to_string()).unwrap_or_default();
-        let what = format!("{} of {about} at {}", identity.method().name(), identity.driver());
-        Fact::new("operation whose end is not known", what)
-    }));
-    facts
-        .extend(dispatcher.journal_failure().map(|reason| Fact::new("journal of operations failed", reason)));
-    facts
+        Fact::new("calls that wait for their turn", counts.waiting),
+        Fact::new("results kept for retries", counts.kept),
+    ]
 }
 
 /// What was seen of the orchestrators' calls.

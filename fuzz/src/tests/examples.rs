@@ -1,14 +1,13 @@
 //! Good input for the targets, so that the corpora begin with more than noise.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proto::Method;
 use csi_proto::csi::v1::CreateVolumeRequest;
-use csi_proxy::operation::journal::record;
-use csi_proxy::operation::{Answer, Identity, OperationId, Stage};
-use csi_proxy::{Call, CallId, Code, DriverName, Fault, MethodPath, NodeId, Outcome};
+use csi_proxy::{
+    Call, CallId, CallNumber, Code, DriverName, Fault, Fence, GivenUp, MethodPath, NodeId, Outcome, Term,
+};
 use edge_transport::Epoch;
 use edge_transport::frame::{self, Frame, Hello, Kind, Part, Reply, Request};
 use prost::Message as _;
@@ -47,7 +46,15 @@ fn envelopes() -> Vec<Vec<u8>> {
     let call = Call::new(CallId::from_bytes([7; 16]), node.clone(), driver, method, Bytes::new());
     let driver_says = Outcome::from_driver(Code::new(8), "no space").with_details(vec![1, 2]);
     let ours: Outcome = Fault::NodeOffline { node }.into();
-    vec![call.encode_header().into(), driver_says.encode().into(), ours.encode().into()]
+    let n = |number| CallNumber::new(number).unwrap();
+    let given_up = GivenUp::new([n(4)..=n(6), n(9)..=n(300)]).unwrap();
+    let fenced = call.clone().with_fence(Fence::new(Term::FIRST, n(7), n(2), given_up).unwrap());
+    vec![
+        call.encode_header().into(),
+        driver_says.encode().into(),
+        ours.encode().into(),
+        fenced.encode_header().into(),
+    ]
 }
 
 fn records() -> Vec<Vec<u8>> {
@@ -60,18 +67,13 @@ fn records() -> Vec<Vec<u8>> {
 }
 
 fn operations() -> Vec<Vec<u8>> {
-    let driver = DriverName::new("csi-hostpath").unwrap();
     let create = CreateVolumeRequest {
         name: "pvc-1".to_owned(),
         parameters: [("class".to_owned(), "fast".to_owned())].into(),
         secrets: [("token".to_owned(), "hidden".to_owned())].into(),
         ..Default::default()
     };
-    let request = create.encode_to_vec();
-    let identity = Identity::of(&driver, Method::CreateVolume, &request).unwrap();
-    let answer = Answer::new(Some(Bytes::from_static(b"")), Outcome::ok()).unwrap();
-    let row = |stage| record::seal(OperationId::new(7), &identity, &stage, SystemTime::UNIX_EPOCH);
-    vec![request, row(Stage::Accepted), row(Stage::Started), row(Stage::Finished(answer))]
+    vec![create.encode_to_vec()]
 }
 
 fn mount_tables() -> Vec<Vec<u8>> {

@@ -1,45 +1,48 @@
-//! The table of operations. No clock, no task, no disk: events in, actions out.
+//! The table of operations. No clock, no task: events in, actions out.
 
 mod event;
-mod line;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use csi_proto::Method;
 use csi_proto::method::Service;
+use csi_proto::{DriverName, Method};
 
-pub use self::event::{Action, AskerId, Counts, Entry, Event, OperationId, Restored, Stage, Uncertain, Way};
-use self::line::Line;
+pub use self::event::{Action, Counts, Event, OperationId, WaiterId, Way};
+use self::queue::Queue;
 use super::answer::Answer;
 use super::by_key::ByKey;
 use super::counted::ByCount;
+use super::fence::{Fences, Passage};
 use super::identity::Identity;
-use super::limits::Limits;
+use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
 use super::subject::{Key, is_making};
-use crate::fault::{Delivery, Fault};
+use crate::call::{CallId, Fence, Term};
+use crate::fault::Fault;
 
 /// Most [`Core::begun`] entries.
 const MAX_BEGUN: usize = 4096;
 
-/// All operations of a node's drivers: what runs, what is kept, and who waits. See the [module](super) for the rules.
+/// All operations of a node's drivers: what runs, which results are kept, and what waits. See the [module](super) for the rules.
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug)]
 pub struct Core {
     limits: Limits,
     next: u64,
+    fences: Fences,
     operations: ByCount<OperationId, Operation>,
-    /// What is run or kept for a subject: one operation at most.
+    /// What runs or is kept for a subject: one operation at most.
     holders: ByKey<OperationId>,
-    askers: ByCount<AskerId, Asker>,
-    /// Calls that are not among the askers, since what they ask for has not begun.
-    line: Line,
-    /// What is over, by when it is forgotten.
-    over: BTreeSet<(Instant, OperationId)>,
+    /// The operation that each waiter waits for. Not those whose operation has not begun.
+    waiters: ByCount<WaiterId, OperationId>,
+    queue: Queue,
+    /// Kept results, by when they are forgotten.
+    kept: BTreeSet<(Instant, OperationId)>,
     counts: Counts,
     actions: VecDeque<Action>,
     /// How many run that make something, whose id is not known yet.
@@ -53,64 +56,57 @@ pub struct Core {
 #[derive(Debug)]
 struct Operation {
     identity: Identity,
+    /// The calls that have asked for it, whether or not they wait still; at most [`MAX_CALLS`].
+    calls: Vec<CallId>,
     state: State,
-    /// Calls that wait, or have the answer and have not said that it was delivered; in the order in which they came.
-    askers: Vec<AskerId>,
 }
 
 #[derive(Debug)]
 enum State {
     Running {
-        started: bool,
+        /// The one whose request is used.
+        runner: WaiterId,
+        /// All that wait, and when their callers stop waiting; in the order in which they came.
+        waiters: Vec<(WaiterId, Option<Instant>)>,
     },
-    Ended {
+    Kept {
         answer: Answer,
         /// What the answer says that it is about, beside what the request named.
         made: Vec<Key>,
         bytes: usize,
         until: Instant,
-        /// To how many of the askers the answer is on its way. While it is to one, no journal holds it: after a restart nobody would
-        /// know whether it has come.
-        sent: usize,
-    },
-    Uncertain {
-        started: bool,
-        bytes: usize,
-        until: Instant,
+        /// No caller waited for it: the next equal call gets it.
+        unclaimed: bool,
     },
 }
 
+/// A copy of a call whose operation has not begun.
 #[derive(Debug)]
-struct Asker {
-    operation: OperationId,
+struct Waiter {
+    id: WaiterId,
+    call: CallId,
+    fence: Option<Fence>,
     until: Option<Instant>,
-    /// The answer is on its way to it.
-    sent: bool,
-}
-
-impl Asker {
-    const fn new(operation: OperationId, until: Option<Instant>) -> Self {
-        Self { operation, until, sent: false }
-    }
-
-    /// A caller whose time was over is not there, whatever became of the call that it made.
-    fn is_late(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until < now)
-    }
 }
 
 impl Core {
-    /// An empty table.
+    /// An empty table. A call waits this long for its turn while something else is done to what it is about, and at most a minute, before
+    /// it fails with [`Fault::OperationPending`]; less if its caller stops waiting sooner, so that this reaches the caller in time.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(wait: Duration) -> Self {
+        Self::with_limits(Limits::new(wait))
+    }
+
+    fn with_limits(limits: Limits) -> Self {
         Self {
             limits,
             next: 0,
+            fences: Fences::default(),
             operations: ByCount::default(),
             holders: ByKey::default(),
-            askers: ByCount::default(),
-            line: Line::default(),
-            over: BTreeSet::new(),
+            waiters: ByCount::default(),
+            queue: Queue::default(),
+            kept: BTreeSet::new(),
             counts: Counts::default(),
             actions: VecDeque::new(),
             making: 0,
@@ -119,64 +115,26 @@ impl Core {
         }
     }
 
-    /// Takes back what a journal knew: finished answers wait for their askers, what was not finished is uncertain. To be called
-    /// before any event. Of two operations about the same thing the later one counts.
-    pub fn restore(&mut self, now: Instant, mut known: Vec<Restored>) {
-        known.sort_by_key(|restored| restored.operation);
-        for Restored { operation, identity, stage, age } in known {
-            self.next = self.next.max(operation.number().saturating_add(1));
-            let until = now + self.limits.kept_for.saturating_sub(age);
-            let (state, made) = match stage {
-                Stage::Finished(answer) => {
-                    let (made, bytes) = (answer.keys(&identity), identity.bytes() + answer.bytes());
-                    (State::Ended { answer, made: made.clone(), bytes, until, sent: 0 }, made)
-                }
-                Stage::Accepted | Stage::Started => {
-                    let started = stage == Stage::Started;
-                    (State::Uncertain { started, bytes: identity.bytes(), until }, Vec::new())
-                }
-            };
-            for key in identity.keys().iter().chain(&made) {
-                self.void(key);
-            }
-            self.keep(operation, Operation { identity, state, askers: Vec::new() });
-        }
-        self.forget_old(now);
-        self.forget_much();
-    }
-
-    /// Changes the bounds. What is over by now is forgotten when it was to be.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
-        self.forget_much();
+    /// Sets how long a call waits for its turn. Holds for calls that arrive after it.
+    pub fn set_wait(&mut self, wait: Duration) {
+        self.limits.wait = wait;
     }
 
     /// Takes what has happened.
     pub fn handle(&mut self, now: Instant, event: Event) {
         self.forget_old(now);
-        if !self.line.is_empty() {
+        if !self.queue.is_empty() {
             self.give_up(now);
         }
-        // What it kept waiting, if anything.
-        let ends = match &event {
-            Event::Answered { operation, .. } | Event::Lost { operation, .. } if !self.line.is_empty() => {
-                self.operations.get(operation).map(|known| known.identity.clone())
-            }
-            _ => None,
-        };
         match event {
-            Event::Ask { asker, identity, until } => self.ask(now, asker, identity, until),
-            Event::Left { asker } => self.left(asker),
-            Event::Sent { asker } => self.sent(now, asker),
-            Event::Taken { asker } => self.taken(now, asker),
-            Event::Started { operation } => self.started(operation),
+            Event::Ask { waiter, call, identity, fence, until } => {
+                self.ask(now, Waiter { id: waiter, call, fence, until }, identity);
+            }
+            Event::Left { waiter } => self.left(waiter),
             Event::Answered { operation, answer } => self.answered(now, operation, answer),
-            Event::Lost { operation, fault } => self.lost(now, operation, &fault),
+            Event::Lost { operation, fault } => self.lost(operation, &fault),
             Event::TurnAway { fault } => self.turn_away(&fault),
             Event::Tick => {}
-        }
-        if let Some(identity) = ends {
-            self.take_turns(identity.keys());
         }
     }
 
@@ -188,74 +146,100 @@ impl Core {
     /// How much there is.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let waiting = self.line.len();
-        Counts { askers: self.askers.len() + waiting, waiting, ..self.counts }
+        let waiting = self.queue.len();
+        Counts { waiters: self.waiters.len() + waiting, waiting, kept: self.kept.len(), ..self.counts }
     }
 
-    /// The operations whose end is not known, oldest first.
+    /// The highest term of a driver that is [recorded](Self::record_term).
     #[must_use]
-    pub fn uncertain(&self) -> Vec<Uncertain> {
-        let mut all = Vec::with_capacity(self.counts.uncertain);
-        for (&operation, Operation { identity, state, .. }) in &self.operations {
-            if let State::Uncertain { started, .. } = *state {
-                all.push(Uncertain { operation, identity: identity.clone(), started });
+    pub fn term(&self, driver: &DriverName) -> Option<Term> {
+        self.fences.term(driver)
+    }
+
+    /// Takes a driver's term that is on the disk, from which nothing lower begins. A call of a term that was not recorded fails with
+    /// [`Fault::TermNotRecorded`].
+    ///
+    /// # Errors
+    /// If there are too many drivers.
+    pub fn record_term(&mut self, driver: &DriverName, term: Term) -> Result<(), Fault> {
+        self.fences.raise(driver, term)
+    }
+
+    /// Whether a call may begin that asks for no operation; if so, it does. `repeatable`: its method changes nothing.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
+        match self.fences.arrive(driver, fence, repeatable)? {
+            Passage::Begin => self.fences.begin(driver, fence),
+            Passage::Join => {
+                return Err(Fault::StaleCall { driver: driver.clone(), number: fence.number() });
             }
         }
-        all.sort_by_key(|uncertain| uncertain.operation);
-        all
+        Ok(())
     }
 
-    /// All that a journal should hold now, for one that has to begin anew.
-    #[must_use]
-    pub fn entries(&self) -> Vec<Entry> {
-        let entries = self.operations.iter().filter_map(|(&operation, known)| {
-            let stage = match &known.state {
-                State::Running { started: false } | State::Uncertain { started: false, .. } => {
-                    Stage::Accepted
-                }
-                State::Running { started: true } | State::Uncertain { started: true, .. } => Stage::Started,
-                State::Ended { answer, sent: 0, .. } if answer.outcome().is_ok() => {
-                    Stage::Finished(answer.clone())
-                }
-                State::Ended { .. } => return None,
-            };
-            Some(Entry::Put { operation, identity: known.identity.clone(), stage })
-        });
-        let mut entries: Vec<_> = entries.collect();
-        entries.sort_by_key(Entry::operation);
-        entries
-    }
-
-    fn ask(&mut self, now: Instant, asker: AskerId, identity: Identity, until: Option<Instant>) {
-        if self.askers.len() + self.line.len() >= self.limits.askers {
-            let max = self.limits.askers as u64;
-            let fault = Fault::Overloaded { what: "the table of waiting calls".to_owned(), max };
-            return self.actions.push_back(Action::Fail { asker, fault });
-        }
-        let same = identity.keys().first().and_then(|key| self.holders.get(key)).copied();
-        if let Some(id) = same
-            && let Some(known) = self.operations.get_mut(&id)
-            && known.identity == identity
-            && !matches!(known.state, State::Uncertain { .. })
-        {
-            if let State::Ended { answer, made, .. } = &known.state {
-                if !made.is_empty() {
-                    self.actions.push_back(Action::Settle { operation: id, keys: made.clone() });
-                }
-                let (answer, way) = (answer.clone(), Way::Late);
-                self.actions.push_back(Action::Answer { asker, answer, way });
+    fn ask(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
+        let passage = match &waiter.fence {
+            Some(fence) => self.fences.arrive(identity.driver(), fence, false),
+            None => Ok(Passage::Begin),
+        };
+        let passage = match passage {
+            Ok(_) if self.waiters.len() + self.queue.len() >= self.limits.waiters => {
+                let max = self.limits.waiters as u64;
+                Err(Fault::Overloaded { what: "the table of waiting calls".to_owned(), max })
             }
-            known.askers.push(asker);
-            self.askers.insert(asker, Asker::new(id, until));
+            passage => passage,
+        };
+        let passage = match passage {
+            Ok(passage) => passage,
+            Err(fault) => return self.actions.push_back(Action::Fail { waiter: waiter.id, fault }),
+        };
+        if self.shares(now, &waiter, &identity) {
             return;
         }
-        match self.pending(&identity) {
-            Some(pending) => self.wait(now, asker, identity, until, pending),
-            None => {
-                let operation = self.begin(asker, identity, vec![asker]);
-                self.askers.insert(asker, Asker::new(operation, until));
+        match (passage, &waiter.fence, self.pending(&identity)) {
+            (Passage::Join, Some(fence), _) => {
+                let fault = Fault::StaleCall { driver: identity.driver().clone(), number: fence.number() };
+                self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
+            }
+            (_, _, Some(pending)) => self.wait(now, waiter, identity, pending),
+            (_, _, None) => self.begin(identity, vec![waiter]),
+        }
+    }
+
+    /// Whether a call joins the operation that runs, or gets the result that is kept.
+    fn shares(&mut self, now: Instant, waiter: &Waiter, identity: &Identity) -> bool {
+        let same = identity.keys().first().and_then(|key| self.holders.get(key)).copied();
+        let Some((id, known)) = same.and_then(|id| Some((id, self.operations.get_mut(&id)?))) else {
+            return false;
+        };
+        if known.identity != *identity {
+            return false;
+        }
+        match &mut known.state {
+            State::Running { waiters, .. } => {
+                waiters.push((waiter.id, waiter.until));
+                self.waiters.insert(waiter.id, id);
+            }
+            State::Kept { answer, until, unclaimed, .. } => {
+                if !*unclaimed && !known.calls.contains(&waiter.call) {
+                    return false;
+                }
+                let (answer, way) = (answer.clone(), Way::Replayed);
+                self.actions.push_back(Action::Answer { waiter: waiter.id, answer, way });
+                if std::mem::take(unclaimed) {
+                    self.kept.remove(&(*until, id));
+                    *until = now + REPLAYED_FOR;
+                    self.kept.insert((*until, id));
+                }
             }
         }
+        known.asked_by(waiter.call);
+        if let Some(fence) = &waiter.fence {
+            self.fences.begin(identity.driver(), fence);
+        }
+        true
     }
 
     /// The first of what runs about these keys.
@@ -266,8 +250,10 @@ impl Core {
         })
     }
 
-    /// Begins an operation with the request of a call, for those who wait for it.
-    fn begin(&mut self, request: AskerId, identity: Identity, askers: Vec<AskerId>) -> OperationId {
+    /// Begins an operation for those that wait for it, with the request of the first one.
+    fn begin(&mut self, identity: Identity, waiters: Vec<Waiter>) {
+        let Some(Waiter { id: runner, .. }) = waiters.first() else { return };
+        let runner = *runner;
         for key in identity.keys() {
             self.void(key);
         }
@@ -278,146 +264,98 @@ impl Core {
         }
         self.note_begun(operation, &identity);
         self.counts.running += 1;
-        let state = State::Running { started: false };
-        self.operations.insert(operation, Operation { identity: identity.clone(), state, askers });
-        self.record(operation, identity.clone(), Stage::Accepted);
-        self.actions.push_back(Action::Run { operation, asker: request, identity });
-        operation
+        for Waiter { id, fence, .. } in &waiters {
+            self.waiters.insert(*id, operation);
+            if let Some(fence) = fence {
+                self.fences.begin(identity.driver(), fence);
+            }
+        }
+        let mut known = Operation {
+            identity,
+            calls: Vec::with_capacity(waiters.len()),
+            state: State::Running {
+                runner,
+                waiters: waiters.iter().map(|waiter| (waiter.id, waiter.until)).collect(),
+            },
+        };
+        for waiter in &waiters {
+            known.asked_by(waiter.call);
+        }
+        self.operations.insert(operation, known);
+        self.actions.push_back(Action::Run { operation, waiter: runner });
     }
 
-    fn started(&mut self, operation: OperationId) {
-        if let Some(known) = self.operations.get_mut(&operation)
-            && let State::Running { started } = &mut known.state
-            && !std::mem::replace(started, true)
+    fn left(&mut self, waiter: WaiterId) {
+        let Some(operation) = self.waiters.remove(&waiter) else { return self.left_queue(waiter) };
+        if let Some(Operation { state: State::Running { waiters, .. }, .. }) =
+            self.operations.get_mut(&operation)
         {
-            let identity = known.identity.clone();
-            self.record(operation, identity, Stage::Started);
+            waiters.retain(|(other, _)| *other != waiter);
         }
     }
 
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
-        let Some(Operation { identity, askers, .. }) = self.stop(operation) else { return };
+        let Some(Ended { identity, calls, runner, waiters }) = self.stop(operation) else { return };
         let made = answer.keys(&identity);
-        // What was done on the node is undone by a reboot, or by the driver's own end, of which nobody tells. And it costs
-        // little to ask again.
-        let mut kept = answer.is_final() && identity.method().service() != Service::Node;
+        // What was done on the node is undone by a reboot, or by the driver's own end, and no event reports either.
+        let mut kept = identity.method().service() != Service::Node;
         for key in &made {
             // What has begun on it meanwhile may already have undone this.
             kept &= !self.is_running(key) && !self.has_begun_since(operation, key);
             self.void(key);
         }
         self.note_made(&identity);
-        if !made.is_empty() {
-            self.actions.push_back(Action::Settle { operation, keys: made.clone() });
+        // A caller whose time is over does not count, whatever became of its call.
+        let waited = waiters.iter().any(|(_, until)| until.is_none_or(|until| until >= now));
+        for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
+            let (answer, way) = (answer.clone(), Way::Joined);
+            self.actions.push_back(Action::Answer { waiter, answer, way });
         }
-        for (at, &asker) in askers.iter().enumerate() {
-            let way = if at == 0 { Way::Ran } else { Way::Joined };
-            self.actions.push_back(Action::Answer { asker, answer: answer.clone(), way });
+        let bytes = identity.bytes() + answer.bytes() + calls.len() * size_of::<CallId>();
+        if kept && bytes <= self.limits.kept_bytes {
+            let unclaimed = !waited && answer.is_final();
+            let until = now + if unclaimed { KEPT_FOR } else { REPLAYED_FOR };
+            self.keep(
+                operation,
+                Operation {
+                    calls,
+                    state: State::Kept { answer: answer.compacted(), made, bytes, until, unclaimed },
+                    identity: identity.clone(),
+                },
+            );
         }
-        let bytes = identity.bytes() + answer.bytes();
-        if !kept || bytes > self.limits.kept_bytes {
-            self.dismiss(&askers);
-            self.actions.push_back(Action::Record(Entry::Remove { operation }));
-            return;
-        }
-        let stage = Stage::Finished(answer.clone());
-        if answer.outcome().is_ok() {
-            self.record(operation, identity.clone(), stage);
-        } else {
-            self.actions.push_back(Action::Record(Entry::Remove { operation }));
-        }
-        let state = State::Ended { answer, made, bytes, until: now + self.limits.kept_for, sent: 0 };
-        self.keep(operation, Operation { identity, state, askers });
-        self.forget_much();
+        self.take_turns_of(&identity);
     }
 
-    fn lost(&mut self, now: Instant, operation: OperationId, fault: &Fault) {
-        let Some(Operation { identity, state, askers }) = self.stop(operation) else { return };
+    /// The next equal call runs it again.
+    fn lost(&mut self, operation: OperationId, fault: &Fault) {
+        let Some(Ended { identity, runner, waiters, .. }) = self.stop(operation) else { return };
         self.note_made(&identity);
-        self.dismiss(&askers);
-        for asker in askers {
-            self.actions.push_back(Action::Fail { asker, fault: fault.clone() });
+        for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
+            self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
         }
-        if fault.delivery() == Delivery::NotSent {
-            self.actions.push_back(Action::Record(Entry::Remove { operation }));
-            return;
-        }
-        let started = matches!(state, State::Running { started: true });
-        let (bytes, until) = (identity.bytes(), now + self.limits.kept_for);
-        let state = State::Uncertain { started, bytes, until };
-        self.keep(operation, Operation { identity, state, askers: Vec::new() });
-        self.forget_much();
+        self.take_turns_of(&identity);
     }
 
-    fn sent(&mut self, now: Instant, asker: AskerId) {
-        let Some(found) = self.askers.get_mut(&asker) else { return };
-        if found.is_late(now) {
-            return self.left(asker);
-        }
-        let operation = found.operation;
-        if let Some(Operation { state: State::Ended { answer, sent, .. }, .. }) =
-            self.operations.get_mut(&operation)
-            && !std::mem::replace(&mut found.sent, true)
-        {
-            *sent += 1;
-            if *sent > 1 {
-                return;
-            }
-            self.counts.kept -= 1;
-            self.counts.sent += 1;
-            if answer.outcome().is_ok() {
-                self.actions.push_back(Action::Record(Entry::Remove { operation }));
-            }
-        }
-    }
-
-    fn taken(&mut self, now: Instant, asker: AskerId) {
-        let Some(found) = self.askers.get(&asker) else { return };
-        // The word of an answer that was sent in time may take its time.
-        if !found.sent && found.is_late(now) {
-            return self.left(asker);
-        }
-        let operation = found.operation;
-        if self.operations.get(&operation).is_some_and(|known| matches!(known.state, State::Ended { .. })) {
-            self.forget(operation);
-        }
-    }
-
-    fn left(&mut self, asker: AskerId) {
-        let Some(left) = self.askers.remove(&asker) else { return self.left_line(asker) };
-        let operation = left.operation;
-        let Some(known) = self.operations.get_mut(&operation) else { return };
-        known.askers.retain(|other| *other != asker);
-        let State::Ended { answer, sent, .. } = &mut known.state else { return };
-        if known.askers.is_empty() {
-            answer.compact();
-            known.identity.settle();
-        }
-        if !left.sent {
-            return;
-        }
-        *sent -= 1;
-        if *sent > 0 {
-            return;
-        }
-        self.counts.kept += 1;
-        self.counts.sent -= 1;
-        if answer.outcome().is_ok() {
-            let (identity, stage) = (known.identity.clone(), Stage::Finished(answer.clone()));
-            self.record(operation, identity, stage);
+    fn take_turns_of(&mut self, identity: &Identity) {
+        if !self.queue.is_empty() {
+            self.take_turns(identity.keys());
         }
     }
 
     /// Takes an operation out that was running.
-    fn stop(&mut self, operation: OperationId) -> Option<Operation> {
-        let running = |known: &Operation| matches!(known.state, State::Running { .. });
-        if !self.operations.get(&operation).is_some_and(running) {
+    fn stop(&mut self, operation: OperationId) -> Option<Ended> {
+        let Operation { identity, calls, state } = self.operations.remove(&operation)?;
+        let State::Running { runner, waiters } = state else {
+            self.operations.insert(operation, Operation { identity, calls, state });
             return None;
-        }
-        let known = self.operations.remove(&operation)?;
+        };
         self.counts.running -= 1;
-        self.release(operation, known.identity.keys());
-        Some(known)
+        self.release(operation, identity.keys());
+        for (waiter, _) in &waiters {
+            self.waiters.remove(waiter);
+        }
+        Some(Ended { identity, calls, runner, waiters })
     }
 
     fn note_begun(&mut self, operation: OperationId, identity: &Identity) {
@@ -444,31 +382,21 @@ impl Core {
             || self.begun.get(key).is_some_and(|begun| *begun > operation)
     }
 
-    /// Puts an operation in that is over. Nothing else is about the same.
-    fn keep(&mut self, operation: OperationId, mut known: Operation) {
-        let keys = known.identity.keys().to_vec();
-        let (made, bytes, until) = match &mut known.state {
-            State::Ended { made, bytes, until, answer, .. } => {
-                self.counts.kept += 1;
-                if known.askers.is_empty() {
-                    answer.compact();
-                    known.identity.settle();
-                }
-                (made.clone(), *bytes, *until)
-            }
-            State::Uncertain { bytes, until, .. } => {
-                self.counts.uncertain += 1;
-                known.identity.settle();
-                (Vec::new(), *bytes, *until)
-            }
-            State::Running { .. } => return,
-        };
+    /// Keeps a result. Nothing else is about the same.
+    fn keep(&mut self, operation: OperationId, known: Operation) {
+        let State::Kept { made, bytes, until, .. } = &known.state else { return };
+        known.identity.settle();
         self.counts.bytes += bytes;
-        self.over.insert((until, operation));
-        for key in keys.into_iter().chain(made) {
-            self.holders.insert(key, operation);
+        self.kept.insert((*until, operation));
+        for key in known.identity.keys().iter().chain(made) {
+            self.holders.insert(key.clone(), operation);
         }
         self.operations.insert(operation, known);
+        while (self.kept.len() > self.limits.kept || self.counts.bytes > self.limits.kept_bytes)
+            && let Some(&(_, operation)) = self.kept.first()
+        {
+            self.forget(operation);
+        }
     }
 
     /// Forgets what is kept about a key.
@@ -480,50 +408,28 @@ impl Core {
         }
     }
 
-    /// Forgets an operation that is over. Calls that have its answer are done.
     fn forget(&mut self, operation: OperationId) {
         let Some(known) = self.operations.remove(&operation) else { return };
-        let (made, bytes, until) = match known.state {
-            State::Ended { made, bytes, until, sent, .. } => {
-                *(if sent > 0 { &mut self.counts.sent } else { &mut self.counts.kept }) -= 1;
-                (made, bytes, until)
-            }
-            State::Uncertain { bytes, until, .. } => {
-                self.counts.uncertain -= 1;
-                (Vec::new(), bytes, until)
-            }
-            State::Running { .. } => {
-                self.operations.insert(operation, known);
-                return;
-            }
+        let State::Kept { made, bytes, until, .. } = &known.state else {
+            self.operations.insert(operation, known);
+            return;
         };
         self.counts.bytes -= bytes;
-        self.over.remove(&(until, operation));
+        self.kept.remove(&(*until, operation));
         self.release(operation, known.identity.keys());
-        self.release(operation, &made);
-        self.dismiss(&known.askers);
-        self.actions.push_back(Action::Record(Entry::Remove { operation }));
+        self.release(operation, made);
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while let Some(&(until, operation)) = self.over.first()
+        while let Some(&(until, operation)) = self.kept.first()
             && until <= now
         {
             self.forget(operation);
         }
     }
 
-    fn forget_much(&mut self) {
-        while (self.over.len() > self.limits.kept || self.counts.bytes > self.limits.kept_bytes)
-            && let Some(&(_, operation)) = self.over.first()
-        {
-            self.forget(operation);
-        }
-    }
-
     fn is_running(&self, key: &Key) -> bool {
-        let holder = self.holders.get(key).and_then(|holder| self.operations.get(holder));
-        holder.is_some_and(|holder| matches!(holder.state, State::Running { .. }))
+        self.running(std::slice::from_ref(key)).is_some()
     }
 
     fn release(&mut self, operation: OperationId, keys: &[Key]) {
@@ -533,14 +439,25 @@ impl Core {
             }
         }
     }
+}
 
-    fn dismiss(&mut self, askers: &[AskerId]) {
-        for asker in askers {
-            self.askers.remove(asker);
+/// What is left of an operation that ran.
+struct Ended {
+    identity: Identity,
+    calls: Vec<CallId>,
+    runner: WaiterId,
+    waiters: Vec<(WaiterId, Option<Instant>)>,
+}
+
+impl Operation {
+    /// Remembers a call. Beyond the bound the oldest is forgotten: it gets no replay then.
+    fn asked_by(&mut self, call: CallId) {
+        if self.calls.contains(&call) {
+            return;
         }
-    }
-
-    fn record(&mut self, operation: OperationId, identity: Identity, stage: Stage) {
-        self.actions.push_back(Action::Record(Entry::Put { operation, identity, stage }));
+        if self.calls.len() >= MAX_CALLS {
+            self.calls.remove(0);
+        }
+        self.calls.push(call);
     }
 }

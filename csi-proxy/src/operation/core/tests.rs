@@ -1,7 +1,7 @@
 //! The core by example. Its random walk against a simple model is in `model.rs`.
 
-mod line;
 mod model;
+mod turns;
 
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, Method};
 use prost::Message as _;
 
-use super::super::subject::Subject;
 use super::*;
+use crate::call::{CallNumber, GivenUp};
 use crate::code::Code;
 use crate::outcome::Outcome;
+
+const WAIT: Duration = Duration::from_secs(2);
 
 fn driver() -> DriverName {
     DriverName::new("csi-hostpath").unwrap()
@@ -54,6 +56,21 @@ fn failed(code: Code) -> Answer {
     Answer::new(None, Outcome::from_driver(code, "no")).unwrap()
 }
 
+fn term(number: u64) -> Term {
+    Term::new(number).unwrap()
+}
+
+/// The fence of a call of term 1.
+fn fence(number: u64, lowest_open: u64, given_up: &[(u64, u64)]) -> Fence {
+    let n = |number| CallNumber::new(number).unwrap();
+    let ranges = given_up.iter().map(|(first, last)| n(*first)..=n(*last));
+    Fence::new(term(1), n(number), n(lowest_open), GivenUp::new(ranges).unwrap()).unwrap()
+}
+
+fn id(call: u64) -> CallId {
+    CallId::from_bytes(u128::from(call).to_be_bytes())
+}
+
 /// A core, its time, and what came out of it.
 struct Bench {
     core: Core,
@@ -65,28 +82,31 @@ struct Bench {
 #[derive(Debug, PartialEq)]
 enum Seen {
     Runs(OperationId),
-    Waits,
-    InLine { first: bool, patience: Duration },
-    Answered(Answer, Way),
+    Joins,
+    Queued { patience: Duration },
+    Answered(Answer),
     Failed(Fault),
 }
 
 impl Bench {
     fn new() -> Self {
-        Self::with(Limits::default())
+        Self::with(Limits::new(WAIT))
     }
 
     fn with(limits: Limits) -> Self {
-        Self { core: Core::new(limits), now: Instant::now(), asked: 0 }
+        let mut core = Core::with_limits(limits);
+        core.record_term(&driver(), term(1)).unwrap();
+        Self { core, now: Instant::now(), asked: 0 }
     }
 
-    /// Nobody waits for a turn.
+    /// No call waits for its turn.
     fn impatient() -> Self {
-        Self::with(Limits { wait: Duration::ZERO, ..Limits::default() })
+        Self::with(Limits::new(Duration::ZERO))
     }
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
+        self.event(Event::Tick);
     }
 
     fn event(&mut self, event: Event) -> Vec<Action> {
@@ -94,50 +114,77 @@ impl Bench {
         std::iter::from_fn(|| self.core.poll_action()).collect()
     }
 
-    fn ask_until(&mut self, identity: &Identity, until: Option<Instant>) -> (AskerId, Seen) {
+    fn ask_as(
+        &mut self,
+        call: u64,
+        identity: &Identity,
+        fence: Option<Fence>,
+        until: Option<Instant>,
+    ) -> (WaiterId, Seen) {
         self.asked += 1;
-        let asker = AskerId::new(self.asked);
-        let actions = self.event(Event::Ask { asker, identity: identity.clone(), until });
-        let mut seen = Seen::Waits;
-        for action in actions {
+        let waiter = WaiterId::new(self.asked);
+        let ask = Event::Ask { waiter, call: id(call), identity: identity.clone(), fence, until };
+        let mut seen = Seen::Joins;
+        for action in self.event(ask) {
             match action {
-                Action::Run { operation, .. } => seen = Seen::Runs(operation),
-                Action::Answer { answer, way, .. } => seen = Seen::Answered(answer, way),
-                Action::Fail { fault, .. } => seen = Seen::Failed(fault),
-                Action::Wait { first, gives_up, .. } => {
-                    seen = Seen::InLine { first, patience: gives_up.saturating_duration_since(self.now) };
+                Action::Run { operation, waiter: runner } if runner == waiter => seen = Seen::Runs(operation),
+                Action::Answer { answer, way, .. } => {
+                    assert_eq!(way, Way::Replayed);
+                    seen = Seen::Answered(answer);
                 }
-                Action::Record(_) | Action::Settle { .. } | Action::LetGo { .. } => {}
+                Action::Fail { fault, waiter: failed } if failed == waiter => seen = Seen::Failed(fault),
+                Action::Wait { gives_up, .. } => {
+                    seen = Seen::Queued { patience: gives_up.saturating_duration_since(self.now) };
+                }
+                other => panic!("{other:?}"),
             }
         }
-        (asker, seen)
+        (waiter, seen)
     }
 
-    fn ask(&mut self, identity: &Identity) -> (AskerId, Seen) {
-        self.ask_until(identity, None)
+    /// A call of its own.
+    fn ask(&mut self, identity: &Identity) -> (WaiterId, Seen) {
+        self.ask_as(1000 + self.asked, identity, None, None)
     }
 
-    fn run(&mut self, identity: &Identity) -> (AskerId, OperationId) {
+    /// Another copy of a call.
+    fn again(&mut self, call: u64, identity: &Identity) -> Seen {
+        self.ask_as(call, identity, None, None).1
+    }
+
+    /// A copy of the call with this fence; its number is its id.
+    fn fenced(&mut self, identity: &Identity, fence: Fence) -> (WaiterId, Seen) {
+        self.ask_as(fence.number().get(), identity, Some(fence), None)
+    }
+
+    fn run(&mut self, identity: &Identity) -> (WaiterId, OperationId) {
         match self.ask(identity) {
-            (asker, Seen::Runs(operation)) => (asker, operation),
+            (waiter, Seen::Runs(operation)) => (waiter, operation),
             (_, other) => panic!("{other:?}"),
         }
     }
 
-    /// Who is answered with what, in order.
-    fn answered(&mut self, operation: OperationId, answer: Answer) -> Vec<(AskerId, Way)> {
+    fn run_as(&mut self, call: u64, identity: &Identity) -> (WaiterId, OperationId) {
+        match self.ask_as(call, identity, None, None) {
+            (waiter, Seen::Runs(operation)) => (waiter, operation),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Which waiters get the answer beside the one that ran it.
+    fn answered(&mut self, operation: OperationId, answer: Answer) -> Vec<WaiterId> {
         let actions = self.event(Event::Answered { operation, answer });
         let answers = actions.into_iter().filter_map(|action| match action {
-            Action::Answer { asker, way, .. } => Some((asker, way)),
+            Action::Answer { waiter, way: Way::Joined, .. } => Some(waiter),
             _ => None,
         });
         answers.collect()
     }
 
-    /// An operation that ended with nobody waiting.
+    /// An operation that ended with no caller waiting.
     fn keep(&mut self, identity: &Identity, answer: Answer) -> OperationId {
-        let (asker, operation) = self.run(identity);
-        self.event(Event::Left { asker });
+        let (waiter, operation) = self.run(identity);
+        self.event(Event::Left { waiter });
         assert_eq!(self.answered(operation, answer), []);
         operation
     }
@@ -151,234 +198,60 @@ fn pending(running: &str) -> Seen {
     Seen::Failed(Fault::OperationPending { driver: driver(), running: running.to_owned() })
 }
 
+fn stale(number: u64) -> Seen {
+    let number = CallNumber::new(number).unwrap();
+    Seen::Failed(Fault::StaleCall { driver: driver(), number })
+}
+
+fn gone() -> Fault {
+    Fault::DriverGone { driver: driver(), reason: "it died".to_owned() }
+}
+
+// While it runs.
+
 #[test]
-fn all_who_ask_while_it_runs_get_the_one_answer() {
+fn equal_calls_join_the_running_operation() {
     let mut bench = Bench::new();
     let (first, operation) = bench.run(&delete("v"));
     let (second, seen) = bench.ask(&delete("v"));
-    assert_eq!(seen, Seen::Waits);
+    assert_eq!(seen, Seen::Joins);
     let (third, _) = bench.ask(&delete("v"));
-    bench.event(Event::Left { asker: first });
-    assert_eq!(bench.answered(operation, done()), [(second, Way::Ran), (third, Way::Joined)]);
-    bench.event(Event::Taken { asker: third });
-    assert!(bench.is_run(&delete("v")), "it was handed out");
-    bench.event(Event::Taken { asker: second });
-    assert_eq!(bench.core.counts().askers, 1);
+    bench.event(Event::Left { waiter: first });
+    assert_eq!(bench.answered(operation, done()), [second, third]);
+    assert_eq!((bench.core.counts().waiters, bench.core.counts().running), (0, 0));
 }
 
 #[test]
-fn an_answer_that_nobody_waited_for_is_handed_out_once() {
-    for answer in [done(), failed(Code::NOT_FOUND), failed(Code::INTERNAL), failed(Code::new(99))] {
-        let mut bench = Bench::new();
-        bench.keep(&delete("v"), answer.clone());
-        let (asker, seen) = bench.ask(&delete("v"));
-        assert_eq!(seen, Seen::Answered(answer, Way::Late));
-        bench.event(Event::Taken { asker });
-        assert!(bench.is_run(&delete("v")));
-        assert_eq!((bench.core.counts().kept, bench.core.counts().bytes), (0, 0));
-    }
-}
-
-#[test]
-fn an_answer_about_mounts_is_not_kept_since_a_reboot_makes_it_wrong() {
-    let stage = |path: &str| {
-        let (volume_id, staging_target_path) = ("v".to_owned(), path.to_owned());
-        let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
-        Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
-    };
-    let mut bench = Bench::impatient();
-    let (first, operation) = bench.run(&stage("/s"));
-    let (second, seen) = bench.ask(&stage("/s"));
-    assert_eq!(seen, Seen::Waits, "while it runs it is joined as any other");
-    assert_eq!(bench.ask(&stage("/other")).1, pending("NodeStageVolume"));
-    assert_eq!(bench.answered(operation, done()), [(first, Way::Ran), (second, Way::Joined)]);
-    bench.event(Event::Left { asker: first });
-    assert_eq!(bench.core.counts().kept, 0);
-    assert!(bench.is_run(&stage("/s")));
-}
-
-#[test]
-fn an_answer_that_was_given_but_not_delivered_is_there_for_the_next() {
-    let mut bench = Bench::new();
-    let (asker, operation) = bench.run(&delete("v"));
-    assert_eq!(bench.answered(operation, done()), [(asker, Way::Ran)]);
-    bench.event(Event::Left { asker });
-    let (asker, seen) = bench.ask(&delete("v"));
-    assert_eq!(seen, Seen::Answered(done(), Way::Late));
-    bench.event(Event::Left { asker });
-    assert_eq!(bench.ask(&delete("v")).1, Seen::Answered(done(), Way::Late));
-}
-
-#[test]
-fn a_caller_whose_time_was_over_has_not_got_the_answer() {
-    let mut bench = Bench::new();
-    let until = bench.now + Duration::from_secs(10);
-    let (asker, Seen::Runs(operation)) = bench.ask_until(&delete("v"), Some(until)) else { panic!() };
-    bench.pass(Duration::from_secs(40));
-    bench.answered(operation, done());
-    bench.event(Event::Taken { asker });
-    assert_eq!(bench.ask(&delete("v")).1, Seen::Answered(done(), Way::Late));
-}
-
-#[test]
-fn while_an_answer_is_on_its_way_who_asks_again_gets_the_same_and_the_driver_is_not_asked() {
-    let mut bench = Bench::new();
-    let (first, operation) = bench.run(&delete("v"));
-    bench.answered(operation, done());
-    bench.event(Event::Sent { asker: first });
-    let (second, seen) = bench.ask(&delete("v"));
-    assert_eq!(seen, Seen::Answered(done(), Way::Late));
-    bench.event(Event::Sent { asker: second });
-    // The first was lost on its way; the second decides by itself.
-    bench.event(Event::Left { asker: first });
-    let (third, seen) = bench.ask(&delete("v"));
-    assert_eq!(seen, Seen::Answered(done(), Way::Late));
-    bench.event(Event::Sent { asker: third });
-    bench.event(Event::Taken { asker: second });
-    assert_eq!(bench.core.counts(), Counts::default(), "one delivery is enough");
-    bench.event(Event::Left { asker: third });
-    assert!(bench.is_run(&delete("v")), "what was delivered is not given again");
-}
-
-#[test]
-fn an_answer_that_got_lost_on_its_way_waits_again() {
-    let mut bench = Bench::new();
-    let (asker, operation) = bench.run(&delete("v"));
-    bench.answered(operation, done());
-    bench.event(Event::Sent { asker });
-    assert_eq!((bench.core.counts().kept, bench.core.counts().sent), (0, 1));
-    bench.event(Event::Left { asker });
-    assert_eq!((bench.core.counts().kept, bench.core.counts().sent), (1, 0));
-    let (asker, seen) = bench.ask(&delete("v"));
-    assert_eq!(seen, Seen::Answered(done(), Way::Late));
-    bench.event(Event::Taken { asker });
-    assert!(bench.is_run(&delete("v")));
-}
-
-#[test]
-fn an_answer_on_its_way_is_void_as_any_other() {
-    let mut bench = Bench::new();
-    let (asker, operation) = bench.run(&create("pvc", "a"));
-    bench.answered(operation, created("v"));
-    bench.event(Event::Sent { asker });
-    bench.run(&delete("v"));
-    assert_eq!(bench.event(Event::Left { asker }).len(), 0, "it does not come back");
-    assert!(bench.is_run(&create("pvc", "a")));
-}
-
-#[test]
-fn no_journal_holds_an_answer_that_may_have_come() {
-    let puts = |actions: Vec<Action>| {
-        let recorded = actions.into_iter().filter_map(|action| match action {
-            Action::Record(Entry::Put { stage: Stage::Finished(_), .. }) => Some(true),
-            Action::Record(Entry::Remove { .. }) => Some(false),
-            _ => None,
-        });
-        recorded.collect::<Vec<_>>()
-    };
-    for answer in [done(), failed(Code::INTERNAL)] {
-        let is_recorded = answer.outcome().is_ok();
-        let expected = |put: bool| if is_recorded { vec![put] } else { Vec::new() };
-        let mut bench = Bench::new();
-        let (first, operation) = bench.run(&delete("v"));
-        assert_eq!(puts(bench.event(Event::Answered { operation, answer })), [is_recorded]);
-        let (second, _) = bench.ask(&delete("v"));
-        assert_eq!(puts(bench.event(Event::Sent { asker: first })), expected(false));
-        assert!(puts(bench.event(Event::Sent { asker: first })).is_empty());
-        assert!(puts(bench.event(Event::Sent { asker: second })).is_empty());
-        assert!(bench.core.entries().is_empty());
-        assert!(puts(bench.event(Event::Left { asker: first })).is_empty());
-        assert_eq!(puts(bench.event(Event::Left { asker: second })), expected(true), "it waits again");
-        assert_eq!(bench.core.entries().len(), usize::from(is_recorded));
-    }
-}
-
-#[test]
-fn the_word_that_an_answer_has_come_may_take_its_time_but_not_the_answer() {
-    for (sent_after, is_delivered) in [(5, true), (15, false)] {
-        let mut bench = Bench::new();
-        let until = bench.now + Duration::from_secs(10);
-        let (asker, Seen::Runs(operation)) = bench.ask_until(&delete("v"), Some(until)) else { panic!() };
-        bench.answered(operation, done());
-        bench.pass(Duration::from_secs(sent_after));
-        bench.event(Event::Sent { asker });
-        bench.pass(Duration::from_secs(20));
-        bench.event(Event::Taken { asker });
-        assert_eq!(bench.is_run(&delete("v")), is_delivered, "sent after {sent_after} s");
-    }
-}
-
-#[test]
-fn a_driver_that_says_ask_again_is_asked_again() {
-    for code in [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED] {
-        let mut bench = Bench::new();
-        bench.keep(&delete("v"), failed(code));
-        assert!(bench.is_run(&delete("v")), "{code}");
-    }
-}
-
-#[test]
-fn another_operation_on_the_same_volume_is_pending_and_on_another_volume_runs() {
+fn another_operation_on_the_same_volume_is_pending() {
     let mut bench = Bench::impatient();
     let (_, operation) = bench.run(&create("pvc", "a"));
     assert_eq!(bench.ask(&create("pvc", "b")).1, pending("CreateVolume"));
-    assert!(bench.is_run(&create("other", "b")));
+    assert!(bench.is_run(&create("other", "b")), "another volume");
     bench.answered(operation, created("v"));
     assert!(bench.is_run(&create("pvc", "b")));
 }
 
 #[test]
-fn a_kept_answer_is_void_once_another_operation_begins() {
-    let mut bench = Bench::new();
-    bench.keep(&create("pvc", "a"), created("v"));
-    let (asker, operation) = bench.run(&create("pvc", "b"));
-    bench.event(Event::Lost { operation, fault: Fault::Deadline { waited: Duration::ZERO } });
-    bench.event(Event::Left { asker });
-    assert!(bench.is_run(&create("pvc", "a")), "even if that had no end");
-}
-
-#[test]
-fn deleting_what_an_answer_has_made_voids_it() {
-    let mut bench = Bench::new();
-    bench.keep(&create("pvc", "a"), created("v"));
-    bench.run(&delete("another"));
-    assert!(matches!(bench.ask(&create("pvc", "a")).1, Seen::Answered(_, Way::Late)));
-    bench.run(&delete("v"));
-    assert!(bench.is_run(&create("pvc", "a")));
-}
-
-#[test]
-fn making_what_was_deleted_voids_the_answer_of_the_deletion() {
-    let mut bench = Bench::new();
-    let deleted = bench.keep(&delete("v"), done());
-    let (_, operation) = bench.run(&create("pvc", "a"));
-    let actions = bench.event(Event::Answered { operation, answer: created("v") });
-    let key = Key::new(driver(), Subject::Volume("v".into()));
-    let removed =
-        |a: &Action| matches!(a, Action::Record(Entry::Remove { operation }) if *operation == deleted);
-    let settled = |a: &Action| matches!(a, Action::Settle { keys, .. } if *keys == [key.clone()]);
-    let answered = |a: &Action| matches!(a, Action::Answer { .. });
-    let place = |what: &dyn Fn(&Action) -> bool| actions.iter().position(what).unwrap();
-    assert!(place(&removed) < place(&settled) && place(&settled) < place(&answered), "{actions:?}");
-    assert!(bench.is_run(&delete("v")));
-}
-
-#[test]
-fn an_answer_is_not_kept_if_what_it_made_may_be_gone_already() {
-    for ended in [false, true] {
-        let mut bench = Bench::new();
-        let (asker, operation) = bench.run(&create("pvc", "a"));
-        let (deleter, deletion) = bench.run(&delete("v"));
-        if ended {
-            bench.answered(deletion, done());
-            bench.event(Event::Taken { asker: deleter });
-        }
-        bench.event(Event::Left { asker });
-        bench.answered(operation, created("v"));
-        assert!(bench.is_run(&create("pvc", "a")), "{ended}");
-        let other = bench.keep(&create("other", "a"), created("w"));
-        assert!(matches!(bench.ask(&create("other", "a")).1, Seen::Answered(..)), "{other:?}");
-    }
+fn a_group_conflicts_with_each_of_its_volumes() {
+    let group = group(&["v", "w"]);
+    let mut bench = Bench::impatient();
+    let (_, deletion) = bench.run(&delete("w"));
+    assert_eq!(bench.ask(&group).1, pending("DeleteVolume"));
+    bench.answered(deletion, done());
+    let (waiter, operation) = bench.run(&group);
+    assert_eq!(bench.ask(&delete("w")).1, pending("CreateVolumeGroupSnapshot"));
+    bench.event(Event::Left { waiter });
+    let snapshot = csi::Snapshot { snapshot_id: "s".to_owned(), ..Default::default() };
+    let made = csi::VolumeGroupSnapshot {
+        group_snapshot_id: "gs".to_owned(),
+        snapshots: vec![snapshot],
+        ..Default::default()
+    };
+    let message = csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(made) }.encode_to_vec();
+    bench.answered(operation, Answer::new(Some(message.into()), Outcome::ok()).unwrap());
+    let request = csi::DeleteSnapshotRequest { snapshot_id: "s".to_owned(), ..Default::default() };
+    bench.run(&Identity::of(&driver(), Method::DeleteSnapshot, &request.encode_to_vec()).unwrap());
+    assert!(bench.is_run(&group), "one of its snapshots is gone");
 }
 
 #[test]
@@ -392,48 +265,175 @@ fn the_same_volume_at_another_driver_is_another_volume() {
 }
 
 #[test]
-fn after_a_fault_of_ours_it_is_uncertain_and_done_again() {
+fn waiters_are_bounded() {
+    let mut bench = Bench::with(Limits { waiters: 2, ..Limits::new(WAIT) });
+    bench.run(&delete("v"));
+    assert_eq!(bench.ask(&delete("v")).1, Seen::Joins);
+    assert!(matches!(bench.ask(&delete("v")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+    assert!(matches!(bench.ask(&delete("w")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+}
+
+/// While an operation runs whose driver was lost, nothing is kept of it: the next equal call runs it again.
+#[test]
+fn an_operation_that_lost_its_driver_runs_again() {
+    for fault in [gone(), Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() }] {
+        let mut bench = Bench::new();
+        let (_, operation) = bench.run_as(1, &delete("v"));
+        let (joined, _) = bench.ask(&delete("v"));
+        let actions = bench.event(Event::Lost { operation, fault: fault.clone() });
+        assert_eq!(actions, [Action::Fail { waiter: joined, fault }]);
+        assert_eq!(bench.core.counts(), Counts::default());
+        assert!(matches!(bench.again(1, &delete("v")), Seen::Runs(_)));
+    }
+}
+
+// Results.
+
+#[test]
+fn a_result_is_replayed_to_copies_of_the_calls_that_asked() {
+    for answer in [done(), failed(Code::NOT_FOUND), failed(Code::ABORTED)] {
+        let mut bench = Bench::new();
+        let (_, operation) = bench.run_as(1, &delete("v"));
+        let (left, seen) = bench.ask_as(2, &delete("v"), None, None);
+        assert_eq!(seen, Seen::Joins);
+        bench.event(Event::Left { waiter: left });
+        bench.answered(operation, answer.clone());
+        bench.pass(Duration::from_secs(59));
+        for call in [1, 2, 1] {
+            assert_eq!(bench.again(call, &delete("v")), Seen::Answered(answer.clone()), "call {call}");
+        }
+        bench.pass(Duration::from_secs(1));
+        assert_eq!(bench.core.counts(), Counts::default());
+        assert!(matches!(bench.again(1, &delete("v")), Seen::Runs(_)), "for 60 s");
+    }
+}
+
+#[test]
+fn an_equal_call_runs_again_once_a_caller_has_the_result() {
     let mut bench = Bench::new();
-    let (_, operation) = bench.run(&delete("v"));
-    bench.event(Event::Started { operation });
-    let fault = Fault::DriverGone { driver: driver(), reason: "it died".to_owned() };
-    let actions = bench.event(Event::Lost { operation, fault: fault.clone() });
-    assert!(matches!(&actions[..], [Action::Fail { fault: found, .. }] if *found == fault), "{actions:?}");
-    let uncertain = bench.core.uncertain();
-    assert!(uncertain.len() == 1 && uncertain[0].started && uncertain[0].identity == delete("v"));
+    let (_, operation) = bench.run_as(1, &delete("v"));
+    bench.answered(operation, done());
     assert!(bench.is_run(&delete("v")));
-    assert_eq!(bench.core.uncertain(), []);
+    assert_eq!(bench.again(1, &delete("v")), Seen::Joins, "the result is void, and the same runs");
 }
 
 #[test]
-fn what_provably_never_began_leaves_nothing() {
+fn a_result_that_no_caller_waited_for_is_given_once() {
+    for answer in [done(), failed(Code::NOT_FOUND), failed(Code::INTERNAL), failed(Code::new(99))] {
+        let mut bench = Bench::new();
+        bench.keep(&delete("v"), answer.clone());
+        bench.pass(Duration::from_secs(599));
+        assert_eq!(bench.again(7, &delete("v")), Seen::Answered(answer.clone()));
+        bench.pass(Duration::from_secs(59));
+        assert_eq!(bench.again(7, &delete("v")), Seen::Answered(answer), "the copy of the call that got it");
+        assert!(bench.is_run(&delete("v")), "another one does not");
+    }
+}
+
+#[test]
+fn a_result_is_kept_for_the_next_equal_call_for_10_minutes() {
     let mut bench = Bench::new();
-    let (_, operation) = bench.run(&delete("v"));
-    let fault = Fault::DriverSocketMissing { driver: driver(), path: "/x".to_owned() };
-    bench.event(Event::Lost { operation, fault });
-    assert_eq!(bench.core.counts(), Counts::default());
-    assert!(bench.core.entries().is_empty());
+    bench.keep(&delete("v"), done());
+    bench.pass(Duration::from_secs(600));
+    assert_eq!((bench.core.counts().kept, bench.core.counts().bytes), (0, 0));
+    assert!(bench.is_run(&delete("v")));
 }
 
 #[test]
-fn what_is_kept_is_bounded_in_number_bytes_and_time() {
-    let limits = Limits { kept: 3, ..Limits::default() };
-    let mut bench = Bench::with(limits);
+fn a_caller_whose_time_was_over_did_not_wait() {
+    let mut bench = Bench::new();
+    let until = bench.now + Duration::from_secs(10);
+    let (_, seen) = bench.ask_as(1, &delete("v"), None, Some(until));
+    let Seen::Runs(operation) = seen else { panic!("{seen:?}") };
+    bench.pass(Duration::from_secs(40));
+    bench.answered(operation, done());
+    assert_eq!(bench.ask(&delete("v")).1, Seen::Answered(done()));
+}
+
+#[test]
+fn a_driver_that_says_ask_again_is_asked_again() {
+    for code in [Code::CANCELLED, Code::DEADLINE_EXCEEDED, Code::UNAVAILABLE, Code::ABORTED] {
+        let mut bench = Bench::new();
+        bench.keep(&delete("v"), failed(code));
+        assert!(bench.is_run(&delete("v")), "{code}");
+    }
+}
+
+/// Neither for the next equal call nor for another copy of the same call.
+#[test]
+fn results_of_node_calls_are_never_kept() {
+    let stage = |path: &str| {
+        let (volume_id, staging_target_path) = ("v".to_owned(), path.to_owned());
+        let request = csi::NodeStageVolumeRequest { volume_id, staging_target_path, ..Default::default() };
+        Identity::of(&driver(), Method::NodeStageVolume, &request.encode_to_vec()).unwrap()
+    };
+    let mut bench = Bench::impatient();
+    let (_, operation) = bench.run_as(1, &stage("/s"));
+    assert_eq!(bench.ask(&stage("/s")).1, Seen::Joins, "while it runs it is joined as any other");
+    assert_eq!(bench.ask(&stage("/other")).1, pending("NodeStageVolume"));
+    bench.answered(operation, done());
+    assert_eq!(bench.core.counts(), Counts::default());
+    let (_, seen) = bench.ask_as(1, &stage("/s"), None, None);
+    let Seen::Runs(operation) = seen else { panic!("{seen:?}") };
+    bench.event(Event::Left { waiter: WaiterId::new(bench.asked) });
+    bench.answered(operation, done());
+    assert!(bench.is_run(&stage("/s")));
+}
+
+#[test]
+fn another_operation_voids_a_result() {
+    let mut bench = Bench::new();
+    bench.keep(&create("pvc", "a"), created("v"));
+    let (_, operation) = bench.run(&create("pvc", "b"));
+    bench.event(Event::Lost { operation, fault: Fault::Deadline { waited: Duration::ZERO } });
+    assert!(bench.is_run(&create("pvc", "a")), "even if that had no end");
+
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run_as(1, &create("pvc", "a"));
+    bench.answered(operation, created("v"));
+    bench.run(&delete("another"));
+    assert_eq!(bench.again(1, &create("pvc", "a")), Seen::Answered(created("v")));
+    bench.run(&delete("v"));
+    assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "what it made may be gone");
+}
+
+#[test]
+fn making_what_was_deleted_voids_the_result_of_the_deletion() {
+    let mut bench = Bench::new();
+    bench.keep(&delete("v"), done());
+    let (_, operation) = bench.run(&create("pvc", "a"));
+    bench.answered(operation, created("v"));
+    assert!(bench.is_run(&delete("v")));
+}
+
+#[test]
+fn a_result_is_not_kept_if_what_it_made_may_be_gone() {
+    for ended in [false, true] {
+        let mut bench = Bench::new();
+        let (_, operation) = bench.run_as(1, &create("pvc", "a"));
+        let (_, deletion) = bench.run(&delete("v"));
+        if ended {
+            bench.answered(deletion, done());
+        }
+        bench.answered(operation, created("v"));
+        assert!(matches!(bench.again(1, &create("pvc", "a")), Seen::Runs(_)), "{ended}");
+        bench.keep(&create("other", "a"), created("w"));
+        assert!(matches!(bench.ask(&create("other", "a")).1, Seen::Answered(_)));
+    }
+}
+
+#[test]
+fn kept_results_are_bounded_in_number_and_bytes() {
+    let mut bench = Bench::with(Limits { kept: 3, ..Limits::new(WAIT) });
     for id in ["a", "b", "c", "d"] {
         bench.keep(&delete(id), done());
         bench.pass(Duration::from_secs(1));
     }
     assert_eq!(bench.core.counts().kept, 3);
     assert!(bench.is_run(&delete("a")), "the oldest went first");
-    bench.pass(limits.kept_for - Duration::from_secs(3));
-    bench.event(Event::Tick);
-    assert_eq!(bench.core.counts().kept, 2);
-    bench.pass(Duration::from_secs(2));
-    bench.event(Event::Tick);
-    assert_eq!((bench.core.counts().kept, bench.core.counts().bytes), (0, 0));
 
     let large = || Answer::new(Some(vec![0; 3000].into()), Outcome::ok()).unwrap();
-    let mut bench = Bench::with(Limits { kept_bytes: 8000, ..Limits::default() });
+    let mut bench = Bench::with(Limits { kept_bytes: 8000, ..Limits::new(WAIT) });
     for id in ["a", "b", "c"] {
         bench.keep(&delete(id), large());
     }
@@ -443,79 +443,124 @@ fn what_is_kept_is_bounded_in_number_bytes_and_time() {
 }
 
 #[test]
-fn those_who_wait_are_bounded() {
-    let mut bench = Bench::with(Limits { askers: 2, ..Limits::default() });
-    bench.run(&delete("v"));
-    assert_eq!(bench.ask(&delete("v")).1, Seen::Waits);
-    assert!(matches!(bench.ask(&delete("v")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
-    assert!(matches!(bench.ask(&delete("w")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
-}
-
-#[test]
-fn a_failure_is_kept_in_memory_and_never_recorded() {
+fn the_calls_of_a_result_are_bounded() {
     let mut bench = Bench::new();
-    let (asker, operation) = bench.run(&delete("v"));
-    bench.event(Event::Left { asker });
-    let answer = Answer::new(None, Outcome::from_driver(Code::INTERNAL, "bad password canary")).unwrap();
-    let actions = bench.event(Event::Answered { operation, answer });
-    assert!(matches!(&actions[..], [Action::Record(Entry::Remove { .. })]), "{actions:?}");
-    assert!(bench.core.entries().is_empty());
-    assert!(matches!(bench.ask(&delete("v")).1, Seen::Answered(_, Way::Late)));
+    let (_, operation) = bench.run_as(0, &delete("v"));
+    for call in 1..=128 {
+        bench.ask_as(call, &delete("v"), None, None);
+    }
+    bench.answered(operation, done());
+    assert_eq!(bench.again(1, &delete("v")), Seen::Answered(done()));
+    assert!(matches!(bench.again(0, &delete("v")), Seen::Runs(_)), "the oldest is forgotten");
 }
 
+// The fence.
+
 #[test]
-fn a_restart_hands_out_what_was_finished_and_runs_again_what_was_not() {
+fn a_number_begins_once() {
     let mut bench = Bench::new();
-    let hour = Duration::from_secs(3600);
-    let restored =
-        |number, identity, stage, age| Restored::new(OperationId::new(number), identity, stage, age);
-    bench.core.restore(
-        bench.now,
-        vec![
-            restored(9, delete("began"), Stage::Started, Duration::ZERO),
-            restored(3, create("pvc", "a"), Stage::Finished(created("v")), Duration::ZERO),
-            restored(4, delete("accepted"), Stage::Accepted, hour / 2),
-            restored(5, create("old", "a"), Stage::Finished(created("o")), hour),
-            restored(6, create("void", "a"), Stage::Finished(created("w")), Duration::ZERO),
-            restored(7, delete("w"), Stage::Started, Duration::ZERO),
-        ],
-    );
-    let removed: Vec<_> = bench
-        .event(Event::Tick)
-        .iter()
-        .map(|action| match action {
-            Action::Record(Entry::Remove { operation }) => operation.number(),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(removed, [6, 5]);
-    let uncertain: Vec<_> =
-        bench.core.uncertain().iter().map(|u| (u.operation.number(), u.started)).collect();
-    assert_eq!(uncertain, [(4, false), (7, true), (9, true)]);
-    assert_eq!(bench.ask(&create("pvc", "a")).1, Seen::Answered(created("v"), Way::Late));
-    assert_eq!(bench.ask(&delete("began")).1, Seen::Runs(OperationId::new(10)), "numbers are not used again");
-    assert!(bench.is_run(&create("old", "a")) && bench.is_run(&create("void", "a")));
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(5, 1, &[])) else { panic!() };
+    assert_eq!(bench.fenced(&delete("v"), fence(5, 1, &[])).1, Seen::Joins, "while it runs");
+    bench.answered(operation, done());
+    assert_eq!(bench.fenced(&delete("v"), fence(5, 1, &[])).1, Seen::Answered(done()), "while it is kept");
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(bench.fenced(&delete("v"), fence(5, 1, &[])).1, stale(5), "afterwards");
+    assert!(matches!(bench.fenced(&delete("v"), fence(6, 1, &[])).1, Seen::Runs(_)), "another call");
 }
 
 #[test]
-fn a_group_conflicts_with_each_of_its_volumes() {
-    let group = group(&["v", "w"]);
+fn a_voided_or_evicted_result_does_not_make_a_number_new() {
+    let mut bench = Bench::with(Limits { kept: 1, ..Limits::new(WAIT) });
+    let (_, Seen::Runs(operation)) = bench.fenced(&create("pvc", "a"), fence(1, 1, &[])) else { panic!() };
+    bench.answered(operation, created("v"));
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(2, 1, &[])) else { panic!() };
+    assert_eq!(bench.fenced(&create("pvc", "a"), fence(1, 1, &[])).1, stale(1), "void");
+    bench.answered(operation, done());
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("w"), fence(3, 1, &[])) else { panic!() };
+    bench.answered(operation, done());
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2), "evicted");
+}
+
+/// It has had its share of an execution, whoever ran that.
+#[test]
+fn a_call_that_joined_or_got_a_result_never_begins() {
+    let mut bench = Bench::new();
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!() };
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, Seen::Joins);
+    bench.event(Event::Lost { operation, fault: gone() });
+    assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, stale(2));
+    bench.keep(&delete("v"), done());
+    assert_eq!(bench.fenced(&delete("v"), fence(3, 1, &[])).1, Seen::Answered(done()));
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(bench.fenced(&delete("v"), fence(3, 1, &[])).1, stale(3));
+}
+
+#[test]
+fn a_call_that_was_given_up_does_not_begin_on_arrival() {
+    let mut bench = Bench::new();
+    assert!(matches!(bench.fenced(&delete("v"), fence(9, 3, &[(5, 6)])).1, Seen::Runs(_)));
+    for number in [1, 2, 5, 6] {
+        assert_eq!(bench.fenced(&create("pvc", "a"), fence(number, 1, &[])).1, stale(number));
+    }
+    assert!(matches!(bench.fenced(&create("pvc", "a"), fence(4, 1, &[])).1, Seen::Runs(_)), "it is open");
+}
+
+#[test]
+fn what_was_refused_may_begin_later() {
     let mut bench = Bench::impatient();
-    let (_, deletion) = bench.run(&delete("w"));
-    assert_eq!(bench.ask(&group).1, pending("DeleteVolume"));
-    bench.answered(deletion, done());
-    let (asker, operation) = bench.run(&group);
-    assert_eq!(bench.ask(&delete("w")).1, pending("CreateVolumeGroupSnapshot"));
-    bench.event(Event::Left { asker });
-    let snapshot = csi::Snapshot { snapshot_id: "s".to_owned(), ..Default::default() };
-    let made = csi::VolumeGroupSnapshot {
-        group_snapshot_id: "gs".to_owned(),
-        snapshots: vec![snapshot],
-        ..Default::default()
-    };
-    let message = csi::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(made) }.encode_to_vec();
-    bench.answered(operation, Answer::new(Some(message.into()), Outcome::ok()).unwrap());
-    let request = csi::DeleteSnapshotRequest { snapshot_id: "s".to_owned(), ..Default::default() };
-    bench.run(&Identity::of(&driver(), Method::DeleteSnapshot, &request.encode_to_vec()).unwrap());
-    assert!(bench.is_run(&group), "one of its snapshots is gone");
+    let (_, Seen::Runs(operation)) = bench.fenced(&create("pvc", "a"), fence(1, 1, &[])) else { panic!() };
+    assert_eq!(bench.fenced(&create("pvc", "b"), fence(2, 1, &[])).1, pending("CreateVolume"));
+    bench.answered(operation, created("v"));
+    assert!(matches!(bench.fenced(&create("pvc", "b"), fence(2, 1, &[])).1, Seen::Runs(_)));
+}
+
+#[test]
+fn a_term_begins_only_when_it_is_recorded() {
+    let mut bench = Bench::new();
+    let (first, of_term_2) = (CallNumber::FIRST, |number| {
+        let number = CallNumber::new(number).unwrap();
+        Fence::new(term(2), number, CallNumber::FIRST, GivenUp::default()).unwrap()
+    });
+    let (_, seen) = bench.fenced(&delete("v"), of_term_2(1));
+    assert!(matches!(seen, Seen::Failed(Fault::TermNotRecorded { .. })), "{seen:?}");
+    assert!(
+        matches!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, Seen::Runs(_)),
+        "the old one counts still"
+    );
+    bench.core.record_term(&driver(), term(2)).unwrap();
+    let expected = Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) };
+    assert_eq!(bench.fenced(&delete("w"), fence(2, 1, &[])).1, Seen::Failed(expected));
+    assert!(
+        matches!(bench.fenced(&delete("w"), of_term_2(first.get())).1, Seen::Runs(_)),
+        "numbers begin anew"
+    );
+    assert_eq!(
+        bench.fenced(&delete("v"), of_term_2(2)).1,
+        Seen::Joins,
+        "what an earlier proxy began is joined"
+    );
+}
+
+#[test]
+fn a_local_call_is_not_fenced() {
+    let mut bench = Bench::new();
+    bench.fenced(&delete("v"), fence(9, 9, &[]));
+    assert!(bench.is_run(&delete("w")));
+    let other = DriverName::new("never-fenced").unwrap();
+    let request = csi::DeleteVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+    assert!(bench.is_run(&Identity::of(&other, Method::DeleteVolume, &request.encode_to_vec()).unwrap()));
+}
+
+#[test]
+fn a_call_that_is_no_operation_is_fenced_and_only_a_reading_one_is_repeated() {
+    let mut bench = Bench::new();
+    let mut admit =
+        |number, lowest, repeatable| bench.core.admit(&driver(), &fence(number, lowest, &[]), repeatable);
+    let stale = |number| Err(Fault::StaleCall { driver: driver(), number: CallNumber::new(number).unwrap() });
+    assert_eq!((admit(1, 1, true), admit(1, 1, true)), (Ok(()), Ok(())));
+    assert_eq!((admit(2, 1, false), admit(2, 1, false)), (Ok(()), stale(2)));
+    assert_eq!((admit(5, 4, true), admit(3, 1, true)), (Ok(()), stale(3)), "given up");
+    bench.core.record_term(&driver(), term(2)).unwrap();
+    let found = bench.core.admit(&driver(), &fence(9, 1, &[]), true);
+    assert_eq!(found, Err(Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) }));
 }

@@ -1,6 +1,6 @@
 //! An operation on a volume that is busy waits a little for its turn.
 //!
-//! A sidecar that is told `ABORTED` asks again a second later, or much later. What comes to the volume in between is served first, and
+//! A sidecar that gets `ABORTED` asks again a second later, or much later. What comes to the volume in between is served first, and
 //! may be made useless by what was to come before it.
 
 use std::time::{Duration, Instant};
@@ -9,102 +9,101 @@ use csi_proto::Method;
 
 use super::super::identity::Identity;
 use super::super::subject::Key;
-use super::event::{Action, AskerId};
-use super::line::{Place, Waiter};
-use super::{Asker, Core};
+use super::event::{Action, WaiterId};
+use super::queue::{Place, Queued};
+use super::{Core, Waiter};
 use crate::fault::Fault;
 
 /// How long before its caller's time is over a call gives up: as long as its refusal may take on its way to the caller.
 const WAY_BACK: Duration = Duration::from_millis(500);
 
-/// Longest wait for a turn.
+/// Longest wait for a turn: a call that waits holds a place and a request.
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Core {
     /// A call for an operation that cannot begin, since `pending` is first.
-    pub(super) fn wait(
-        &mut self,
-        now: Instant,
-        asker: AskerId,
-        identity: Identity,
-        until: Option<Instant>,
-        pending: Method,
-    ) {
-        let gives_up = self.gives_up(now, until);
-        let place = self.line.place_of(&identity);
-        if gives_up <= now || (place.is_none() && !self.line.has_room(&identity, &self.limits)) {
-            return self.refuse(asker, &identity, pending);
+    pub(super) fn wait(&mut self, now: Instant, waiter: Waiter, identity: Identity, pending: Method) {
+        let gives_up = self.gives_up(now, waiter.until);
+        let place = self.queue.place_of(&identity);
+        if gives_up <= now || (place.is_none() && !self.queue.has_room(&identity, &self.limits)) {
+            return self.refuse(waiter.id, &identity, pending);
         }
-        let first = place.is_none();
-        match place {
-            Some(place) => self.line.join(place, asker, gives_up, until),
-            None => self.line.stand(asker, identity, gives_up, until),
-        }
-        self.actions.push_back(Action::Wait { asker, first, gives_up });
+        self.actions.push_back(Action::Wait { waiter: waiter.id, gives_up });
+        self.queue.push(place, identity, waiter, gives_up);
     }
 
     /// What is to be done before an operation that comes now.
     pub(super) fn pending(&self, identity: &Identity) -> Option<Method> {
         self.running(identity.keys())
-            .or_else(|| if self.line.is_empty() { None } else { self.line.before(identity) })
+            .or_else(|| if self.queue.is_empty() { None } else { self.queue.before(identity) })
     }
 
-    /// Those who have waited long enough are refused.
+    /// Refuses what has waited long enough.
     pub(super) fn give_up(&mut self, now: Instant) {
-        let mut freed = Vec::new();
-        while let Some((asker, place)) = self.line.overdue(now) {
-            if let Some(waiter) = self.line.waiter(place) {
-                let identity = waiter.identity.clone();
-                let pending = self.running(identity.keys()).or_else(|| self.line.ahead_of(place));
+        let mut gone = Vec::new();
+        while let Some((waiter, place)) = self.queue.overdue(now) {
+            if let Some(identity) = self.queue.identity(place).cloned() {
+                let pending = self.running(identity.keys()).or_else(|| self.queue.ahead_of(place));
                 // Something is always first, or it would have begun.
-                self.refuse(asker, &identity, pending.unwrap_or_else(|| identity.method()));
+                self.refuse(waiter, &identity, pending.unwrap_or_else(|| identity.method()));
             }
-            freed.extend(self.line.leave(asker));
+            gone.extend(self.queue.leave(waiter));
         }
-        self.let_go(&freed);
+        for queued in gone {
+            self.take_turns(queued.identity.keys());
+        }
     }
 
-    /// A caller in the line has gone.
-    pub(super) fn left_line(&mut self, asker: AskerId) {
-        let gone = self.line.leave(asker);
-        self.let_go(gone.as_slice());
+    /// A waiter has left that waited for its turn.
+    pub(super) fn left_queue(&mut self, waiter: WaiterId) {
+        if let Some(queued) = self.queue.leave(waiter) {
+            self.take_turns(queued.identity.keys());
+        }
     }
 
-    /// Nobody waits for a turn any more.
+    /// No turn comes any more.
     pub(super) fn turn_away(&mut self, fault: &Fault) {
-        while let Some(asker) = self.line.any() {
-            self.actions.push_back(Action::Fail { asker, fault: fault.clone() });
-            if let Some(waiter) = self.line.leave(asker) {
-                self.actions.push_back(Action::LetGo { asker: waiter.first });
+        while let Some(waiter) = self.queue.any() {
+            self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
+            self.queue.leave(waiter);
+        }
+    }
+
+    /// Begins what these keys have kept waiting, if it may still begin.
+    pub(super) fn take_turns(&mut self, keys: &[Key]) {
+        let mut freed = keys.to_vec();
+        while let Some(key) = freed.pop() {
+            let place = self.queue.front(&key).filter(|place| self.is_its_turn(*place));
+            let Some(Queued { identity, mut waiters }) = place.and_then(|place| self.queue.take(place))
+            else {
+                continue;
+            };
+            waiters.retain(|waiter| self.passes_still(waiter, &identity));
+            if waiters.is_empty() {
+                freed.extend_from_slice(identity.keys());
+            } else {
+                self.begin(identity, waiters);
             }
         }
     }
 
-    /// Begins what these keys have kept waiting.
-    pub(super) fn take_turns(&mut self, keys: &[Key]) {
-        for key in keys {
-            let place = self.line.front(key).filter(|place| self.is_its_turn(*place));
-            if let Some((waiter, askers)) = place.and_then(|place| self.line.take(place)) {
-                let operation = self.begin(waiter.first, waiter.identity, waiter.askers);
-                for (asker, waits) in askers {
-                    self.askers.insert(asker, Asker::new(operation, waits.until));
-                }
+    /// Whether a call may begin that has waited: it may have been given up meanwhile, or its proxy replaced. If not, it fails.
+    fn passes_still(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
+        let Some(fence) = &waiter.fence else { return true };
+        let fault = match self.fences.check(identity.driver(), fence) {
+            Ok(super::Passage::Begin) => return true,
+            Ok(super::Passage::Join) => {
+                Fault::StaleCall { driver: identity.driver().clone(), number: fence.number() }
             }
-        }
+            Err(fault) => fault,
+        };
+        self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
+        false
     }
 
     fn is_its_turn(&self, place: Place) -> bool {
-        let Some(waiter) = self.line.waiter(place) else { return false };
-        self.running(waiter.identity.keys()).is_none() && self.line.ahead_of(place).is_none()
-    }
-
-    fn let_go(&mut self, gone: &[Waiter]) {
-        for waiter in gone {
-            self.actions.push_back(Action::LetGo { asker: waiter.first });
-        }
-        for waiter in gone {
-            self.take_turns(waiter.identity.keys());
-        }
+        let Some(identity) = self.queue.identity(place) else { return false };
+        self.running(identity.keys()).is_none() && self.queue.ahead_of(place).is_none()
     }
 
     fn gives_up(&self, now: Instant, until: Option<Instant>) -> Instant {
@@ -114,9 +113,9 @@ impl Core {
         last.map_or(patience, |last| patience.min(last))
     }
 
-    fn refuse(&mut self, asker: AskerId, identity: &Identity, pending: Method) {
+    fn refuse(&mut self, waiter: WaiterId, identity: &Identity, pending: Method) {
         let fault =
             Fault::OperationPending { driver: identity.driver().clone(), running: pending.name().to_owned() };
-        self.actions.push_back(Action::Fail { asker, fault });
+        self.actions.push_back(Action::Fail { waiter, fault });
     }
 }

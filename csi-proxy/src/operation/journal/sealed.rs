@@ -2,7 +2,34 @@
 
 use prost::Message;
 
-use super::record::Defect;
+/// Why bytes are not taken for a row.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// They are too few, or begin with something else.
+    #[error("it is no record")]
+    NoRecord,
+    /// They were written by a version that this one does not know.
+    #[error("it has format {found}, which this version does not know")]
+    Version {
+        /// That version.
+        found: u16,
+    },
+    /// Some byte is wrong, or the row is another one's.
+    #[error("its checksum is {found:08x} instead of {expected:08x}")]
+    Checksum {
+        /// What the header says.
+        expected: u32,
+        /// What it is.
+        found: u32,
+    },
+    /// The bytes are as they were written, but make no sense.
+    #[error("its field {field} has no value that is known")]
+    Field {
+        /// The field.
+        field: &'static str,
+    },
+}
 
 const CHECKSUM: usize = 8;
 const HEADER: usize = 12;

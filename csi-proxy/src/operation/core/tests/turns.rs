@@ -1,0 +1,297 @@
+//! Waiting for one's turn, by example.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::*;
+
+/// What follows from an event for those who wait: whose requests are run, and who is refused.
+#[derive(Debug, Default, PartialEq)]
+struct Followed {
+    begun: Vec<WaiterId>,
+    refused: Vec<WaiterId>,
+}
+
+impl Bench {
+    fn follows(&mut self, event: Event) -> Followed {
+        let mut followed = Followed::default();
+        for action in self.event(event) {
+            match action {
+                Action::Run { waiter, .. } => followed.begun.push(waiter),
+                Action::Fail { waiter, fault: Fault::OperationPending { .. } } => {
+                    followed.refused.push(waiter);
+                }
+                _ => {}
+            }
+        }
+        followed
+    }
+
+    fn queues(&mut self, identity: &Identity) -> WaiterId {
+        let (waiter, seen) = self.ask(identity);
+        assert_eq!(seen, Seen::Queued { patience: WAIT });
+        waiter
+    }
+
+    fn queues_as(&mut self, identity: &Identity, fence: Fence) -> WaiterId {
+        let (waiter, seen) = self.fenced(identity, fence);
+        assert_eq!(seen, Seen::Queued { patience: WAIT });
+        waiter
+    }
+
+    fn ends(&mut self, operation: OperationId) -> Vec<WaiterId> {
+        self.follows(Event::Answered { operation, answer: done() }).begun
+    }
+
+    /// The operation that a waiter waits for.
+    fn operation_of(&self, waiter: WaiterId) -> OperationId {
+        self.core.waiters[&waiter]
+    }
+
+    fn later(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+    }
+}
+
+fn attach(volume: &str, node: &str) -> Identity {
+    let (volume_id, node_id) = (volume.to_owned(), node.to_owned());
+    let request = csi::ControllerPublishVolumeRequest { volume_id, node_id, ..Default::default() };
+    Identity::of(&driver(), Method::ControllerPublishVolume, &request.encode_to_vec()).unwrap()
+}
+
+fn detach(volume: &str, node: &str) -> Identity {
+    let (volume_id, node_id) = (volume.to_owned(), node.to_owned());
+    let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+    Identity::of(&driver(), Method::ControllerUnpublishVolume, &request.encode_to_vec()).unwrap()
+}
+
+fn snapshot(volume: &str) -> Identity {
+    let (source_volume_id, name) = (volume.to_owned(), "s".to_owned());
+    let request = csi::CreateSnapshotRequest { source_volume_id, name, ..Default::default() };
+    Identity::of(&driver(), Method::CreateSnapshot, &request.encode_to_vec()).unwrap()
+}
+
+#[test]
+fn operations_on_a_volume_take_turns_in_their_order() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let detaches = bench.queues(&detach("v", "n1"));
+    let attaches = bench.queues(&attach("v", "n2"));
+    assert_eq!(bench.core.counts().waiting, 2);
+    assert_eq!(bench.ends(operation), [detaches]);
+    let operation = bench.operation_of(detaches);
+    assert_eq!(bench.ends(operation), [attaches]);
+}
+
+#[test]
+fn opposite_slow_operations_take_turns_and_neither_starves() {
+    let mut bench = Bench::new();
+    let both = [attach("v", "n"), detach("v", "n")];
+    let (_, mut operation) = bench.run(&both[0]);
+    for round in 0..6 {
+        // The one that runs is asked for again at once when it has ended, and the other waits all the time.
+        let next = bench.queues(&both[(round + 1) % 2]);
+        bench.now += Duration::from_millis(1_500);
+        assert_eq!(bench.ends(operation), [next], "round {round}");
+        operation = bench.operation_of(next);
+    }
+}
+
+#[test]
+fn what_has_waited_long_enough_is_refused_and_the_next_has_its_turn() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let first = bench.queues(&detach("v", "n1"));
+    bench.later(1);
+    let second = bench.queues(&attach("v", "n2"));
+    bench.later(1);
+    assert_eq!(bench.follows(Event::Tick), Followed { refused: vec![first], ..Default::default() });
+    assert_eq!(bench.ends(operation), [second]);
+}
+
+#[test]
+fn the_refusal_leaves_before_the_callers_time_is_over() {
+    let mut bench = Bench::new();
+    bench.run(&snapshot("v"));
+    for (remaining, waits) in [(10_000, 2_000), (2_500, 2_000), (1_200, 700), (501, 1)] {
+        let until = bench.now + Duration::from_millis(remaining);
+        let (waiter, seen) = bench.ask_as(remaining, &detach("v", "n"), None, Some(until));
+        assert_eq!(seen, Seen::Queued { patience: Duration::from_millis(waits) });
+        bench.now += Duration::from_millis(waits - 1);
+        assert_eq!(bench.follows(Event::Tick), Followed::default());
+        bench.now += Duration::from_millis(1);
+        assert_eq!(bench.follows(Event::Tick).refused, [waiter]);
+    }
+    let until = bench.now + Duration::from_millis(500);
+    assert_eq!(bench.ask_as(9, &detach("v", "n"), None, Some(until)).1, pending("CreateSnapshot"));
+    assert_eq!(bench.core.counts().waiting, 0);
+}
+
+#[test]
+fn an_equal_call_joins_what_waits_and_keeps_its_place() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let first = bench.queues(&detach("v", "n1"));
+    let other = bench.queues(&attach("v", "n2"));
+    bench.later(1);
+    let again = bench.queues(&detach("v", "n1"));
+    bench.later(1);
+    // The first has given up, and so has the other; the place is kept by the one that came later.
+    assert_eq!(bench.follows(Event::Tick).refused, [first, other]);
+    let late = bench.queues(&attach("v", "n2"));
+    assert_eq!(bench.ends(operation), [again], "its own request is used");
+    let operation = bench.operation_of(again);
+    assert_eq!(bench.ends(operation), [late]);
+}
+
+#[test]
+fn all_that_wait_for_a_turn_join_the_first() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let (first, second) = (bench.queues(&detach("v", "n")), bench.queues(&detach("v", "n")));
+    assert_eq!(bench.ends(operation), [first]);
+    let operation = bench.operation_of(second);
+    assert_eq!(bench.answered(operation, done()), [second]);
+}
+
+#[test]
+fn an_operation_whose_callers_have_left_never_begins() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let (first, again) = (bench.queues(&detach("v", "n1")), bench.queues(&detach("v", "n1")));
+    assert_eq!(bench.follows(Event::Left { waiter: first }), Followed::default());
+    assert_eq!(bench.follows(Event::Left { waiter: again }), Followed::default());
+    assert_eq!(bench.ends(operation), []);
+    assert_eq!(bench.core.counts().running, 0);
+}
+
+#[test]
+fn waiting_is_bounded_for_a_volume_and_in_all() {
+    let mut bench = Bench::with(Limits { queued: 3, queued_on_one: 2, ..Limits::new(WAIT) });
+    for volume in ["v", "w", "x"] {
+        bench.run(&snapshot(volume));
+    }
+    bench.queues(&detach("v", "1"));
+    bench.queues(&detach("v", "2"));
+    assert_eq!(bench.ask(&detach("v", "3")).1, pending("CreateSnapshot"));
+    bench.queues(&detach("v", "2"));
+    bench.queues(&detach("w", "1"));
+    assert_eq!(bench.ask(&detach("x", "1")).1, pending("CreateSnapshot"));
+}
+
+#[test]
+fn what_waits_for_its_turn_counts_as_a_waiter() {
+    let mut bench = Bench::with(Limits { waiters: 2, ..Limits::new(WAIT) });
+    bench.run(&snapshot("v"));
+    bench.queues(&detach("v", "n"));
+    assert!(matches!(bench.ask(&detach("v", "n")).1, Seen::Failed(Fault::Overloaded { max: 2, .. })));
+}
+
+#[test]
+fn a_group_waits_for_each_of_its_volumes_and_is_not_overtaken() {
+    let mut bench = Bench::new();
+    let (_, on_v) = bench.run(&snapshot("v"));
+    let (_, on_w) = bench.run(&snapshot("w"));
+    let both = bench.queues(&group(&["v", "w"]));
+    let behind = bench.queues(&detach("w", "n"));
+    assert_eq!(bench.ends(on_w), [], "the group has to wait for the other volume");
+    let apart = bench.queues(&attach("w", "n"));
+    assert_eq!(bench.ends(on_v), [both]);
+    let operation = bench.operation_of(both);
+    assert_eq!(bench.ends(operation), [behind]);
+    let operation = bench.operation_of(behind);
+    assert_eq!(bench.ends(operation), [apart]);
+}
+
+#[test]
+fn a_group_that_gives_up_frees_all_its_volumes() {
+    let mut bench = Bench::new();
+    bench.run(&snapshot("v"));
+    let both = bench.queues(&group(&["v", "w"]));
+    bench.later(1);
+    let behind = bench.queues(&detach("w", "n"));
+    bench.later(1);
+    assert_eq!(bench.follows(Event::Tick), Followed { begun: vec![behind], refused: vec![both] });
+}
+
+#[test]
+fn a_turn_that_comes_voids_what_is_kept_of_the_volume() {
+    let mut bench = Bench::new();
+    let (waiter, operation) = bench.run(&detach("v", "n"));
+    bench.event(Event::Left { waiter });
+    let attaches = bench.queues(&attach("v", "n"));
+    assert_eq!(bench.ends(operation), [attaches]);
+    assert_eq!(bench.core.counts().kept, 0);
+    bench.queues(&detach("v", "n"));
+}
+
+#[test]
+fn a_turn_comes_also_after_a_driver_was_lost() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let detaches = bench.queues(&detach("v", "n"));
+    assert_eq!(bench.follows(Event::Lost { operation, fault: gone() }).begun, [detaches]);
+}
+
+#[test]
+fn no_call_waits_for_a_turn_that_will_not_come() {
+    let mut bench = Bench::new();
+    bench.run(&snapshot("v"));
+    let waiter = bench.queues(&detach("v", "n"));
+    let fault = Fault::Draining { what: "the dispatcher".to_owned() };
+    let actions = bench.event(Event::TurnAway { fault: fault.clone() });
+    assert_eq!(actions, [Action::Fail { waiter, fault }]);
+    assert_eq!(bench.core.counts().waiting, 0);
+}
+
+// The fence, when a turn comes.
+
+#[test]
+fn a_call_that_was_given_up_while_it_waited_does_not_begin() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let given_up = bench.queues_as(&detach("v", "n1"), fence(4, 1, &[]));
+    let closed = bench.queues_as(&attach("v", "n2"), fence(2, 1, &[]));
+    let open = bench.queues_as(&detach("v", "n3"), fence(5, 3, &[(4, 4)]));
+    let actions = bench.event(Event::Answered { operation, answer: done() });
+    let refused = |waiter, number| {
+        let Seen::Failed(fault) = stale(number) else { unreachable!() };
+        Action::Fail { waiter, fault }
+    };
+    let operation = bench.operation_of(open);
+    let expected = [refused(given_up, 4), refused(closed, 2), Action::Run { operation, waiter: open }];
+    assert_eq!(actions, expected);
+}
+
+#[test]
+fn a_call_whose_proxy_was_replaced_while_it_waited_does_not_begin() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    let waiter = bench.queues_as(&detach("v", "n"), fence(1, 1, &[]));
+    bench.core.record_term(&driver(), term(2)).unwrap();
+    let fault = Fault::StaleTerm { driver: driver(), found: term(1), current: term(2) };
+    let actions = bench.event(Event::Answered { operation, answer: done() });
+    assert_eq!(actions, [Action::Fail { waiter, fault }]);
+    assert_eq!(bench.core.counts().running, 0);
+}
+
+#[test]
+fn of_equal_calls_that_wait_an_open_one_gives_its_request() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    bench.queues_as(&detach("v", "n"), fence(1, 1, &[]));
+    let open = bench.queues_as(&detach("v", "n"), fence(3, 2, &[]));
+    assert_eq!(bench.ends(operation), [open]);
+    let operation = bench.operation_of(open);
+    bench.event(Event::Lost { operation, fault: gone() });
+    assert_eq!(bench.fenced(&detach("v", "n"), fence(3, 2, &[])).1, stale(3), "it has begun");
+}
+
+#[test]
+fn a_group_that_was_given_up_frees_all_its_volumes() {
+    let mut bench = Bench::new();
+    let (_, operation) = bench.run(&snapshot("v"));
+    bench.queues_as(&group(&["v", "w"]), fence(1, 1, &[]));
+    let behind = bench.queues_as(&detach("w", "n"), fence(2, 2, &[]));
+    assert_eq!(bench.ends(operation), [behind]);
+}

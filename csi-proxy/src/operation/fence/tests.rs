@@ -1,0 +1,141 @@
+use super::*;
+use crate::call::{CallNumber, GivenUp};
+
+fn driver() -> DriverName {
+    DriverName::new("csi-hostpath").unwrap()
+}
+
+fn n(number: u64) -> CallNumber {
+    CallNumber::new(number).unwrap()
+}
+
+fn fence(term: u64, number: u64, lowest_open: u64, given_up: &[(u64, u64)]) -> Fence {
+    let given_up = GivenUp::new(given_up.iter().map(|(first, last)| n(*first)..=n(*last))).unwrap();
+    Fence::new(Term::new(term).unwrap(), n(number), n(lowest_open), given_up).unwrap()
+}
+
+fn fences(term: u64) -> Fences {
+    let mut fences = Fences::default();
+    fences.raise(&driver(), Term::new(term).unwrap()).unwrap();
+    fences
+}
+
+fn arrive(fences: &mut Fences, fence: &Fence) -> Result<Passage, &'static str> {
+    fences.arrive(&driver(), fence, false).map_err(|fault| fault.kind())
+}
+
+#[test]
+fn a_lower_term_is_refused_and_the_refusal_names_the_current_one() {
+    let mut fences = fences(7);
+    let fault = fences.arrive(&driver(), &fence(6, 1, 1, &[]), true).unwrap_err();
+    let (found, current) = (Term::new(6).unwrap(), Term::new(7).unwrap());
+    assert_eq!(fault, Fault::StaleTerm { driver: driver(), found, current });
+}
+
+#[test]
+fn a_higher_term_is_not_let_in_before_it_is_recorded() {
+    let mut fences = fences(7);
+    assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Err("term_not_recorded"));
+    assert_eq!(arrive(&mut fences, &fence(7, 1, 1, &[])), Ok(Passage::Begin));
+    fences.raise(&driver(), Term::new(8).unwrap()).unwrap();
+    fences.raise(&driver(), Term::new(7).unwrap()).unwrap();
+    assert_eq!(fences.term(&driver()), Term::new(8), "it never falls");
+    assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Ok(Passage::Begin));
+}
+
+#[test]
+fn what_a_stale_copy_reports_of_its_own_term_is_not_believed_of_a_later_one() {
+    let mut fences = fences(8);
+    assert_eq!(arrive(&mut fences, &fence(7, 90, 80, &[(85, 86)])), Err("stale_term"));
+    assert_eq!(arrive(&mut fences, &fence(8, 1, 1, &[])), Ok(Passage::Begin));
+}
+
+#[test]
+fn nothing_below_the_lowest_open_number_or_given_up_passes() {
+    let mut fences = fences(1);
+    assert_eq!(arrive(&mut fences, &fence(1, 20, 10, &[(12, 13), (15, 15)])), Ok(Passage::Begin));
+    let passes: Vec<_> =
+        (1..=20).filter(|number| arrive(&mut fences, &fence(1, *number, 1, &[])).is_ok()).collect();
+    assert_eq!(passes, [10, 11, 14, 16, 17, 18, 19, 20]);
+}
+
+#[test]
+fn what_any_call_has_reported_holds_for_all_later_ones() {
+    let mut fences = fences(1);
+    arrive(&mut fences, &fence(1, 20, 2, &[(4, 4)])).unwrap();
+    arrive(&mut fences, &fence(1, 21, 3, &[(6, 6)])).unwrap();
+    // An older copy, which knows less.
+    arrive(&mut fences, &fence(1, 19, 1, &[])).unwrap();
+    for number in [1, 2, 4, 6] {
+        assert_eq!(arrive(&mut fences, &fence(1, number, 1, &[])), Err("stale_call"), "{number}");
+        assert!(fences.check(&driver(), &fence(1, number, 1, &[])).is_err(), "{number}");
+    }
+}
+
+#[test]
+fn a_number_that_has_begun_joins_and_one_that_reads_begins_again() {
+    let mut fences = fences(1);
+    let call = fence(1, 5, 1, &[]);
+    fences.begin(&driver(), &call);
+    assert_eq!(arrive(&mut fences, &call), Ok(Passage::Join));
+    assert_eq!(fences.check(&driver(), &call), Ok(Passage::Join));
+    assert_eq!(fences.arrive(&driver(), &call, true), Ok(Passage::Begin));
+    arrive(&mut fences, &fence(1, 9, 6, &[])).unwrap();
+    assert_eq!(fences.arrive(&driver(), &call, true).unwrap_err().kind(), "stale_call", "it is closed");
+}
+
+#[test]
+fn a_call_of_an_earlier_term_marks_no_number_of_this_one() {
+    let mut fences = fences(1);
+    fences.raise(&driver(), Term::new(2).unwrap()).unwrap();
+    fences.begin(&driver(), &fence(1, 5, 1, &[]));
+    assert_eq!(arrive(&mut fences, &fence(2, 5, 1, &[])), Ok(Passage::Begin));
+}
+
+#[test]
+fn drivers_have_fences_of_their_own() {
+    let mut fences = fences(1);
+    let other = DriverName::new("other").unwrap();
+    fences.raise(&other, Term::FIRST).unwrap();
+    arrive(&mut fences, &fence(1, 9, 9, &[])).unwrap();
+    assert_eq!(fences.arrive(&other, &fence(1, 1, 1, &[]), false), Ok(Passage::Begin));
+}
+
+#[test]
+fn at_its_bound_the_fence_refuses_and_forgets_nothing() {
+    let mut fences = fences(1);
+    let max = MAX_RANGES as u64;
+    // Every other number has begun, the first one is open for ever.
+    for at in 1..=max {
+        let call = fence(1, 2 * at, 1, &[]);
+        assert_eq!(arrive(&mut fences, &call), Ok(Passage::Begin));
+        fences.begin(&driver(), &call);
+    }
+    assert_eq!(arrive(&mut fences, &fence(1, 2 * max + 2, 1, &[])), Err("overloaded"));
+    assert_eq!(fences.check(&driver(), &fence(1, 2, 1, &[])), Ok(Passage::Join));
+    assert_eq!(
+        arrive(&mut fences, &fence(1, 2 * max + 2, 100, &[])),
+        Ok(Passage::Begin),
+        "there is room again"
+    );
+
+    let mut fences = self::fences(1);
+    for at in 0..4 {
+        let ranges: Vec<_> =
+            (1..=1024).map(|range| (2 * (at * 1024 + range), 2 * (at * 1024 + range))).collect();
+        assert_eq!(arrive(&mut fences, &fence(1, 100_001, 1, &ranges)), Ok(Passage::Begin));
+    }
+    assert_eq!(arrive(&mut fences, &fence(1, 100_001, 1, &[(50_000, 50_000)])), Err("overloaded"));
+    assert_eq!(arrive(&mut fences, &fence(1, 2, 1, &[])), Err("stale_call"));
+}
+
+#[test]
+fn the_number_of_drivers_is_bounded() {
+    let mut fences = Fences::default();
+    let name = |at: usize| DriverName::new(format!("driver-{at}")).unwrap();
+    for at in 0..MAX_DRIVERS {
+        fences.raise(&name(at), Term::FIRST).unwrap();
+    }
+    let fault = fences.raise(&name(MAX_DRIVERS), Term::FIRST).unwrap_err();
+    assert_eq!((fault.kind(), fences.term(&name(0))), ("overloaded", Some(Term::FIRST)));
+}

@@ -1,0 +1,79 @@
+//! A set of numbers that come in long runs.
+
+use std::collections::BTreeMap;
+
+/// Numbers as ranges that neither overlap nor touch: first to last, both included.
+#[derive(Debug, Default)]
+pub(super) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(super) fn contains(&self, number: u64) -> bool {
+        self.0.range(..=number).next_back().is_some_and(|(_, last)| *last >= number)
+    }
+
+    /// How many ranges there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn insert(&mut self, mut first: u64, mut last: u64) {
+        // Takes in what overlaps or touches.
+        while let Some((&start, &end)) = self.0.range(..=last.saturating_add(1)).next_back()
+            && end.saturating_add(1) >= first
+        {
+            self.0.remove(&start);
+            (first, last) = (first.min(start), last.max(end));
+        }
+        self.0.insert(first, last);
+    }
+
+    pub(super) fn remove_below(&mut self, number: u64) {
+        while let Some(range) = self.0.first_entry()
+            && *range.key() < number
+        {
+            let last = range.remove();
+            if last >= number {
+                self.0.insert(number, last);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn ranges_are_a_set(changes in proptest::collection::vec((0..4u8, 0..60u64, 0..6u64), 0..60)) {
+            let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
+            for (change, number, more) in changes {
+                if change == 0 {
+                    ranges.remove_below(number);
+                    set.retain(|known| *known >= number);
+                } else {
+                    ranges.insert(number, number + more);
+                    set.extend(number..=number + more);
+                }
+                for number in 0..70 {
+                    prop_assert_eq!(ranges.contains(number), set.contains(&number), "{}", number);
+                }
+                let runs = set.iter().filter(|number| **number == 0 || !set.contains(&(**number - 1))).count();
+                prop_assert_eq!(ranges.len(), runs);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_number_is_a_number() {
+        let mut ranges = Ranges::default();
+        ranges.insert(u64::MAX, u64::MAX);
+        ranges.insert(u64::MAX - 1, u64::MAX - 1);
+        ranges.remove_below(u64::MAX);
+        assert!(ranges.contains(u64::MAX) && !ranges.contains(u64::MAX - 1) && ranges.len() == 1);
+    }
+}

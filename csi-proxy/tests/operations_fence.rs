@@ -1,0 +1,209 @@
+//! The fence at a dispatcher: terms that are kept on a disk, and copies of calls that come too late.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::counting::{call, create, delete};
+use common::edge::{Edge, asked};
+use common::{driver_name, in_time};
+use csi_proto::csi::v1 as csi;
+use csi_proxy::{
+    Call, CallNumber, DriverName, Fault, Fence, GivenUp, MemoryTerms, Term, TermStore, TermStoreError,
+};
+use tokio::sync::Semaphore;
+
+fn n(number: u64) -> CallNumber {
+    CallNumber::new(number).unwrap()
+}
+
+fn term(number: u64) -> Term {
+    Term::new(number).unwrap()
+}
+
+/// The fence of a call of this term, with all before the number closed.
+fn fenced(call: Call, of_term: u64, number: u64, lowest_open: u64) -> Call {
+    call.with_fence(Fence::new(term(of_term), n(number), n(lowest_open), GivenUp::default()).unwrap())
+}
+
+/// A disk that may fail, or hang until it has leave.
+#[derive(Debug)]
+struct Disk {
+    terms: MemoryTerms,
+    fails: AtomicBool,
+    leave: Semaphore,
+}
+
+#[derive(Debug, Clone)]
+struct Terms(Arc<Disk>);
+
+impl Terms {
+    fn new() -> Self {
+        let (terms, fails, leave) = (MemoryTerms::default(), AtomicBool::new(false), Semaphore::new(1 << 20));
+        Self(Arc::new(Disk { terms, fails, leave }))
+    }
+
+    async fn works(&self) -> Result<(), TermStoreError> {
+        self.0.leave.acquire().await.unwrap().forget();
+        if self.0.fails.load(Ordering::SeqCst) { Err(TermStoreError::new("disk full")) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl TermStore for Terms {
+    async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError> {
+        self.works().await?;
+        self.0.terms.load(driver).await
+    }
+
+    async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError> {
+        self.works().await?;
+        self.0.terms.raise(driver, term).await
+    }
+}
+
+fn edge(terms: &Terms) -> Edge {
+    let mut edge = Edge::free();
+    edge.dispatcher = edge.dispatcher.with_terms(terms.clone());
+    edge
+}
+
+#[tokio::test]
+async fn a_proxy_that_was_replaced_is_refused_also_after_a_restart_of_the_node() {
+    let terms = Terms::new();
+    let first = edge(&terms);
+    assert!(asked(&first.dispatcher, fenced(create("a"), 1, 1, 1)).await.is_ok());
+    assert!(asked(&first.dispatcher, fenced(create("b"), 2, 1, 1)).await.is_ok());
+    let second = edge(&terms);
+    let stale = Fault::StaleTerm { driver: driver_name(), found: term(1), current: term(2) };
+    let reading = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
+    for edge in [first, second] {
+        let calls =
+            [create("c"), call("ValidateVolumeCapabilities", &reading), call("LaterVersion", &reading)];
+        for call in calls {
+            assert_eq!(asked(&edge.dispatcher, fenced(call, 1, 2, 1)).await, Err(stale.clone()));
+        }
+        assert_eq!(edge.driver.executions("CreateVolume c"), 0);
+        assert!(asked(&edge.dispatcher, fenced(create("d"), 2, 2, 1)).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn no_call_of_a_term_begins_before_the_term_is_on_the_disk() {
+    let terms = Terms::new();
+    let edge = edge(&terms);
+    terms.0.fails.store(true, Ordering::SeqCst);
+    for call in [create("a"), call("LaterVersion", &csi::ProbeRequest {})] {
+        let fault = asked(&edge.dispatcher, fenced(call, 1, 1, 1)).await.unwrap_err();
+        assert!(matches!(fault, Fault::TermNotRecorded { .. }), "{fault:?}");
+    }
+    assert!(edge.driver.all().is_empty());
+    assert!(asked(&edge.dispatcher, create("local")).await.is_ok(), "it needs no term");
+    terms.0.fails.store(false, Ordering::SeqCst);
+    assert!(asked(&edge.dispatcher, fenced(create("a"), 1, 1, 1)).await.is_ok());
+    assert_eq!(terms.0.terms.load(&driver_name()).await.unwrap(), Some(term(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_is_not_waited_for_longer_than_10_s() {
+    let terms = Terms::new();
+    let edge = edge(&terms);
+    terms.0.leave.forget_permits(1 << 20);
+    let fault = asked(&edge.dispatcher, fenced(create("a"), 1, 1, 1)).await.unwrap_err();
+    assert!(matches!(fault, Fault::TermNotRecorded { .. }), "{fault:?}");
+    // Many calls of a new term wait for one writing of it.
+    let calls: Vec<_> = (1..=8).map(|at| edge.ask(fenced(create(&at.to_string()), 1, at, 1))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(edge.driver.all().is_empty());
+    terms.0.leave.add_permits(2);
+    for call in calls {
+        assert!(call.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_is_not_here_has_no_term() {
+    let terms = Terms::new();
+    let edge = edge(&terms);
+    let other: DriverName = "other".parse().unwrap();
+    let mut call = create("a");
+    call.driver = other.clone();
+    let fault = asked(&edge.dispatcher, fenced(call, 7, 1, 1)).await.unwrap_err();
+    assert_eq!(fault, Fault::DriverNotRegistered { driver: other.clone() });
+    assert_eq!(terms.0.terms.load(&other).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_copy_of_a_call_that_was_given_up_does_not_begin() {
+    let edge = Edge::free();
+    let reading = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
+    assert!(asked(&edge.dispatcher, fenced(delete("v"), 1, 9, 5)).await.is_ok());
+    for (at, call) in [create("a"), call("ValidateVolumeCapabilities", &reading)].into_iter().enumerate() {
+        let number = at as u64 + 1;
+        let stale = Fault::StaleCall { driver: driver_name(), number: n(number) };
+        assert_eq!(asked(&edge.dispatcher, fenced(call, 1, number, 1)).await, Err(stale));
+    }
+    assert_eq!(edge.driver.all().len(), 1, "{:?}", edge.driver.all());
+}
+
+/// What may change something begins once under its number; what only reads may be sent again.
+#[tokio::test]
+async fn of_calls_without_an_identity_only_reading_ones_begin_again() {
+    let edge = Edge::free();
+    let reading = csi::ValidateVolumeCapabilitiesRequest { volume_id: "v".to_owned(), ..Default::default() };
+    for (number, what, again) in [(1, "ValidateVolumeCapabilities", true), (2, "LaterVersion", false)] {
+        let copy = fenced(call(what, &reading), 1, number, 1);
+        assert!(asked(&edge.dispatcher, copy.clone()).await.is_ok());
+        assert_eq!(asked(&edge.dispatcher, copy).await.is_ok(), again, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_was_given_up_while_it_waited_for_its_turn_does_not_begin() {
+    let edge = Edge::holding();
+    let running = edge.ask(fenced(delete("v"), 1, 1, 1));
+    edge.driver.was_told("DeleteVolume v", 1).await;
+    let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let waits = edge.ask(fenced(call("ControllerExpandVolume", &expand), 1, 2, 1));
+    edge.until(|counts| counts.waiting == 1).await;
+    let later = edge.ask(fenced(delete("w"), 1, 3, 3));
+    edge.driver.was_told("DeleteVolume w", 1).await;
+    edge.driver.let_go(3);
+    assert!(running.await.unwrap().is_ok() && later.await.unwrap().is_ok());
+    let stale = Fault::StaleCall { driver: driver_name(), number: n(2) };
+    assert_eq!(waits.await.unwrap(), Err(stale));
+    assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 0);
+}
+
+/// Its number has begun with its turn, so that the work is done although it has gone.
+#[tokio::test]
+async fn a_caller_that_leaves_as_its_turn_comes_takes_nothing_with_it() {
+    let edge = Edge::holding();
+    let running = edge.ask(delete("v"));
+    edge.driver.was_told("DeleteVolume v", 1).await;
+    let expand = csi::ControllerExpandVolumeRequest { volume_id: "v".to_owned(), ..Default::default() };
+    let expand = || call("ControllerExpandVolume", &expand);
+    let mut first = Box::pin(asked(&edge.dispatcher, expand()));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    let second = edge.ask(expand());
+    edge.until(|counts| counts.waiting == 2).await;
+    edge.driver.let_go(1);
+    assert!(running.await.unwrap().is_ok());
+    // The turn was given to the first, which has not been polled since.
+    in_time(async {
+        while edge.dispatcher.operation_counts().running == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 0);
+    drop(first);
+    edge.driver.let_go(1);
+    assert!(second.await.unwrap().is_ok());
+    assert_eq!(edge.driver.executions("ControllerExpandVolume v"), 1);
+}
