@@ -131,7 +131,7 @@ impl Walk {
     fn step(&mut self) -> Result<(), String> {
         self.sequence += 1;
         // Now and then so long that results are forgotten.
-        let passed = if self.draw(40) == 0 { self.draw(700_000) } else { self.draw(2_000) };
+        let passed = if self.draw(40) == 0 { self.draw(700_000) } else { self.draw(500) };
         self.now += Duration::from_millis(passed);
         self.give_up()?;
         match self.draw(100) {
@@ -192,7 +192,11 @@ impl Walk {
 
     /// A caller goes away, and its proxy gives the call up. Copies may be on their way, and waiting at the node.
     fn close(&mut self) {
-        let open = (0..self.calls.len()).filter(|call| self.calls[*call].open).collect::<Vec<_>>();
+        let mut open: Vec<_> = (0..self.calls.len()).filter(|call| self.calls[*call].open).collect();
+        if self.draw(2) == 0 {
+            let queued: Vec<_> = self.queue.iter().flat_map(|waits| &waits.waiters).collect();
+            open.retain(|call| queued.iter().any(|(waiter, _)| self.waiters[waiter].0 == *call));
+        }
         if let Some(call) = self.pick(open) {
             self.ended(call, false);
         }
