@@ -54,9 +54,7 @@ impl Relay for SessionRelay {
         let service = ServiceName::new(SERVICE).map_err(name)?;
         let request = Request::new(target, service, call.body.clone())
             .metadata(call.encode_header())
-            .remaining(call.remaining)
-            // CSI calls are idempotent, and a node's operations know each other again.
-            .repeatable();
+            .remaining(call.remaining);
         let mut answer = self.peer.call(request).await.map_err(|error| way.not_sent(error))?;
         match next(&mut answer, &way).await {
             Reply::End(outcome) => match outcome.fault() {
@@ -113,6 +111,8 @@ impl Way {
             Reason::TooLarge => Fault::FrameTooLarge { reason: detail() },
             Reason::Overloaded => Fault::Overloaded { what: detail(), max: 0 },
             Reason::Forbidden => Fault::Forbidden { reason: detail() },
+            // As good as offline: nothing was given to a service.
+            Reason::WrongSession => Fault::NodeOffline { node: self.node.clone() },
             Reason::ServiceLost => Fault::ServiceLost { what: "the node's dispatcher".to_owned() },
             _ => Fault::Protocol { reason: failure.to_string() },
         }

@@ -26,9 +26,9 @@ pub mod token;
 pub use frame::{Failure, Reason};
 #[cfg(feature = "runtime")]
 pub use hub::{Hub, HubSettings};
-pub use name::{Epoch, InvalidName, PeerId, ServiceName};
+pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, CallerGone, Delivery, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
+    CallError, CallerGone, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
     ReplyStream, Request, Service,
 };

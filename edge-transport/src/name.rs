@@ -135,27 +135,26 @@ name! {
     ServiceName, "service name", MAX_SERVICE_NAME
 }
 
-/// Which life of a peer it is. A session with a higher epoch fences every session with a lower one of the same name.
+/// Names a session of a peer: the run of its process, and the number of its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epoch(u64);
+#[allow(clippy::exhaustive_structs, reason = "two numbers, as in the schema")]
+pub struct SessionId {
+    /// One run of the peer's process: a random number, never 0 in a hello.
+    pub instance: u64,
+    /// Rises with every link of the instance, from 1.
+    pub number: u64,
+}
 
-impl Epoch {
-    /// Takes a number that is higher than every earlier one of the same peer: a counter on disk, or microseconds of wall time.
-    #[must_use]
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn number(self) -> u64 {
-        self.0
+impl SessionId {
+    /// Whether `self` is a session of the same instance as `other` and not above it, so that a `down` of `other` ends it.
+    pub(crate) const fn is_ended_by(self, other: Self) -> bool {
+        self.instance == other.instance && self.number <= other.number
     }
 }
 
-impl fmt::Display for Epoch {
+impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "{:016x}.{}", self.instance, self.number)
     }
 }
 

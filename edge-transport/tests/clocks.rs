@@ -9,8 +9,9 @@ use bytes::Bytes;
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane};
 use edge_transport::hub::{AllowAll, Core, HubSettings, SessionKey};
 use edge_transport::session::{Action, Event, Hop, HopAction, HopEvent, Role, Session, Settings};
-use edge_transport::{Epoch, PeerId, ServiceName};
+use edge_transport::{PeerId, ServiceName, SessionId};
 
+const SESSION: SessionId = SessionId { instance: 7, number: 7 };
 const NEAR: usize = 0;
 const FAR: usize = 1;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -37,7 +38,7 @@ impl Net {
     /// Three clocks that show what they like.
     fn new(near: Instant, hub: Instant, far: Instant) -> Self {
         let party = |name: &str, clock| {
-            let mut hello = Hello::new(PeerId::new(name).unwrap(), Epoch::new(7));
+            let mut hello = Hello::new(PeerId::new(name).unwrap(), SESSION);
             hello.services = vec![ServiceName::new("csi").unwrap()];
             let session = Session::new(hello, Settings::default());
             Party { session, hop: None, key: None, clock, seen: Vec::new() }
@@ -46,7 +47,7 @@ impl Net {
         let core = Core::new(HubSettings::default(), Arc::new(AllowAll));
         let mut net = Self { parties, core, hub_clock: hub, wire: Vec::new() };
         for which in [NEAR, FAR] {
-            let hello = Hello::new(PeerId::new("hub").unwrap(), Epoch::new(7));
+            let hello = Hello::new(PeerId::new("hub").unwrap(), SESSION);
             let hop = Hop::new(Role::Acceptor, hello, Settings::default(), net.hub_clock, &mut Vec::new());
             net.parties[which].hop = Some(hop);
             net.event(which, Event::LinkUp);
@@ -68,7 +69,6 @@ impl Net {
                         serving: incoming.serving,
                         message: Some(Bytes::from_static(b"answer")),
                         end,
-                        receipt: false,
                     };
                     party.session.handle(answer, party.clock);
                 }
@@ -116,7 +116,7 @@ impl Net {
                     self.reach_peer(which, frame::encode(Frame::hop(kind), Lane::Control).head);
                 }
                 HopAction::Introduced(remote) => {
-                    self.parties[which].key = Some(self.core.admit(&remote, now).unwrap());
+                    self.parties[which].key = Some(self.core.admit(&remote).unwrap());
                     self.hop(which, HopEvent::Admit);
                 }
                 HopAction::Close(reason) => panic!("closed: {reason:?}"),
@@ -142,7 +142,7 @@ impl Net {
         request.credit = 1000;
         let deadline = Some(self.parties[NEAR].clock + remaining);
         let target = PeerId::new(target).unwrap();
-        self.event(NEAR, Event::Call { number, target, request, deadline, repeatable: false });
+        self.event(NEAR, Event::Call { number, target, request, deadline });
     }
 }
 

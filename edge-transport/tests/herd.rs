@@ -97,7 +97,6 @@ impl Place {
 
     fn agent(&self, index: usize, service: impl Service) -> Peer {
         let mut settings = PeerSettings::default();
-        settings.connect_wait = Duration::from_secs(600);
         settings.dial_timeout = Duration::from_secs(600);
         let token = Token::new("0123456789abcdef").unwrap();
         Peer::builder(peer_id(&format!("agent-{index}")))
@@ -200,6 +199,7 @@ async fn flood(caller: Peer, target: String, count: usize, order: Order, index: 
         let (caller, target, order) = (caller.clone(), target.clone(), Arc::clone(&order));
         calls.spawn(async move {
             let body = format!("{index}.{number}");
+            caller.connected().await.unwrap();
             let mut replies = match caller.call(echo(&target, body.clone())).await {
                 Ok(replies) => replies,
                 Err(error) => return Err(error.reason()),

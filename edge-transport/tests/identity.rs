@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, End, Frame, Hello, Kind, Lane, Part, Reply};
+use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply};
 use edge_transport::hub::HubBuilder;
 use edge_transport::link::{Dialer, Limits, Link, Listener, quic, uds, ws};
 use edge_transport::reload::{FileWatch, Notice};
 use edge_transport::tls::{ClientAuth, ClientTls, Identity, ServerTls, TlsFiles, TlsPaths, server_config};
 use edge_transport::token::{Token, TokenDialer, TokenFile, TokenRefused, TokenSource, Tokens, token_digest};
-use edge_transport::{Epoch, Hub, Peer, PeerState, Reason};
+use edge_transport::{Hub, Peer, PeerState, Reason, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use link_pki::{Authority, Issued};
 use session_common::{Echo, collect, echo, peer_id, service_name};
@@ -157,7 +157,7 @@ async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass(
         files.write("tokens", format!("edge-9 {}\n", token_digest(&token("new"))));
         assert!(matches!(&watch.check(SystemTime::now())[..], [Notice::Renewed { .. }]));
         let _late = connected("edge-9", with_token(dial(), token("new"))).await;
-        let old = Peer::builder(peer_id("edge-1")).epoch(Epoch::new(u64::MAX));
+        let old = Peer::builder(peer_id("edge-1"));
         let old = old.dialer(with_token(dial(), token("edge-1"))).start().unwrap();
         assert!(refusal(&old).await.contains("its token is not one of this name"));
         assert!(hub.peers().iter().any(|info| info.peer == peer_id("edge-1")), "its link stands");
@@ -230,7 +230,8 @@ impl Raw {
 
     async fn hello(dialer: Box<dyn Dialer>, name: &str) -> Self {
         let mut raw = Self(dialer.dial().await.unwrap());
-        raw.send(Frame::hop(Kind::Hello(Hello::new(peer_id(name), Epoch::new(1))))).await;
+        raw.send(Frame::hop(Kind::Hello(Hello::new(peer_id(name), SessionId { instance: 1, number: 1 }))))
+            .await;
         raw
     }
 }
@@ -251,21 +252,20 @@ async fn an_answer_from_another_node_than_the_one_asked_is_refused_and_counted()
             assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)), "{over:?}");
         }
 
-        let id = CallId::new(Epoch::new(1), 1);
         let request = frame::Request::new(service_name("echo"), Bytes::from("x"));
-        proxy.send(Frame::call(None, Some(peer_id("edge-a")), id, Part::Request(request))).await;
+        proxy.send(Frame::call(None, Some(peer_id("edge-a")), 1, Part::Request(request))).await;
         edge.receive().await.unwrap();
         let reply = |source: Option<&str>, text: &'static str| {
             let mut reply = Reply::new(1);
             reply.message = Some(Bytes::from(text));
             reply.end = Some(End::Finished(Bytes::new()));
-            Frame::call(source.map(peer_id), Some(peer_id("proxy")), id, Part::Reply(reply))
+            Frame::call(source.map(peer_id), None, 1, Part::Reply(reply))
         };
         // In its own name, and in that of the node which was asked.
         mallory.send(reply(None, "false")).await;
         mallory.send(reply(Some("edge-a"), "false")).await;
         timeout(SOON, async {
-            while (hub.stats().wrong_replier, hub.stats().spoofed) != (1, 1) {
+            while (hub.stats().stray, hub.stats().spoofed) != (1, 1) {
                 tokio::task::yield_now().await;
             }
         })
@@ -294,8 +294,7 @@ async fn a_node_that_takes_anothers_name_is_refused_and_counted_and_the_other_st
         let proxy = Peer::builder(peer_id("proxy")).dialer(dial("proxy")).start().unwrap();
         timeout(SOON, proxy.connected()).await.unwrap().unwrap();
 
-        // A later life of A, had it been A.
-        let mallory = Peer::builder(peer_id("edge-a")).epoch(Epoch::new(u64::MAX)).dialer(dial("edge-b"));
+        let mallory = Peer::builder(peer_id("edge-a")).dialer(dial("edge-b"));
         let refused = refusal(&mallory.start().unwrap()).await;
         assert!(refused.contains("its certificate is for [edge-b]"), "{over:?}: {refused}");
         assert!(hub.stats().unauthenticated >= 1);

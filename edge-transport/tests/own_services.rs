@@ -3,14 +3,10 @@
 
 mod session_common;
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use edge_transport::frame::{CallId, Frame, Kind, Part, Resume};
 use edge_transport::hub::{HubBuilder, NodesCallNobody, OnlyCallers, OnlyNodes, Rules};
-use edge_transport::{Epoch, Peer, Reason, ReplyStream, Request};
-use session_common::cuttable::Cuttable;
-use session_common::raw::{Raw, hello};
+use edge_transport::{Peer, Reason, ReplyStream, Request};
 use session_common::{Echo, Net, collect, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep};
 
@@ -54,24 +50,6 @@ async fn nodes_call_nobody_but_the_services_of_the_hub_that_are_for_them_and_oth
         ] {
             assert_eq!(ask(peer, target, service).await, expected, "{} {target} {service}", peer.name());
         }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_does_not_get_at_a_service_that_is_not_for_it_by_resuming_a_call_of_it() {
-    let net = net_with(|builder| answering(builder.policy(NodesCallNobody)));
-    let mut node = Raw::dial(&net).await;
-    let mut offers = hello("edge-1", 1, 1, 1);
-    offers.services = vec![service_name("echo")];
-    node.send(Kind::Hello(offers)).await;
-    assert!(matches!(node.receive().await.unwrap().kind, Kind::Hello(_)));
-    for (number, service, expected) in
-        [(1, "of-operators", Reason::Forbidden), (2, "of-nodes", Reason::UnknownCall)]
-    {
-        let id = CallId::new(Epoch::new(1), number);
-        let part = Part::Resume(Resume::new(service_name(service), 1, 1000));
-        node.send_frame(Frame::call(None, Some(peer_id("hub")), id, part)).await;
-        assert_eq!(node.failure().await, (number, expected), "{service}");
     }
 }
 
@@ -122,33 +100,6 @@ async fn each_peer_may_have_a_bounded_number_of_calls_open_to_the_hub_and_takes_
     open.clear();
     has_open(&net, 0).await;
     net.hub.close().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_to_the_hub_itself_goes_on_after_a_cut_where_it_was() {
-    let watched = Echo::default();
-    let watch = watched.clone();
-    let net = net_with(|builder| builder.service(service_name("watch"), OnlyNodes, watch));
-    let dialer = Cuttable::new(net.dialer.clone());
-    let node = Peer::builder(peer_id("edge-1"))
-        .dialer(Box::new(dialer.clone()))
-        .service(service_name("echo"), Echo::default())
-        .start()
-        .unwrap();
-    node.connected().await.unwrap();
-    let request = Request::new(node.hub().unwrap(), service_name("watch"), "stream:300:10000");
-    let mut replies = node.call(request).await.unwrap();
-    for cut in 0..3 {
-        for _ in 0..50 {
-            replies.next().await.unwrap().unwrap_or_else(|failure| panic!("{cut}: {failure:?}"));
-        }
-        dialer.cut();
-    }
-    let (rest, end) = collect(replies).await;
-    assert_eq!(end, Ok("done".into()));
-    let numbers: Vec<_> = rest.iter().map(|body| u64::from_be_bytes(*body.last_chunk().unwrap())).collect();
-    assert_eq!(numbers, (150..300).collect::<Vec<_>>());
-    assert_eq!(watched.finished.load(SeqCst), 1, "it was asked once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -231,17 +231,10 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_longer_than_clocks_go_waits_without_a_limit() {
-    let (listener, dialer) = listen();
-    let mut settings = PeerSettings::default();
-    settings.connect_wait = Duration::MAX;
-    let cloud = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap();
-    let for_ever = || echo("edge-1", "x").remaining(Duration::MAX);
-    let mut calling = Box::pin(cloud.call(for_ever()));
-    let early = tokio::time::timeout(Duration::from_secs(3600), &mut calling).await;
-    assert!(early.is_err(), "there is no hub yet: {early:?}");
-    let _hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
-    assert_eq!(collect(calling.await.unwrap()).await.1, Err(Reason::PeerOffline));
-    assert_eq!(collect(cloud.call(for_ever()).await.unwrap()).await.1, Err(Reason::PeerOffline));
+    let net = net();
+    let cloud = net.caller("cloud").await;
+    let for_ever = echo("edge-1", "x").remaining(Duration::MAX);
+    assert_eq!(collect(cloud.call(for_ever).await.unwrap()).await.1, Err(Reason::PeerOffline));
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ fn edge(dialer: Faulty) -> (Peer, Echo) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_links_that_are_cut_again_and_again_every_call_gets_its_answer_and_is_executed_once() {
+async fn over_links_that_are_cut_again_and_again_every_call_ends_in_time_and_begins_at_most_once() {
     let net = net();
     let faults = |number: u64, salt: u64| Faults::default().with_cut_after(2 + (number * 7 + salt) % 23);
     let dialer = Faulty::new(net.dialer.clone(), move |number| {
@@ -65,22 +65,24 @@ async fn over_links_that_are_cut_again_and_again_every_call_gets_its_answer_and_
     });
     let (_edge, service) = edge(dialer.clone());
     let cloud = net.caller("cloud").await;
-    let (mut good, mut offline) = (0, 0);
+    let (mut good, mut offline, mut lost) = (0, 0, 0);
     for index in 0..400 {
         let body = if index % 3 == 0 { "stream:5:100" } else { "x" };
         let before = Instant::now();
         match collect(cloud.call(echo("edge-1", body)).await.unwrap()).await.1 {
             Ok(_) => good += 1,
             Err(Reason::PeerOffline) => offline += 1,
+            Err(Reason::LinkLost) => lost += 1,
             Err(other) => panic!("{other}"),
         }
         // One direction may be cut while the other stands: then silence tells.
         assert!(before.elapsed() <= Duration::from_secs(22), "{:?}", before.elapsed());
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    assert!(good > 380, "{good} good, {offline} offline");
+    assert!(good > 250 && lost > 20, "{good} good, {offline} offline, {lost} lost");
     assert!(dialer.dials.load(Ordering::SeqCst) > 10);
-    assert_eq!(service.finished.load(Ordering::SeqCst), good, "each call is executed once");
+    let begun = service.finished.load(Ordering::SeqCst);
+    assert!((good..=good + lost).contains(&begun), "{begun} begun, {good} good, {lost} lost");
     assert_eq!(net.hub.stats().open_calls, 0);
 }
 
@@ -123,8 +125,10 @@ async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
     let before = Instant::now();
     dialer.last.lock().unwrap().as_ref().unwrap().half_open();
     service.release.notify_one();
-    assert!(collect(call).await.1.is_ok(), "the answer that went into the dead link comes over the next");
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
     assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
+    edge.connected().await.unwrap();
+    net.edge_is_there("edge-1").await;
     assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
     assert_eq!(dialer.dials.load(Ordering::SeqCst), 2);
     assert_eq!(service.finished.load(Ordering::SeqCst), 2);

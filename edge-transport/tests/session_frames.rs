@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edge_transport::frame::{
-    self, CallId, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_ENDED,
-    MAX_HEADER, MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
+    self, DecodeError, Encoder, End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_HEADER,
+    MAX_METADATA, MESSAGE_COST, Part, Reason, Reply, Request, decode, encode,
 };
 use edge_transport::session::{Action, Event, Session, Settings};
-use edge_transport::{Epoch, PeerId, ServiceName};
+use edge_transport::{PeerId, ServiceName, SessionId};
 use proptest::prelude::*;
 
 fn peer(name: &str) -> PeerId {
     PeerId::new(name).unwrap()
 }
 
-fn id(number: u64) -> CallId {
-    CallId::new(Epoch::new(9), number)
+fn first() -> SessionId {
+    SessionId { instance: 9, number: 1 }
 }
 
 fn wire(frame: Frame) -> Bytes {
@@ -47,13 +47,15 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         Reason::Forbidden,
         Reason::Protocol,
         Reason::ServiceLost,
+        Reason::WrongSession,
     ]);
-    let ended = || proptest::collection::vec(any::<u64>(), 0..=MAX_ENDED);
-    let request = ("[a-z/.]{1,40}", 0..u64::MAX / 2, bytes(), any::<u64>(), ended(), bytes()).prop_map(
-        |(service, remaining, metadata, credit, ended, body)| {
+    let to = (1..u64::MAX, 1..u64::MAX).prop_map(|(instance, number)| SessionId { instance, number });
+    let to = proptest::option::of(to);
+    let request = ("[a-z/.]{1,40}", 0..u64::MAX / 2, bytes(), any::<u64>(), to, bytes()).prop_map(
+        |(service, remaining, metadata, credit, to, body)| {
             let mut request = Request::new(ServiceName::new(service).unwrap(), body);
             request.remaining = (remaining > 0).then(|| Duration::from_millis(remaining));
-            (request.metadata, request.credit, request.ended) = (metadata, credit, ended);
+            (request.metadata, request.credit, request.to_session) = (metadata, credit, to);
             Part::Request(request)
         },
     );
@@ -70,8 +72,7 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|bytes| Part::Credit { bytes }),
         Just(Part::StopWaiting),
     ];
-    let call = (any::<u64>(), 1..u64::MAX, part)
-        .prop_map(|(epoch, number, part)| Kind::Call(CallId::new(Epoch::new(epoch), number), part));
+    let call = (1..u64::MAX, part).prop_map(|(number, part)| Kind::Call(number, part));
     let kind = prop_oneof![
         4 => call,
         1 => any::<u64>().prop_map(|nonce| Kind::Ping { nonce }),
@@ -117,7 +118,7 @@ proptest! {
 fn bodies_are_slices_and_never_copied() {
     let body = Bytes::from(vec![1; 100_000]);
     let encoded = encode(
-        Frame::call(None, None, id(1), Part::Request(Request::new(service(), body.clone()))),
+        Frame::call(None, None, 1, Part::Request(Request::new(service(), body.clone()))),
         Lane::Call(1),
     );
     assert_eq!(encoded.body.as_ptr(), body.as_ptr());
@@ -133,7 +134,7 @@ fn bodies_are_slices_and_never_copied() {
 fn less_than_a_millisecond_left_is_not_without_limit() {
     let mut request = Request::new(service(), Bytes::new());
     request.remaining = Some(Duration::from_micros(3));
-    let decoded = decode(wire(Frame::call(None, None, id(1), Part::Request(request))), usize::MAX).unwrap();
+    let decoded = decode(wire(Frame::call(None, None, 1, Part::Request(request))), usize::MAX).unwrap();
     assert!(
         matches!(decoded.kind, Kind::Call(_, Part::Request(request)) if request.remaining == Some(Duration::from_millis(1)))
     );
@@ -144,23 +145,22 @@ fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
     let request = |metadata: usize| {
         let mut request = Request::new(service(), Bytes::new());
         request.metadata = vec![0; metadata].into();
-        wire(Frame::call(None, None, id(4), Part::Request(request)))
+        wire(Frame::call(None, None, 4, Part::Request(request)))
     };
-    let ended = |calls: usize| {
-        let mut request = Request::new(service(), Bytes::new());
-        request.ended = vec![1; calls];
-        wire(Frame::call(None, None, id(4), Part::Request(request)))
+    let hello = |instance: u64, number: u64| {
+        wire(Frame::hop(Kind::Hello(Hello::new(peer("edge"), SessionId { instance, number }))))
     };
     let closing = |len: usize| {
         let end = Some(End::Finished(vec![0; len].into()));
-        wire(Frame::call(None, None, id(4), Part::Reply(reply(1, None, end))))
+        wire(Frame::call(None, None, 4, Part::Reply(reply(1, None, end))))
     };
     assert!(decode(request(MAX_METADATA), usize::MAX).is_ok());
     assert!(decode(closing(MAX_CLOSING), usize::MAX).is_ok());
-    assert!(decode(ended(MAX_ENDED), usize::MAX).is_ok());
+    assert!(decode(hello(1, 1), usize::MAX).is_ok());
     for (bytes, expected) in [
         (request(MAX_METADATA + 1), "field request.metadata holds 49153; at most 49152"),
-        (ended(MAX_ENDED + 1), "field request.ended holds 17; at most 16"),
+        (hello(0, 1), "field hello.instance is 0"),
+        (hello(1, 0), "field hello.session is 0"),
         (closing(MAX_CLOSING + 1), "field reply.finished holds 49153; at most 49152"),
         (request(MAX_HEADER), "header length Some(655"),
         (Bytes::new(), "header length None"),
@@ -176,9 +176,10 @@ fn a_frame_beyond_its_bounds_is_refused_with_the_field_and_the_bound() {
         decode(request(100), 50),
         Err(DecodeError::FrameTooLarge { found: request(100).len(), max: 50 })
     );
-    assert!(
-        matches!(decode(request(MAX_METADATA + 1), usize::MAX), Err(DecodeError::InCall { request: true, id, .. }) if id.number == 4)
-    );
+    assert!(matches!(
+        decode(request(MAX_METADATA + 1), usize::MAX),
+        Err(DecodeError::InCall { request: true, number: 4, .. })
+    ));
 }
 
 #[test]
@@ -187,13 +188,8 @@ fn nothing_printed_holds_a_body() {
     let mut request = Request::new(service(), secret.clone());
     request.metadata = secret.clone();
     let frames = [
-        Frame::call(None, None, id(1), Part::Request(request)),
-        Frame::call(
-            None,
-            None,
-            id(1),
-            Part::Reply(reply(1, Some(secret.clone()), Some(End::Finished(secret)))),
-        ),
+        Frame::call(None, None, 1, Part::Request(request)),
+        Frame::call(None, None, 1, Part::Reply(reply(1, Some(secret.clone()), Some(End::Finished(secret))))),
     ];
     for frame in frames {
         let printed = format!("{frame:?} {:?}", encode(frame.clone(), Lane::Control));
@@ -214,19 +210,13 @@ struct Caller {
 impl Caller {
     fn new() -> Self {
         let now = Instant::now();
-        let session = Session::new(Hello::new(peer("cloud"), Epoch::new(9)), Settings::default());
+        let session = Session::new(Hello::new(peer("cloud"), first()), Settings::default());
         let mut caller = Self { session, now };
         caller.event(Event::LinkUp);
-        caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), Epoch::new(1)))));
+        caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), first()))));
         let mut request = Request::new(service(), Bytes::new());
         request.credit = 100;
-        caller.event(Event::Call {
-            number: 1,
-            target: peer("edge"),
-            request,
-            deadline: None,
-            repeatable: true,
-        });
+        caller.event(Event::Call { number: 1, target: peer("edge"), request, deadline: None });
         caller
     }
 
@@ -257,7 +247,7 @@ impl Caller {
     }
 
     fn reply(&mut self, source: Option<&str>, number: u64, reply: Reply) -> Vec<String> {
-        self.receive(Frame::call(source.map(peer), None, id(number), Part::Reply(reply)))
+        self.receive(Frame::call(source.map(peer), None, number, Part::Reply(reply)))
     }
 }
 
@@ -296,26 +286,20 @@ fn only_the_target_answers_and_only_the_hub_fails_on_the_way() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_turned_away_once() {
+fn an_answer_that_nobody_waits_for_is_dropped() {
     let mut caller = Caller::new();
     let message = |sequence| reply(sequence, Some(Bytes::new()), None);
-    assert_eq!(caller.reply(Some("edge"), 77, message(1)), ["send stop-waiting"]);
-    assert!(caller.reply(Some("edge"), 77, message(2)).is_empty());
+    assert!(caller.reply(Some("edge"), 77, message(1)).is_empty());
     assert_eq!(caller.event(Event::StopWaiting { number: 1 }), ["send stop-waiting"]);
-    assert_eq!(
-        caller.reply(Some("edge"), 1, message(1)),
-        ["send stop-waiting"],
-        "the first one may have overtaken the request"
-    );
-    assert!(caller.reply(Some("edge"), 1, message(2)).is_empty());
-    assert_eq!(caller.session.stats().stray_replies, 4);
+    assert!(caller.reply(Some("edge"), 1, message(1)).is_empty());
+    assert_eq!(caller.session.stats().stray_replies, 2);
 }
 
 #[test]
 fn a_bad_reply_ends_its_call_and_no_other() {
     let mut caller = Caller::new();
     let request = Request::new(service(), Bytes::new());
-    caller.event(Event::Call { number: 2, target: peer("edge"), request, deadline: None, repeatable: true });
+    caller.event(Event::Call { number: 2, target: peer("edge"), request, deadline: None });
     let bad = reply(1, None, Some(End::Finished(vec![0; MAX_CLOSING + 1].into())));
     assert_eq!(caller.reply(Some("edge"), 1, bad), ["send stop-waiting", "PROTOCOL"]);
     assert!(caller.event(Event::Received(Bytes::from_static(b"\x02\xff\xff"))).is_empty());
@@ -340,17 +324,16 @@ fn calls_beyond_the_bound_are_refused_and_deadlines_are_kept() {
     let mut settings = Settings::default();
     settings.max_requests = 2;
     let mut caller = Caller::new();
-    caller.session = Session::new(Hello::new(peer("cloud"), Epoch::new(9)), settings);
+    caller.session = Session::new(Hello::new(peer("cloud"), first()), settings);
     let call = |number, deadline| Event::Call {
         number,
         target: peer("edge"),
         request: Request::new(service(), Bytes::new()),
         deadline,
-        repeatable: true,
     };
     assert_eq!(caller.event(call(1, None)), ["PEER_OFFLINE"]);
     caller.event(Event::LinkUp);
-    caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), Epoch::new(1)))));
+    caller.receive(Frame::hop(Kind::Hello(Hello::new(peer("hub"), first()))));
     let now = caller.now;
     assert_eq!(caller.event(call(2, Some(now))), ["DEADLINE"]);
     assert_eq!(caller.event(call(3, Some(now + Duration::from_secs(2)))), ["send"]);

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, Frame, Kind, Lane, Part, Reply};
+use edge_transport::frame::{self, Frame, Kind, Lane, Part, Reply};
 use edge_transport::hub::Presence;
 use edge_transport::link::{Dialer, Link, LinkError};
-use edge_transport::{CallError, Epoch, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
+use edge_transport::{CallError, Hub, HubSettings, Peer, PeerSettings, PeerState, Reason};
 use futures_util::{SinkExt, StreamExt};
+use session_common::cuttable::Cuttable;
 use session_common::raw::{Raw, frame_request, hello};
 use session_common::{Echo, collect, echo, listen, net, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
@@ -36,37 +37,32 @@ async fn a_requester_that_is_gone_is_told_to_the_target() {
     let net = net();
     let mut cloud = Raw::admitted(&net, "cloud", 1).await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
-    cloud.call(1, 1, "edge-1", None).await;
+    cloud.call(1, "edge-1", None).await;
     assert!(matches!(edge.receive().await.unwrap().kind, Kind::Call(_, Part::Request(_))));
     drop(cloud);
     let stop = edge.receive().await.unwrap();
-    assert_eq!(
-        (stop.source, stop.kind),
-        (Some(peer_id("cloud")), Kind::Call(CallId::new(Epoch::new(1), 1), Part::StopWaiting))
-    );
+    assert_eq!(stop.kind, Kind::Call(1, Part::StopWaiting));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_comes_back_within_a_second_and_calls_go_on() {
+async fn a_peer_comes_back_within_a_second_with_its_next_session() {
     let net = net();
-    let mut settings = PeerSettings::default();
-    settings.connect_wait = Duration::from_secs(1);
-    let cloud = Peer::builder(peer_id("cloud"))
-        .epoch(Epoch::new(5))
-        .dialer(Box::new(net.dialer.clone()))
-        .settings(settings)
-        .start()
-        .unwrap();
+    let cuttable = Cuttable::new(net.dialer.clone());
+    let cloud = Peer::builder(peer_id("cloud")).dialer(Box::new(cuttable.clone())).start().unwrap();
     let (_edge, _) = net.edge("edge-1").await;
     cloud.connected().await.unwrap();
-    let intruder = Raw::admitted(&net, "cloud", 5).await;
+    let session = || net.hub.peers().into_iter().find(|info| info.peer == peer_id("cloud")).unwrap().session;
+    let first = session();
+    let before = Instant::now();
+    cuttable.cut();
     let mut watch = cloud.watch();
     watch.wait_for(|state| !state.is_connected()).await.unwrap();
-    let before = Instant::now();
-    let (messages, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
-    assert_eq!(messages.len(), 1);
+    let error = cloud.call(echo("edge-1", "x")).await.unwrap_err();
+    assert!(matches!(error, CallError::NotConnected { .. }), "it does not wait: {error}");
+    cloud.connected().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
-    drop(intruder);
+    assert_eq!((session().instance, session().number), (first.instance, first.number + 1));
+    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.0.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,24 +79,6 @@ async fn without_a_hub_calls_fail_at_once_and_say_why() {
     );
     peer.close().await;
     assert_eq!(peer.call(echo("edge-1", "x")).await.unwrap_err(), CallError::Closed);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_may_wait_for_the_connection_but_not_beyond_its_time() {
-    let (listener, dialer) = listen();
-    let mut settings = PeerSettings::default();
-    settings.connect_wait = Duration::from_secs(9);
-    let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).settings(settings).start().unwrap();
-    let before = Instant::now();
-    let error = peer.call(echo("edge-1", "x").remaining(Duration::from_secs(1))).await.unwrap_err();
-    assert_eq!((error, before.elapsed().as_secs()), (CallError::Deadline, 1));
-    let error = peer.call(echo("edge-1", "x")).await.unwrap_err();
-    assert!(matches!(error, CallError::NotConnected { .. }));
-    assert_eq!(before.elapsed().as_secs(), 10);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
-    let (_, end) = collect(peer.call(echo("edge-1", "x")).await.unwrap()).await;
-    assert_eq!(end, Err(Reason::PeerOffline));
-    hub.close().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,10 +135,10 @@ async fn a_frame_that_claims_another_source_ends_only_its_call() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let mut raw = Raw::admitted(&net, "mallory", 1).await;
-    raw.call(1, 1, "edge-1", Some("cloud")).await;
+    raw.call(1, "edge-1", Some("cloud")).await;
     assert_eq!(raw.failure().await, (1, Reason::Forbidden));
     assert_eq!(net.hub.stats().spoofed, 1);
-    raw.call(1, 2, "nobody", Some("mallory")).await;
+    raw.call(2, "nobody", Some("mallory")).await;
     assert_eq!(raw.failure().await, (2, Reason::PeerOffline), "the link goes on");
 }
 
@@ -171,17 +149,16 @@ async fn a_reply_from_another_peer_than_the_target_is_refused() {
     let mut cloud = Raw::admitted(&net, "cloud", 1).await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
     let mut mallory = Raw::admitted(&net, "mallory", 1).await;
-    cloud.call(1, 1, "edge-1", None).await;
+    cloud.call(1, "edge-1", None).await;
     edge.receive().await.unwrap();
-    let id = CallId::new(Epoch::new(1), 1);
     let reply = |text: &'static str| {
         let mut reply = Reply::new(1);
         reply.message = Some(Bytes::from_static(text.as_bytes()));
         reply.end = Some(frame::End::Finished(Bytes::new()));
-        Frame::call(None, Some(peer_id("cloud")), id, Part::Reply(reply))
+        Frame::call(None, None, 1, Part::Reply(reply))
     };
     mallory.send_frame(reply("false")).await;
-    while net.hub.stats().wrong_replier == 0 {
+    while net.hub.stats().stray == 0 {
         tokio::task::yield_now().await;
     }
     edge.send_frame(reply("true")).await;
@@ -193,23 +170,68 @@ async fn a_reply_from_another_peer_than_the_target_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_life_replaces_an_older_one_and_an_older_one_is_refused() {
+async fn a_newer_session_replaces_an_older_one_and_an_older_one_is_refused() {
     let net = net();
     let mut presence = net.hub.presence();
     let mut old = Raw::admitted(&net, "edge-1", 7).await;
-    let mut same = Raw::admitted(&net, "edge-1", 7).await;
-    assert!(old.refusal().await.contains("connected again with epoch 7"));
-    let mut older = Raw::dial(&net).await;
-    older.send(Kind::Hello(hello("edge-1", 6, 1, 1))).await;
-    assert!(older.refusal().await.contains("this is an older life"));
-    let newer = Raw::admitted(&net, "edge-1", 8).await;
-    assert!(same.refusal().await.contains("connected again with epoch 8"));
-    drop(newer);
-    for epoch in [7, 7, 8] {
-        assert!(matches!(presence.recv().await.unwrap(), Presence::Up(info) if info.epoch.number() == epoch));
+    for number in [6, 7] {
+        let mut older = Raw::dial(&net).await;
+        older.send(Kind::Hello(hello("edge-1", number, 1, 1))).await;
+        assert!(older.refusal().await.contains("found the older session"), "{number}");
     }
-    assert!(matches!(presence.recv().await.unwrap(), Presence::Down { epoch, .. } if epoch.number() == 8));
+    let newer = Raw::admitted(&net, "edge-1", 8).await;
+    assert!(old.refusal().await.contains("connected again with session 0000000000000001.8"));
+    assert_eq!(net.hub.stats().fenced, 3);
+    drop(newer);
+    for number in [7, 8] {
+        let up = presence.recv().await.unwrap();
+        assert!(matches!(up, Presence::Up(info) if info.session.number == number));
+    }
+    let down = presence.recv().await.unwrap();
+    assert!(matches!(down, Presence::Down { session, .. } if session.number == 8), "{down:?}");
     assert!(net.hub.peers().is_empty());
+}
+
+/// Answers the hub's pings.
+async fn live(mut raw: Raw) {
+    while let Some(Ok(bytes)) = raw.link.next().await {
+        if let Kind::Ping { nonce } = frame::decode(bytes, usize::MAX).unwrap().kind {
+            raw.send(Kind::Pong { nonce }).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_instance_is_refused_while_the_first_answers_pings() {
+    let net = net();
+    let standing = tokio::spawn(live(Raw::admitted(&net, "edge-1", 1).await));
+    let other = Peer::builder(peer_id("edge-1")).dialer(Box::new(net.dialer.clone())).start().unwrap();
+    sleep(Duration::from_secs(3600)).await;
+    assert!(!standing.is_finished() && !other.state().is_connected());
+    assert!(
+        matches!(other.state(), PeerState::Connecting { attempts: 300.., last_error: Some(error) }
+            if error.contains("another instance") && error.contains("try again")),
+        "{:?}",
+        other.state()
+    );
+    assert_eq!(net.hub.peers()[0].session.instance, 1);
+    standing.abort();
+    timeout(Duration::from_secs(11), other.connected()).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_instance_replaces_one_that_answers_no_ping() {
+    let net = net();
+    let silent = Raw::admitted(&net, "edge-1", 1).await;
+    let mut presence = net.hub.presence();
+    let other = Peer::builder(peer_id("edge-1")).dialer(Box::new(net.dialer.clone())).start().unwrap();
+    let before = Instant::now();
+    other.connected().await.unwrap();
+    assert!((10..=20).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    let down = presence.recv().await.unwrap();
+    assert!(matches!(down, Presence::Down { session, .. } if session.instance == 1), "{down:?}");
+    assert!(matches!(presence.recv().await.unwrap(), Presence::Up(info) if info.session.instance != 1));
+    drop(silent);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +242,7 @@ async fn garbage_on_an_open_link_is_counted_and_harms_nothing() {
     for bytes in [&b"\x00"[..], b"\x05abc", b"\xff\xff\xff", b"\x02\xff\xff", b""] {
         raw.send_bytes(bytes).await;
     }
-    raw.call(1, 3, "nobody", None).await;
+    raw.call(3, "nobody", None).await;
     assert_eq!(raw.failure().await, (3, Reason::PeerOffline));
     assert_eq!(net.hub.stats().malformed, 5);
 }
@@ -354,18 +376,18 @@ async fn the_second_address_is_used_when_the_first_does_not_answer() {
     let net = net();
     let before = Instant::now();
     let echo_service = Echo::default();
+    let cuttable = Cuttable::new(net.dialer.clone());
     let peer = Peer::builder(peer_id("edge-1"))
-        .dialers([Box::new(Never) as Box<dyn Dialer>, Box::new(net.dialer.clone())])
+        .dialers([Box::new(Never) as Box<dyn Dialer>, Box::new(cuttable.clone())])
         .service(service_name("echo"), echo_service.clone())
         .start()
         .unwrap();
     peer.connected().await.unwrap();
     assert_eq!(before.elapsed().as_secs(), 1);
-    assert!(matches!(peer.state(), PeerState::Connected { address, .. } if address == "memory:hub"));
+    assert!(matches!(peer.state(), PeerState::Connected { address, .. } if address == "cuttable"));
     // After a blip the address that worked is tried first.
     let before = Instant::now();
-    let epoch = net.hub.peers()[0].epoch;
-    drop(Raw::admitted(&net, "edge-1", epoch.number()).await);
+    cuttable.cut();
     let mut watch = peer.watch();
     watch.wait_for(|state| !state.is_connected()).await.unwrap();
     peer.connected().await.unwrap();
@@ -486,20 +508,6 @@ async fn handshakes_at_one_listener_hold_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_life_is_refused_although_the_newer_one_is_away() {
-    let net = net();
-    let newer = Raw::admitted(&net, "edge-1", 8).await;
-    drop(newer);
-    while !net.hub.peers().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    let mut older = Raw::dial(&net).await;
-    older.send(Kind::Hello(hello("edge-1", 7, 1, 1))).await;
-    assert!(older.refusal().await.contains("this is an older life"));
-    let _again = Raw::admitted(&net, "edge-1", 8).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_drain_waits_until_the_last_answers_are_written() {
     let (mut listener, dialer) = listen();
     let builder = Peer::builder(peer_id("edge-1")).dialer(Box::new(dialer));
@@ -509,10 +517,9 @@ async fn a_drain_waits_until_the_last_answers_are_written() {
     hub.receive().await.unwrap();
     hub.send(Kind::Hello(hello("hub", 1, 1, 1))).await;
     for number in 1..=300 {
-        let id = CallId::new(Epoch::new(1), number);
         let mut request = frame_request();
         request.credit = 1000;
-        hub.send_frame(Frame::call(Some(peer_id("cloud")), None, id, Part::Request(request))).await;
+        hub.send_frame(Frame::call(Some(peer_id("cloud")), None, number, Part::Request(request))).await;
     }
     let draining = tokio::spawn(async move { edge.drain("update").await });
     for _ in 0..5 {

@@ -7,8 +7,8 @@ mod session_common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, Frame, Kind, Lane, Part};
-use edge_transport::{Epoch, HubSettings, Reason};
+use edge_transport::frame::{self, Frame, Kind, Lane, Part};
+use edge_transport::{HubSettings, Reason};
 use futures_util::SinkExt;
 use session_common::raw::Raw;
 use session_common::{collect, echo, net, net_with, peer_id};
@@ -49,7 +49,7 @@ async fn pings_of_a_peer_that_does_not_read_cost_no_memory() {
     for nonce in 0..20_000 {
         raw.send(Kind::Ping { nonce }).await;
     }
-    raw.call(1, 1, "nobody", None).await;
+    raw.call(1, "nobody", None).await;
     let (mut pongs, mut last) = (0, 0);
     loop {
         match raw.receive().await.unwrap().kind {
@@ -131,10 +131,9 @@ async fn credit_cannot_cut_the_link_of_a_slow_target() {
     let net = net_with(|builder| builder.settings(settings));
     let _slow = Raw::admitted(&net, "slow", 1).await;
     let mut mallory = Raw::admitted(&net, "mallory", 1).await;
-    mallory.call(1, 1, "slow", None).await;
-    let id = CallId::new(Epoch::new(1), 1);
+    mallory.call(1, "slow", None).await;
     for _ in 0..1000 {
-        mallory.send_frame(Frame::call(None, Some(peer_id("slow")), id, Part::Credit { bytes: 1 })).await;
+        mallory.send_frame(Frame::call(None, None, 1, Part::Credit { bytes: 1 })).await;
     }
     assert_eq!(mallory.failure().await, (1, Reason::Overloaded));
     assert!(net.hub.peers().iter().any(|info| info.peer == peer_id("slow")));

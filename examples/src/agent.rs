@@ -56,8 +56,19 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
-    let dispatcher = operations::dispatcher(options.volume_wait)?;
+    let state = uplink::state_directory(options.state_dir.as_deref())?;
+    let store = match &state {
+        Some(state) => {
+            let directory = state.path().to_owned();
+            let opened = tokio::task::spawn_blocking(move || AgentStore::open(&directory)).await;
+            Some(opened.map_err(Fatal::runtime)?.map_err(Fatal::runtime)?)
+        }
+        None => None,
+    };
+    let mut dispatcher = operations::dispatcher(options.volume_wait)?;
+    if let Some(store) = &store {
+        dispatcher = dispatcher.with_terms(store.terms.clone());
+    }
     let settings = ceiling::driver_settings(&options)?;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {
@@ -69,14 +80,6 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
-    let store = match &state {
-        Some(state) => {
-            let directory = state.path().to_owned();
-            let opened = tokio::task::spawn_blocking(move || AgentStore::open(&directory)).await;
-            Some(opened.map_err(Fatal::runtime)?.map_err(Fatal::runtime)?)
-        }
-        None => None,
-    };
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let decides = NodePlugin::decides(plugin.as_ref());
     let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
@@ -85,7 +88,6 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
     let mut builder = Peer::builder(name)
-        .epoch(epoch)
         .dialers(dialers)
         .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
     let (relay, segment): (Arc<dyn Relay>, _) = match &shim {

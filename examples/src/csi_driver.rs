@@ -38,11 +38,10 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         &options.security,
         identity.as_ref(),
     )?;
-    let (state, epoch) = uplink::epoch(options.state_dir.as_deref())?;
+    let state = uplink::state_directory(options.state_dir.as_deref())?;
     let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout.duration();
-    let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref(), epoch)?)
-        .epoch(epoch)
+    let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
         .settings(options.roads.settings(uplink::peer_settings(drain_timeout)))
         .start()

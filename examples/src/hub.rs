@@ -9,7 +9,6 @@ mod trace;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
 use edge_transport::reload::FileWatch;
@@ -21,7 +20,6 @@ pub use self::options::{DEFAULT_UDS, HubOptions};
 use self::status::HubStatus;
 use crate::process::{self, Fatal, Signals};
 use crate::security::keep_watch;
-use crate::state::wall_clock_epoch;
 use crate::status::StatusServer;
 
 /// The binary.
@@ -40,7 +38,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     (settings.max_handshakes, settings.max_waiting_handshakes) =
         (options.max_handshakes, options.max_waiting_handshakes);
     let mut watch = FileWatch::new();
-    let mut builder = Hub::builder().epoch(wall_clock_epoch(SystemTime::now())).settings(settings);
+    let mut builder = Hub::builder().settings(settings);
     if options.security.insecure {
         tracing::warn!(
             "--insecure: whoever reaches --ws or --quic may take any name; use certificates outside of tests"
@@ -122,9 +120,9 @@ async fn tell_presence(hub: Hub) {
         match presence.recv().await {
             Ok(Presence::Up(info)) => {
                 let services = info.services.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-                tracing::info!(peer = %info.peer, epoch = %info.epoch, services, "peer is up");
+                tracing::info!(peer = %info.peer, session = %info.session, services, "peer is up");
             }
-            Ok(Presence::Down { peer, epoch }) => tracing::info!(%peer, %epoch, "peer is down"),
+            Ok(Presence::Down { peer, session }) => tracing::info!(%peer, %session, "peer is down"),
             Ok(_) => {}
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "too many peers came and went to tell of each");

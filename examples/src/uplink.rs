@@ -2,17 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientFiles, ClientTls};
-use edge_transport::{Epoch, Peer, PeerSettings, PeerState};
+use edge_transport::{Peer, PeerSettings, PeerState};
 use tokio::sync::watch;
 
 use crate::process::Fatal;
 use crate::security::{ClientSecurity, keep_watch};
-use crate::state::{StateDirectory, wall_clock_epoch};
+use crate::state::StateDirectory;
 use crate::status::Fact;
 
 /// The certificate and the authorities that the options name, if they name any. From then on the files are looked at for changes.
@@ -67,20 +67,12 @@ pub fn dialers(
         .collect()
 }
 
-/// The state directory, if there is one, and the epoch of this start.
+/// The state directory, if the options name one.
 ///
 /// # Errors
 /// If the directory cannot be used.
-pub fn epoch(directory: Option<&Path>) -> Result<(Option<StateDirectory>, Epoch), Fatal> {
-    let now = SystemTime::now();
-    match directory {
-        Some(path) => {
-            let state = StateDirectory::open(path).map_err(Fatal::runtime)?;
-            let epoch = state.next_epoch(now).map_err(Fatal::runtime)?;
-            Ok((Some(state), epoch))
-        }
-        None => Ok((None, wall_clock_epoch(now))),
-    }
+pub fn state_directory(path: Option<&Path>) -> Result<Option<StateDirectory>, Fatal> {
+    path.map(StateDirectory::open).transpose().map_err(Fatal::runtime)
 }
 
 /// The settings of a peer that waits this long for open calls when it ends.

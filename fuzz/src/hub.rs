@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use edge_transport::Epoch;
-use edge_transport::frame::{FEATURE_RESUME, Hello, Kind, decode};
+use edge_transport::SessionId;
+use edge_transport::frame::{Hello, Kind, decode};
 use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
 use edge_transport::session::{Hop, HopAction, HopEvent, Remote, Role, Settings};
 
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
         assert!(stats.queued_bytes <= QUEUED + keys.len() * (16 + 4 * CALLS) * 2048);
     }
     for key in keys {
-        core.lost(key, now);
+        core.lost(key);
     }
     let stats = core.stats();
     assert_eq!((stats.peers, stats.open_calls, stats.own_calls, stats.queued_bytes), (0, 0, 0, 0));
@@ -52,17 +52,17 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
     match (script.below(12), key) {
         (0 | 1, _) if keys.len() < 2 * PEERS => {
             if let Some(remote) = remote(script.hello(), *now)
-                && let Ok(key) = core.admit(&remote, *now)
+                && let Ok(key) = core.admit(&remote)
             {
                 keys.push(key);
             }
         }
-        (2, Some(index)) => core.lost(keys.swap_remove(index), *now),
+        (2, Some(index)) => core.lost(keys.swap_remove(index)),
         (3 | 4, Some(index)) => {
             let mut frames = VecDeque::new();
             // A link that is to be closed is closed.
             if core.take(keys[index], &mut frames, 1 << script.below(14), *now).is_err() {
-                core.lost(keys.swap_remove(index), *now);
+                core.lost(keys.swap_remove(index));
             }
             for frame in frames {
                 decode([frame.head, frame.body].concat().into(), usize::MAX).expect("a hub sends frames");
@@ -88,8 +88,7 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
 
 /// What a hop makes of a hello, as only it can.
 fn remote(hello: Hello, now: Instant) -> Option<Remote> {
-    let mut ours = Hello::new(name("hub"), Epoch::new(1));
-    ours.features = vec![FEATURE_RESUME.to_owned()];
+    let ours = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
     let mut actions = Vec::new();
     let mut hop = Hop::new(Role::Acceptor, ours, Settings::default(), now, &mut actions);
     hop.handle(HopEvent::Frame(Kind::Hello(hello)), now, &mut actions);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::frame::{
-    CallId, End, FEATURE_RESUME, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, Resume, encode,
+    End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode,
 };
-use edge_transport::{Epoch, PeerId, Reason, ServiceName};
+use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 
 /// The rest of the bytes. Past their end all numbers are 0.
 pub(crate) struct Script<'a>(&'a [u8]);
@@ -60,19 +60,19 @@ impl<'a> Script<'a> {
         self.flag().then(|| self.peer())
     }
 
-    pub(crate) fn epoch(&mut self) -> Epoch {
-        Epoch::new(u64::from(self.below(4)))
+    pub(crate) fn session(&mut self) -> SessionId {
+        SessionId { instance: 1 + u64::from(self.below(2)), number: 1 + u64::from(self.below(4)) }
     }
 
-    pub(crate) fn call(&mut self) -> CallId {
-        CallId::new(self.epoch(), 1 + u64::from(self.below(8)))
+    pub(crate) fn call(&mut self) -> u64 {
+        1 + u64::from(self.below(8))
     }
 
     pub(crate) fn request(&mut self) -> Request {
         let mut request =
             Request::new(service(if self.below(8) == 0 { "other" } else { "csi" }), self.body());
         request.credit = 1 << self.below(16);
-        request.resumable = self.flag();
+        request.to_session = self.flag().then(|| self.session());
         request.remaining = self.flag().then(|| self.time());
         request
     }
@@ -86,20 +86,17 @@ impl<'a> Script<'a> {
     }
 
     pub(crate) fn hello(&mut self) -> Hello {
-        let mut hello = Hello::new(self.peer(), self.epoch());
+        let mut hello = Hello::new(self.peer(), self.session());
         hello.version_max = 1 + u32::from(self.below(2));
         hello.max_frame = 1 << (10 + self.below(8));
         if self.flag() {
             hello.services = vec![service("csi")];
         }
-        if self.flag() {
-            hello.features = vec![FEATURE_RESUME.to_owned()];
-        }
         hello
     }
 
     pub(crate) fn frame(&mut self) -> Frame {
-        let kind = match self.below(14) {
+        let kind = match self.below(10) {
             0 => Kind::Hello(self.hello()),
             1 => Kind::Ping { nonce: u64::from(self.byte()) },
             2 => Kind::Pong { nonce: u64::from(self.byte()) },
@@ -114,18 +111,7 @@ impl<'a> Script<'a> {
                 Kind::Call(id, Part::Reply(reply))
             }
             8 => Kind::Call(self.call(), Part::Credit { bytes: u64::from(self.byte()) << self.below(57) }),
-            9 => Kind::Call(self.call(), Part::StopWaiting),
-            10 => Kind::Returned { peer: self.peer() },
-            11 => Kind::Call(self.call(), Part::Away),
-            12 => {
-                let further = (0..self.below(4)).map(|_| u64::from(self.below(8))).collect();
-                Kind::Call(self.call(), Part::Ack { service: service("csi"), further })
-            }
-            _ => {
-                let next = u64::from(self.below(6));
-                let credit = i64::from(self.byte()) << self.below(16);
-                Kind::Call(self.call(), Part::Resume(Resume::new(service("csi"), next, credit - 1000)))
-            }
+            _ => Kind::Call(self.call(), Part::StopWaiting),
         };
         let Kind::Call(id, part) = kind else { return Frame::hop(kind) };
         Frame::call(self.optional_peer(), self.optional_peer(), id, part)

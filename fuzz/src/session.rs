@@ -1,20 +1,16 @@
 //! The session core: any sequence of what callers, services, links and time may do to it, and any frames.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use bytes::Bytes;
-use edge_transport::Epoch;
-use edge_transport::PeerId;
-use edge_transport::frame::{CallId, End, FEATURE_RESUME, Hello, decode};
+use edge_transport::SessionId;
+use edge_transport::frame::{End, Hello, decode};
 use edge_transport::session::{Action, Event, ServingId, Session, Settings};
 
 use crate::script::{Script, name, service, wire};
 
 const OPEN: usize = 4;
-/// Less than what a session remembers an idle requester for.
-const FORGOTTEN: Duration = Duration::from_secs(60);
-const KEPT: usize = 20_000;
 const MAX_FRAME: usize = 16 * 1024;
 
 struct Peer {
@@ -24,31 +20,22 @@ struct Peer {
     /// Calls by number, and whether they have ended.
     calls: BTreeMap<u64, bool>,
     running: Vec<ServingId>,
-    served: BTreeSet<(PeerId, CallId)>,
-    /// Answers of which it is not told what became of them.
-    awaited: BTreeSet<ServingId>,
-    silence: Duration,
 }
 
 /// Plays the script.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
-    let mut hello = Hello::new(name("edge-1"), Epoch::new(1));
+    let mut hello = Hello::new(name("edge-1"), SessionId { instance: 1, number: 0 });
     hello.max_frame = MAX_FRAME;
     hello.services = vec![service("csi")];
-    hello.features = vec![FEATURE_RESUME.to_owned()];
     let mut settings = Settings::default();
     (settings.max_frame, settings.max_requests, settings.max_serving) = (MAX_FRAME, OPEN, OPEN);
-    settings.max_kept = KEPT;
     let mut peer = Peer {
         session: Session::new(hello, settings),
         now: Instant::now(),
         linked: false,
         calls: BTreeMap::new(),
         running: Vec::new(),
-        served: BTreeSet::new(),
-        awaited: BTreeSet::new(),
-        silence: Duration::ZERO,
     };
     while !script.is_over() {
         peer.step(&mut script);
@@ -62,11 +49,8 @@ impl Peer {
                 self.linked = true;
                 self.handle(Event::LinkUp);
                 if script.below(8) > 0 {
-                    let mut hello = Hello::new(name("hub"), Epoch::new(1));
+                    let mut hello = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
                     hello.max_frame = 1 << (11 + script.below(5));
-                    if script.below(4) > 0 {
-                        hello.features = vec![FEATURE_RESUME.to_owned()];
-                    }
                     self.receive(wire(edge_transport::frame::Frame::hop(
                         edge_transport::frame::Kind::Hello(hello),
                     )));
@@ -89,7 +73,7 @@ impl Peer {
                 self.calls.insert(number, false);
                 let deadline = script.flag().then(|| self.now + script.time());
                 let (target, request) = (script.peer(), script.request());
-                self.handle(Event::Call { number, target, request, deadline, repeatable: script.flag() });
+                self.handle(Event::Call { number, target, request, deadline });
             }
             9 => {
                 let number = 1 + u64::from(script.below(8));
@@ -105,14 +89,7 @@ impl Peer {
             }
             11 | 12 => self.answer(script),
             13 => {
-                let time = script.time();
-                self.now += time;
-                self.silence += time;
-                if self.silence > FORGOTTEN {
-                    self.silence = Duration::ZERO;
-                    // A requester that was silent for so long may be an earlier life once more, and what it had is forgotten.
-                    self.served.clear();
-                }
+                self.now += script.time();
                 self.handle(Event::Tick);
             }
             14 => {
@@ -140,10 +117,7 @@ impl Peer {
         let index = usize::from(script.byte()) % self.running.len();
         let (message, end) = (script.flag().then(|| script.body()), script.end());
         let serving = if end.is_some() { self.running.swap_remove(index) } else { self.running[index] };
-        if end.is_some() {
-            self.awaited.insert(serving);
-        }
-        self.handle(Event::Answer { serving, message, end, receipt: true });
+        self.handle(Event::Answer { serving, message, end });
     }
 
     fn handle(&mut self, event: Event) {
@@ -151,8 +125,6 @@ impl Peer {
         while let Some(action) = self.session.poll_action() {
             self.act(action);
         }
-        assert!(self.session.kept_bytes() <= KEPT);
-        assert!(self.session.kept_bytes() > 0 || self.awaited.is_empty(), "somebody waits for nothing");
         assert!(self.session.open_requests() <= OPEN);
         assert_eq!(self.session.open_serving(), self.running.len());
         assert!(self.running.len() <= OPEN);
@@ -165,10 +137,7 @@ impl Peer {
                 let bytes: Bytes = [frame.head, frame.body].concat().into();
                 decode(bytes, MAX_FRAME).expect("a session sends frames");
             }
-            Action::Serve(incoming) => {
-                assert!(self.served.insert((incoming.source, incoming.id)), "a call is served twice");
-                self.running.push(incoming.serving);
-            }
+            Action::Serve(incoming) => self.running.push(incoming.serving),
             Action::Reply { number, end, .. } => {
                 let ended = self.calls.get_mut(&number).expect("a call that was made");
                 assert!(!*ended, "call {number} gets something after its end");
@@ -176,9 +145,6 @@ impl Peer {
                 if let Some(End::Failed(failure)) = end {
                     assert!(failure.detail().len() <= edge_transport::frame::MAX_TEXT);
                 }
-            }
-            Action::Delivery { serving, .. } => {
-                assert!(self.awaited.remove(&serving), "nobody asks, or no more");
             }
             Action::Close(_) => self.linked = false,
             _ => {}

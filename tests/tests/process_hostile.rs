@@ -10,7 +10,7 @@ use edge_csi_tests::wait;
 use edge_transport::frame::{self, Frame, Hello, Kind, Lane};
 use edge_transport::link::uds::UdsDialer;
 use edge_transport::link::{Dialer, Limits, Link};
-use edge_transport::{Epoch, PeerId};
+use edge_transport::{PeerId, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket, UnixStream};
@@ -77,7 +77,7 @@ async fn last_words(mut link: Link) -> String {
 async fn a_peer_of_another_protocol_version_is_told_so() {
     let stand = Stand::start(Over::Uds).await;
     let mut link = dial(&stand.path("hub.sock")).await;
-    let mut hello = Hello::new(PeerId::new("edge-9").unwrap(), Epoch::new(1));
+    let mut hello = Hello::new(PeerId::new("edge-9").unwrap(), SessionId { instance: 1, number: 1 });
     (hello.version_min, hello.version_max) = (98, 99);
     say_hello(&mut link, hello).await;
     let reason = last_words(link).await;
@@ -97,12 +97,12 @@ async fn a_frame_beyond_the_bound_ends_only_the_link_that_it_came_on() {
 }
 
 #[tokio::test]
-async fn an_earlier_life_of_the_agent_does_not_take_its_place() {
+async fn another_instance_of_the_agent_does_not_take_its_place() {
     let stand = Stand::start(Over::Uds).await;
     let mut link = dial(&stand.path("hub.sock")).await;
-    let hello = Hello::new(PeerId::new("edge-1").unwrap(), Epoch::new(1));
+    let hello = Hello::new(PeerId::new("edge-1").unwrap(), SessionId { instance: 1, number: 1 });
     say_hello(&mut link, hello).await;
     let reason = last_words(link).await;
-    assert!(reason.contains("epoch"), "{reason:?}");
+    assert!(reason.contains("another instance"), "{reason:?}");
     still_serves(&stand, "pvc-1").await;
 }

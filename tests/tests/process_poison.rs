@@ -12,7 +12,7 @@ use edge_csi_tests::{raw, wait};
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply, Request, WireFrame};
 use edge_transport::link::uds::UdsDialer;
 use edge_transport::link::{Dialer, Limits, Link};
-use edge_transport::{Epoch, PeerId, ServiceName};
+use edge_transport::{PeerId, ServiceName, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use prost::Message;
 use tonic::Code;
@@ -96,7 +96,7 @@ impl Hand {
     async fn at(stand: &Stand) -> Self {
         let hub = stand.path("hub.sock");
         let mut link = UdsDialer::new(&hub, Limits::default()).unwrap().dial().await.unwrap();
-        let hello = Hello::new(PeerId::new("proxy/by-hand").unwrap(), Epoch::new(1));
+        let hello = Hello::new(PeerId::new("proxy/by-hand").unwrap(), SessionId { instance: 1, number: 1 });
         link.send(frame::encode(Frame::hop(Kind::Hello(hello)), Lane::Control)).await.unwrap();
         let mut hand = Self { link, number: 0 };
         assert!(matches!(hand.receive().await.kind, Kind::Hello(_)));
@@ -122,12 +122,11 @@ impl Hand {
         self.number += 1;
         let mut request = Request::new(ServiceName::new(SERVICE).unwrap(), body.into());
         (request.metadata, request.credit) = (header, 1 << 20);
-        let id = frame::CallId::new(Epoch::new(1), self.number);
         let target = Some(PeerId::new(NODE).unwrap());
-        let frame = Frame::call(None, target, id, Part::Request(request));
+        let frame = Frame::call(None, target, self.number, Part::Request(request));
         self.link.send(frame::encode(frame, Lane::Call(self.number))).await.unwrap();
         match self.receive().await.kind {
-            Kind::Call(of, Part::Reply(Reply { end: Some(End::Finished(closing)), .. })) if of == id => {
+            Kind::Call(of, Part::Reply(Reply { end: Some(End::Finished(closing)), .. })) if of == self.number => {
                 csi_proxy::Outcome::decode(closing).map_or_else(
                     |error| error.to_string(),
                     |outcome| format!("{} {}", outcome.code, outcome.message),

@@ -8,11 +8,11 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
 use super::failure::cut;
 use super::{
-    CallId, End, Failure, Frame, Hello, Kind, Lane, MAX_ACKED, MAX_CLOSING, MAX_ENDED, MAX_FEATURES,
-    MAX_HEADER, MAX_METADATA, MAX_SERVICES, Part, Reason, Reply, Request, Resume, WireFrame,
+    End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
+    MAX_SERVICES, Part, Reason, Reply, Request, WireFrame,
 };
 use crate::generated::session as pb;
-use crate::name::{Epoch, InvalidName, PeerId, ServiceName};
+use crate::name::{InvalidName, PeerId, ServiceName, SessionId};
 use crate::token::{InvalidToken, Token};
 
 /// Why bytes are no frame.
@@ -68,6 +68,12 @@ pub enum DecodeError {
         /// The number found.
         found: u64,
     },
+    /// A hello without the number of an instance or of a session.
+    #[error("field {field} is 0; expected a number from 1")]
+    Zero {
+        /// The field in the schema.
+        field: &'static str,
+    },
     /// A part of a header is beyond its bound.
     #[error("field {field} holds {found}; at most {max} are allowed")]
     Bound {
@@ -79,14 +85,10 @@ pub enum DecodeError {
         max: usize,
     },
     /// A bad frame whose call is known: only that call suffers.
-    #[error("call {id}, frame from {}: {cause}", sender.as_ref().map_or("the link's other end", PeerId::as_str))]
+    #[error("call {number}: {cause}")]
     InCall {
-        /// Who sent the frame, as it claims.
-        sender: Option<PeerId>,
-        /// Who should have got it.
-        receiver: Option<PeerId>,
-        /// The call.
-        id: CallId,
+        /// The call's number on the link.
+        number: u64,
         /// Whether the frame is a request, so that the call was never opened.
         request: bool,
         /// What is wrong.
@@ -109,14 +111,11 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
     let header = pb::Header::decode(bytes.split_to(header_len)).map_err(DecodeError::Schema)?;
     let source = optional_peer("source", &header.source)?;
     let target = optional_peer("target", &header.target)?;
-    let id = CallId::new(Epoch::new(header.epoch), header.call);
+    let number = header.call;
     let in_call = |request: bool, part: Result<Part, DecodeError>| match part {
-        _ if id.number == 0 => Err(DecodeError::Call { found: 0 }),
-        Ok(part) => Ok(Kind::Call(id, part)),
-        Err(cause) => {
-            let (sender, receiver) = (source.clone(), target.clone());
-            Err(DecodeError::InCall { sender, receiver, id, request, cause: Box::new(cause) })
-        }
+        _ if number == 0 => Err(DecodeError::Call { found: 0 }),
+        Ok(part) => Ok(Kind::Call(number, part)),
+        Err(cause) => Err(DecodeError::InCall { number, request, cause: Box::new(cause) }),
     };
     let kind = match header.kind {
         Some(pb::header::Kind::Hello(hello)) => Kind::Hello(decode_hello(hello)?),
@@ -127,15 +126,6 @@ pub fn decode(mut bytes: Bytes, max_frame: usize) -> Result<Frame, DecodeError> 
         Some(pb::header::Kind::Ping(ping)) => Kind::Ping { nonce: ping.nonce },
         Some(pb::header::Kind::Pong(pong)) => Kind::Pong { nonce: pong.nonce },
         Some(pb::header::Kind::Drain(drain)) => Kind::Drain { reason: cut(drain.reason) },
-        Some(pb::header::Kind::Resume(resume)) => in_call(false, decode_resume(&resume))?,
-        Some(pb::header::Kind::Away(pb::Away {})) => in_call(false, Ok(Part::Away))?,
-        Some(pb::header::Kind::Ack(ack)) => in_call(false, decode_ack(ack))?,
-        Some(pb::header::Kind::Returned(returned)) => {
-            let peer = PeerId::new(&returned.peer);
-            Kind::Returned {
-                peer: peer.map_err(|cause| DecodeError::Name { field: "returned.peer", cause })?,
-            }
-        }
         None => Kind::Unknown,
     };
     Ok(Frame { source, target, kind })
@@ -164,12 +154,18 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
             max: MAX_SERVICES,
         });
     }
+    let session = SessionId { instance: hello.instance, number: hello.session };
+    for (field, number) in [("hello.instance", session.instance), ("hello.session", session.number)] {
+        if number == 0 {
+            return Err(DecodeError::Zero { field });
+        }
+    }
     let service = |name: &String| service_name("hello.services", name);
     Ok(Hello {
         version_min: hello.version_min,
         version_max: hello.version_max,
         peer: PeerId::new(&hello.peer).map_err(|cause| DecodeError::Name { field: "hello.peer", cause })?,
-        epoch: Epoch::new(hello.epoch),
+        session,
         max_frame: hello.max_frame as usize,
         services: hello.services.iter().map(service).collect::<Result<_, _>>()?,
         features: hello
@@ -189,18 +185,6 @@ fn service_name(field: &'static str, name: &str) -> Result<ServiceName, DecodeEr
     ServiceName::new(name).map_err(|cause| DecodeError::Name { field, cause })
 }
 
-fn decode_resume(resume: &pb::Resume) -> Result<Part, DecodeError> {
-    let service = service_name("resume.service", &resume.service)?;
-    Ok(Part::Resume(Resume { service, next_sequence: resume.next_sequence, credit: resume.credit }))
-}
-
-fn decode_ack(ack: pb::Ack) -> Result<Part, DecodeError> {
-    if ack.calls.len() > MAX_ACKED {
-        return Err(DecodeError::Bound { field: "ack.calls", found: ack.calls.len(), max: MAX_ACKED });
-    }
-    Ok(Part::Ack { service: service_name("ack.service", &ack.service)?, further: ack.calls })
-}
-
 fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError> {
     if request.metadata.len() > MAX_METADATA {
         return Err(DecodeError::Bound {
@@ -209,17 +193,13 @@ fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError
             max: MAX_METADATA,
         });
     }
-    if request.ended.len() > MAX_ENDED {
-        let found = request.ended.len();
-        return Err(DecodeError::Bound { field: "request.ended", found, max: MAX_ENDED });
-    }
+    let to = SessionId { instance: request.to_instance, number: request.to_session };
     Ok(Part::Request(Request {
         service: service_name("request.service", &request.service)?,
         remaining: (request.remaining_ms > 0).then(|| Duration::from_millis(request.remaining_ms)),
         metadata: request.metadata,
         credit: request.credit,
-        resumable: request.resumable,
-        ended: request.ended,
+        to_session: (to != SessionId { instance: 0, number: 0 }).then_some(to),
         body,
     }))
 }
@@ -302,13 +282,9 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
         Kind::Ping { nonce } => Some(pb::header::Kind::Ping(pb::Ping { nonce })),
         Kind::Pong { nonce } => Some(pb::header::Kind::Pong(pb::Pong { nonce })),
         Kind::Drain { reason } => Some(pb::header::Kind::Drain(pb::Drain { reason: cut(reason) })),
-        Kind::Returned { peer } => {
-            Some(pb::header::Kind::Returned(pb::Returned { peer: peer.as_str().to_owned() }))
-        }
         Kind::Unknown => None,
-        Kind::Call(id, part) => {
-            header.call = id.number;
-            header.epoch = id.epoch.number();
+        Kind::Call(number, part) => {
+            header.call = number;
             Some(match part {
                 Part::Request(request) => {
                     body = request.body;
@@ -318,8 +294,8 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                         remaining_ms: request.remaining.map_or(0, |left| (left.as_millis() as u64).max(1)),
                         metadata: request.metadata,
                         credit: request.credit,
-                        resumable: request.resumable,
-                        ended: request.ended,
+                        to_instance: request.to_session.map_or(0, |to| to.instance),
+                        to_session: request.to_session.map_or(0, |to| to.number),
                     })
                 }
                 Part::Reply(reply) => {
@@ -336,14 +312,6 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                 }
                 Part::Credit { bytes } => pb::header::Kind::Credit(pb::Credit { bytes }),
                 Part::StopWaiting => pb::header::Kind::StopWaiting(pb::StopWaiting {}),
-                Part::Resume(Resume { service, next_sequence, credit }) => {
-                    let service = service.as_str().to_owned();
-                    pb::header::Kind::Resume(pb::Resume { service, next_sequence, credit })
-                }
-                Part::Away => pb::header::Kind::Away(pb::Away {}),
-                Part::Ack { service, further } => {
-                    pb::header::Kind::Ack(pb::Ack { service: service.as_str().to_owned(), calls: further })
-                }
             })
         }
     };
@@ -355,7 +323,8 @@ fn encode_hello(hello: &Hello) -> pb::Hello {
         version_min: hello.version_min,
         version_max: hello.version_max,
         peer: hello.peer.as_str().to_owned(),
-        epoch: hello.epoch.number(),
+        instance: hello.session.instance,
+        session: hello.session.number,
         features: hello.features.clone(),
         max_frame: u32::try_from(hello.max_frame).unwrap_or(u32::MAX),
         services: hello.services.iter().map(|service| service.as_str().to_owned()).collect(),

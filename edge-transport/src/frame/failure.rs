@@ -11,7 +11,7 @@ use crate::generated::session as pb;
 pub enum Reason {
     /// A reason that this version does not know.
     Unspecified,
-    /// No peer of that name is connected. The request was not handed to it.
+    /// No peer of that name is connected, and nothing of the request was passed on.
     PeerOffline,
     /// The peer does not serve that service.
     NoSuchService,
@@ -31,11 +31,8 @@ pub enum Reason {
     Protocol,
     /// The service ended without an answer.
     ServiceLost,
-    /// The target has never seen the request. Answers a resumption, and never reaches a caller.
-    UnknownCall,
-    /// The target took the request, but what it answered is no longer there, or it does not resume calls. Answers a resumption; to a
-    /// caller it is [`Reason::LinkLost`].
-    AnswerLost,
+    /// The request is addressed to another session of the peer than the one that is connected. Nothing was given to the service.
+    WrongSession,
 }
 
 impl Reason {
@@ -54,8 +51,7 @@ impl Reason {
             Self::Forbidden => "FORBIDDEN",
             Self::Protocol => "PROTOCOL",
             Self::ServiceLost => "SERVICE_LOST",
-            Self::UnknownCall => "UNKNOWN_CALL",
-            Self::AnswerLost => "ANSWER_LOST",
+            Self::WrongSession => "WRONG_SESSION",
         }
     }
 
@@ -71,8 +67,7 @@ impl Reason {
             Ok(pb::failure::Reason::Forbidden) => Self::Forbidden,
             Ok(pb::failure::Reason::Protocol) => Self::Protocol,
             Ok(pb::failure::Reason::ServiceLost) => Self::ServiceLost,
-            Ok(pb::failure::Reason::UnknownCall) => Self::UnknownCall,
-            Ok(pb::failure::Reason::AnswerLost) => Self::AnswerLost,
+            Ok(pb::failure::Reason::WrongSession) => Self::WrongSession,
             Ok(pb::failure::Reason::Unspecified) | Err(_) => Self::Unspecified,
         }
     }
@@ -90,8 +85,7 @@ impl Reason {
             Self::Forbidden => pb::failure::Reason::Forbidden,
             Self::Protocol => pb::failure::Reason::Protocol,
             Self::ServiceLost => pb::failure::Reason::ServiceLost,
-            Self::UnknownCall => pb::failure::Reason::UnknownCall,
-            Self::AnswerLost => pb::failure::Reason::AnswerLost,
+            Self::WrongSession => pb::failure::Reason::WrongSession,
         }) as i32
     }
 }

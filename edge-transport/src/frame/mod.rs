@@ -17,7 +17,7 @@ pub use codec::{DecodeError, Encoder, decode, encode};
 pub use failure::{Failure, Reason};
 pub use wire::{Lane, WireFrame};
 
-use crate::name::{Epoch, PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 use crate::token::Token;
 
 /// The protocol version that this crate speaks.
@@ -47,15 +47,6 @@ pub const DEFAULT_MAX_FRAME: usize = 8 * 1024 * 1024;
 /// Lowest bound for frames, in bytes, that leaves room for headers and small bodies.
 pub const MIN_MAX_FRAME: usize = 4 * 1024;
 
-/// Most calls that one [`Part::Ack`] may name.
-pub const MAX_ACKED: usize = 1024;
-
-/// Most calls that a [`Request`] may name as ended.
-pub const MAX_ENDED: usize = 16;
-
-/// The feature of a [`Hello`] that says: calls may outlive this link.
-pub const FEATURE_RESUME: &str = "resume";
-
 /// Bytes that a frame may grow on its way through a hub, which writes names into it. A peer keeps them free.
 pub const HEADROOM: usize = 1024;
 
@@ -74,7 +65,7 @@ pub const fn cost(body: &Bytes) -> u64 {
 pub struct Frame {
     /// Who sent it; `None`: the other end of the link.
     pub source: Option<PeerId>,
-    /// Who shall get it; `None`: the other end of the link.
+    /// Who shall get the request; `None`: the other end of the link.
     pub target: Option<PeerId>,
     /// What it says.
     pub kind: Kind,
@@ -89,8 +80,8 @@ impl Frame {
 
     /// A frame of a call.
     #[must_use]
-    pub const fn call(source: Option<PeerId>, target: Option<PeerId>, id: CallId, part: Part) -> Self {
-        Self { source, target, kind: Kind::Call(id, part) }
+    pub const fn call(source: Option<PeerId>, target: Option<PeerId>, number: u64, part: Part) -> Self {
+        Self { source, target, kind: Kind::Call(number, part) }
     }
 
     /// A frame that says nothing. Sent as the last of a lane whose call ended without a last frame of its own, so that links
@@ -117,8 +108,8 @@ impl Frame {
 pub enum Kind {
     /// First frame of both ends of a link.
     Hello(Hello),
-    /// A part of a call.
-    Call(CallId, Part),
+    /// A part of the call with this number, which the end that sent the request has chosen, never twice on one link.
+    Call(u64, Part),
     /// Asks for a [`Kind::Pong`].
     Ping {
         /// To tell the answers apart.
@@ -134,37 +125,8 @@ pub enum Kind {
         /// Why, for people.
         reason: String,
     },
-    /// A peer is connected again, for calls to which the receiver was told that its link was lost.
-    Returned {
-        /// The peer.
-        peer: PeerId,
-    },
     /// A kind that this version does not know. Ignored.
     Unknown,
-}
-
-/// Which call of a requester: together with the requester's name, the identity of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub struct CallId {
-    /// The requester's life.
-    pub epoch: Epoch,
-    /// Counts from 1 within that life.
-    pub number: u64,
-}
-
-impl CallId {
-    /// Names a call.
-    #[must_use]
-    pub const fn new(epoch: Epoch, number: u64) -> Self {
-        Self { epoch, number }
-    }
-}
-
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.epoch, self.number)
-    }
 }
 
 /// A part of a call.
@@ -180,39 +142,8 @@ pub enum Part {
         /// How much more.
         bytes: u64,
     },
-    /// The requester no longer waits.
+    /// The requester no longer waits: a request that has not begun does not begin.
     StopWaiting,
-    /// The requester, on a new link, waits for the rest of the answer.
-    Resume(Resume),
-    /// The requester is not connected at the moment.
-    Away,
-    /// The requester has the end of this call, and of further ones.
-    Ack {
-        /// The service of the calls.
-        service: ServiceName,
-        /// Their numbers beside the frame's own, at most [`MAX_ACKED`].
-        further: Vec<u64>,
-    },
-}
-
-/// Takes up a call again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Resume {
-    /// The service of the call.
-    pub service: ServiceName,
-    /// The first reply that the requester does not have.
-    pub next_sequence: u64,
-    /// Credit in bytes that is left when the replies before that one are paid for.
-    pub credit: i64,
-}
-
-impl Resume {
-    /// Asks for the replies from `next_sequence` on.
-    #[must_use]
-    pub const fn new(service: ServiceName, next_sequence: u64, credit: i64) -> Self {
-        Self { service, next_sequence, credit }
-    }
 }
 
 /// Introduces one end of a link to the other.
@@ -225,8 +156,8 @@ pub struct Hello {
     pub version_max: u32,
     /// The sender's name.
     pub peer: PeerId,
-    /// The sender's life.
-    pub epoch: Epoch,
+    /// The sender's session.
+    pub session: SessionId,
     /// Largest frame in bytes that the sender takes.
     pub max_frame: usize,
     /// Services that the sender answers.
@@ -240,12 +171,12 @@ pub struct Hello {
 impl Hello {
     /// A peer that speaks [`PROTOCOL_VERSION`], takes [`DEFAULT_MAX_FRAME`] and answers nothing.
     #[must_use]
-    pub const fn new(peer: PeerId, epoch: Epoch) -> Self {
+    pub const fn new(peer: PeerId, session: SessionId) -> Self {
         Self {
             version_min: PROTOCOL_VERSION,
             version_max: PROTOCOL_VERSION,
             peer,
-            epoch,
+            session,
             max_frame: DEFAULT_MAX_FRAME,
             services: Vec::new(),
             features: Vec::new(),
@@ -266,11 +197,8 @@ pub struct Request {
     pub metadata: Bytes,
     /// First credit for replies, in bytes.
     pub credit: u64,
-    /// The requester may resume the call on another link.
-    pub resumable: bool,
-    /// Calls of the requester in its present life whose ends it has, at most [`MAX_ENDED`]: as in [`Part::Ack`], which says it once
-    /// more, but known to the target before it looks at this request.
-    pub ended: Vec<u64>,
+    /// The session of the target that shall get the request; `None`: any.
+    pub to_session: Option<SessionId>,
     /// The request.
     pub body: Bytes,
 }
@@ -279,15 +207,7 @@ impl Request {
     /// A request without limit of time, metadata or credit.
     #[must_use]
     pub const fn new(service: ServiceName, body: Bytes) -> Self {
-        Self {
-            service,
-            remaining: None,
-            metadata: Bytes::new(),
-            credit: 0,
-            resumable: false,
-            ended: Vec::new(),
-            body,
-        }
+        Self { service, remaining: None, metadata: Bytes::new(), credit: 0, to_session: None, body }
     }
 }
 
@@ -298,7 +218,7 @@ impl fmt::Debug for Request {
             .field("service", &self.service)
             .field("remaining", &self.remaining)
             .field("credit", &self.credit)
-            .field("resumable", &self.resumable)
+            .field("to_session", &self.to_session)
             .field("body_len", &self.body.len())
             .finish_non_exhaustive()
     }

@@ -6,19 +6,14 @@ pub struct Header {
     /// on, and refuses a frame that claims another; a frame that a hub itself made has no source.
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
-    /// Who shall get the frame. Empty: the other end of this link, which is how a hub hands a frame to its target.
+    /// Who shall get the request. Empty in every other frame, and on the way from a hub to its target.
     #[prost(string, tag = "2")]
     pub target: ::prost::alloc::string::String,
-    /// Number of the call, chosen by the requester, never used twice within one epoch. 0 for frames without a call.
+    /// Number of the call on this link, chosen by the end that sends the request and never used twice on the link: a hub gives the
+    /// requests that it passes on numbers of its own. 0 for frames without a call.
     #[prost(uint64, tag = "3")]
     pub call: u64,
-    /// Epoch of the requester of the call. Higher than every epoch that the same peer used before.
-    #[prost(uint64, tag = "4")]
-    pub epoch: u64,
-    #[prost(
-        oneof = "header::Kind",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21"
-    )]
+    #[prost(oneof = "header::Kind", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
     pub kind: ::core::option::Option<header::Kind>,
 }
 /// Nested message and enum types in `Header`.
@@ -41,14 +36,6 @@ pub mod header {
         Pong(super::Pong),
         #[prost(message, tag = "17")]
         Drain(super::Drain),
-        #[prost(message, tag = "18")]
-        Ack(super::Ack),
-        #[prost(message, tag = "19")]
-        Resume(super::Resume),
-        #[prost(message, tag = "20")]
-        Away(super::Away),
-        #[prost(message, tag = "21")]
-        Returned(super::Returned),
     }
 }
 /// First frame of both ends. Nothing else is sent before the other end's hello has come.
@@ -62,11 +49,7 @@ pub struct Hello {
     /// Name of the sender. Must agree with the certificate or the socket's credentials.
     #[prost(string, tag = "3")]
     pub peer: ::prost::alloc::string::String,
-    /// Epoch of the sender; fences every earlier session of the same name.
-    #[prost(uint64, tag = "4")]
-    pub epoch: u64,
-    /// Optional abilities by name. Unknown names are ignored. "resume": Ack, Resume, Away and Returned are understood; used where
-    /// both ends of a link name it.
+    /// Optional abilities by name. Unknown names are ignored. No name is in use.
     #[prost(string, repeated, tag = "6")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Largest frame in bytes that the sender accepts.
@@ -79,6 +62,13 @@ pub struct Hello {
     /// only, on links that hide it from others. Empty: none.
     #[prost(string, tag = "9")]
     pub token: ::prost::alloc::string::String,
+    /// One run of the sender's process: a random number, never 0.
+    #[prost(fixed64, tag = "10")]
+    pub instance: u64,
+    /// Number of the sender's session: from 1, higher with every link of the instance. A hub replaces the older session of the same
+    /// instance by the newer one, and refuses another instance of the same name while a session of it is alive.
+    #[prost(uint64, tag = "11")]
+    pub session: u64,
 }
 /// Opens a call. The body is the request; `metadata` belongs to the service and is opaque here.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -95,13 +85,12 @@ pub struct Request {
     /// may send while its balance is above zero, so that one message may overdraw it.
     #[prost(uint64, tag = "4")]
     pub credit: u64,
-    /// The requester may resume this call on another link: what is sent to it is kept until it is acknowledged.
-    #[prost(bool, tag = "5")]
-    pub resumable: bool,
-    /// Earlier calls of the same requester, in the same epoch, whose ends it has, at most 16. The same as an Ack, which follows all the
-    /// same, but it comes before the request is looked at. May be left out, and may be ignored.
-    #[prost(uint64, repeated, tag = "6")]
-    pub ended: ::prost::alloc::vec::Vec<u64>,
+    /// Instance and number of the session of the target that shall get the request. A hub and the target refuse it with
+    /// WRONG_SESSION on any other session. Both 0: any session.
+    #[prost(fixed64, tag = "7")]
+    pub to_instance: u64,
+    #[prost(uint64, tag = "8")]
+    pub to_session: u64,
 }
 /// A part of the answer.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -154,7 +143,7 @@ pub mod failure {
     #[repr(i32)]
     pub enum Reason {
         Unspecified = 0,
-        /// No peer of that name is connected.
+        /// No peer of that name is connected, and nothing of the request has been passed on.
         PeerOffline = 1,
         /// The peer does not serve that service.
         NoSuchService = 2,
@@ -174,10 +163,8 @@ pub mod failure {
         Protocol = 9,
         /// The service failed without an answer (it was dropped or it panicked).
         ServiceLost = 10,
-        /// Answers a Resume: this life of the target has never seen the request, so it may be sent again.
-        UnknownCall = 11,
-        /// Answers a Resume: the request was taken, but what was answered is no longer there.
-        AnswerLost = 12,
+        /// The request is addressed to another session of the peer than the one that is connected; nothing was given to the service.
+        WrongSession = 13,
     }
     impl Reason {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -197,8 +184,7 @@ pub mod failure {
                 Self::Forbidden => "FORBIDDEN",
                 Self::Protocol => "PROTOCOL",
                 Self::ServiceLost => "SERVICE_LOST",
-                Self::UnknownCall => "UNKNOWN_CALL",
-                Self::AnswerLost => "ANSWER_LOST",
+                Self::WrongSession => "WRONG_SESSION",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -215,8 +201,7 @@ pub mod failure {
                 "FORBIDDEN" => Some(Self::Forbidden),
                 "PROTOCOL" => Some(Self::Protocol),
                 "SERVICE_LOST" => Some(Self::ServiceLost),
-                "UNKNOWN_CALL" => Some(Self::UnknownCall),
-                "ANSWER_LOST" => Some(Self::AnswerLost),
+                "WRONG_SESSION" => Some(Self::WrongSession),
                 _ => None,
             }
         }
@@ -228,7 +213,8 @@ pub struct Credit {
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
 }
-/// The caller no longer waits. The work goes on: this frees reply buffers, it does not cancel.
+/// The caller no longer waits. A request that has not begun does not begin, also if it comes after this frame; work that has begun
+/// is told and may go on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopWaiting {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -249,40 +235,4 @@ pub struct Pong {
 pub struct Drain {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
-}
-/// The requester has the ends of these calls: their target may forget what it answered, and counts it as delivered. Of the header
-/// only the epoch counts, and `call`, which is the first of them. May be lost: the target forgets in the end without it, and does not
-/// know then whether its answer has come.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Ack {
-    /// The service of the calls.
-    #[prost(string, tag = "1")]
-    pub service: ::prost::alloc::string::String,
-    /// Further calls, at most 1024.
-    #[prost(uint64, repeated, tag = "2")]
-    pub calls: ::prost::alloc::vec::Vec<u64>,
-}
-/// The requester is back on a new link, or misses a reply, and still waits for this call. The target sends again what it has
-/// answered from `next_sequence` on and goes on from there, or ends the call with UNKNOWN_CALL or ANSWER_LOST. If the target is
-/// not connected, the hub answers LINK_LOST and sends Returned when it is.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Resume {
-    /// The service of the call.
-    #[prost(string, tag = "1")]
-    pub service: ::prost::alloc::string::String,
-    /// The first reply that the requester does not have.
-    #[prost(uint64, tag = "2")]
-    pub next_sequence: u64,
-    /// Credit left when the replies before that one are paid for.
-    #[prost(sint64, tag = "3")]
-    pub credit: i64,
-}
-/// From a hub to the target of a call: the requester is not connected. It may come back and resume; until then replies are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Away {}
-/// From a hub to a requester that was told LINK_LOST: this target is connected again.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Returned {
-    #[prost(string, tag = "1")]
-    pub peer: ::prost::alloc::string::String,
 }

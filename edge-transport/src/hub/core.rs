@@ -1,27 +1,21 @@
 //! The routing table of a hub: peers by name, their open calls, and the frames that wait for each.
 
 mod calls;
-mod fence;
 mod key;
 mod open;
-mod resumption;
-mod returning;
 mod taking;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
-use self::fence::Fences;
 pub(super) use self::key::BySession;
 pub use self::key::SessionKey;
-use self::open::OpenCalls;
-use self::returning::Returning;
+use self::open::{OpenCalls, Served};
 use super::outbox::{Limit, Outbox, Waiting};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
-use crate::frame::{Encoder, FEATURE_RESUME, Frame, Lane, Reason};
-use crate::name::{Epoch, PeerId, ServiceName};
-use crate::session::{CloseReason, Remote};
+use crate::frame::{Encoder, Frame, Lane, Reason};
+use crate::name::{PeerId, ServiceName, SessionId};
+use crate::session::{CloseReason, Remote, UsedNumbers};
 
 /// Bytes of a small frame that must not be lost, with names of a usual length. A queue has room for so many of each of them.
 const CONTROL_FRAME: usize = 256;
@@ -29,24 +23,26 @@ const CONTROL_FRAME: usize = 256;
 #[derive(Debug)]
 struct Session {
     peer: PeerId,
-    epoch: Epoch,
+    id: SessionId,
     services: Arc<[ServiceName]>,
     max_frame: usize,
-    /// Its calls outlive its link.
-    resumes: bool,
     draining: bool,
     closed: Option<CloseReason>,
     outbox: Outbox,
-    /// Open calls of this peer.
+    /// Open calls of this peer, by the numbers that it gave them.
     calls: OpenCalls,
-    /// Open calls to this peer.
-    serving: BTreeSet<(SessionKey, u64)>,
+    /// Numbers that it has used.
+    used: UsedNumbers,
+    /// Open calls to this peer, by the numbers that they have on its link.
+    serving: BTreeMap<u64, Served>,
+    /// The last of these numbers.
+    last_number: u64,
     next_lane: u64,
 }
 
 impl Session {
     fn info(&self) -> PeerInfo {
-        PeerInfo { peer: self.peer.clone(), epoch: self.epoch, services: Arc::clone(&self.services) }
+        PeerInfo { peer: self.peer.clone(), session: self.id, services: Arc::clone(&self.services) }
     }
 
     fn fresh_lane(&mut self) -> u64 {
@@ -69,8 +65,6 @@ pub struct Core {
     sessions: BySession<Session>,
     by_name: HashMap<PeerId, SessionKey>,
     own: Option<Own>,
-    fences: Fences,
-    returning: Returning,
     next_key: u64,
     queued_bytes: usize,
     draining: Option<String>,
@@ -94,8 +88,6 @@ impl Core {
     #[must_use]
     pub fn new(settings: HubSettings, policy: Arc<dyn Policy>) -> Self {
         Self {
-            fences: Fences::new(settings.max_peers),
-            returning: Returning::default(),
             settings,
             policy,
             sessions: BySession::default(),
@@ -178,52 +170,63 @@ impl Core {
         self.presence.pop_front()
     }
 
-    /// Whether a peer would be let in now. A later life of it keeps an older one out, which is counted.
-    fn may_come(&mut self, remote: &Remote, now: Instant) -> Result<(), CloseReason> {
+    /// Whether a peer would be let in now. A newer session of the same instance would; an older one, and every other instance while
+    /// this one is connected, is kept out, which is counted. Pings find out that a session is dead.
+    fn may_come(&mut self, remote: &Remote) -> Result<(), CloseReason> {
         if let Some(reason) = &self.draining {
             return Err(CloseReason::Drained { reason: reason.clone() });
         }
-        let connected = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
-        let later = match connected {
-            Some(other) => Some(other.epoch).filter(|epoch| remote.epoch < *epoch),
-            None => self.fences.later_life(&remote.peer, remote.epoch, now),
-        };
-        if let Some(current) = later {
-            self.stats.fenced += 1;
-            return Err(CloseReason::Fenced { peer: remote.peer.clone(), found: remote.epoch, current });
-        }
+        let known = self.by_name.get(&remote.peer).and_then(|key| self.sessions.get(key));
         let max = self.settings.max_peers;
-        if connected.is_none() && self.others() >= max && !self.is_own(&remote.peer) {
+        if known.is_none() && self.others() >= max && !self.is_own(&remote.peer) {
             return Err(CloseReason::Overloaded { what: "the number of peers", max });
         }
-        Ok(())
+        let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
+            return Ok(());
+        };
+        let (peer, found) = (remote.peer.clone(), remote.session);
+        let refused = if found.instance != current.instance {
+            CloseReason::OtherInstance { peer, found, current }
+        } else if found.number <= current.number {
+            CloseReason::OlderSession { peer, found, current }
+        } else {
+            return Ok(());
+        };
+        self.stats.fenced += 1;
+        Err(refused)
     }
 
-    /// Lets a peer in whose name has been authenticated. An older life of it, or its older link, is closed. What was the latest
-    /// life is remembered for two minutes after its link has gone.
+    /// Lets a peer in whose name has been authenticated. The older session of the same instance is closed.
     ///
     /// # Errors
-    /// [`CloseReason::Fenced`] if a later life is connected, [`CloseReason::Overloaded`] if the hub is full.
-    pub fn admit(&mut self, remote: &Remote, now: Instant) -> Result<SessionKey, CloseReason> {
-        self.may_come(remote, now)?;
+    /// [`CloseReason::OlderSession`] or [`CloseReason::OtherInstance`] if another session of the peer stays,
+    /// [`CloseReason::Overloaded`] if the hub is full, [`CloseReason::Drained`] if it takes no new peers.
+    pub fn admit(&mut self, remote: &Remote) -> Result<SessionKey, CloseReason> {
+        self.may_come(remote)?;
         if let Some(old_key) = self.by_name.get(&remote.peer).copied() {
-            let later = self.sessions.get(&old_key).is_some_and(|old| remote.epoch > old.epoch);
-            self.stats.fenced += u64::from(later);
-            self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.epoch });
+            self.stats.fenced += 1;
+            if let Some(old) = self.sessions.get(&old_key)
+                && old.id.instance != remote.session.instance
+            {
+                // It is being closed. Of the end of a session of the same instance the next one's beginning says enough.
+                self.presence.push_back(Presence::Down { peer: old.peer.clone(), session: old.id });
+            }
+            self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
         }
         self.next_key += 1;
         let key = SessionKey::after(self.next_key);
         let session = Session {
             peer: remote.peer.clone(),
-            epoch: remote.epoch,
+            id: remote.session,
             services: Arc::clone(&remote.services),
             max_frame: remote.max_frame,
-            resumes: remote.features.iter().any(|feature| feature == FEATURE_RESUME),
             draining: false,
             closed: None,
             outbox: Outbox::default(),
             calls: OpenCalls::default(),
-            serving: BTreeSet::new(),
+            used: UsedNumbers::default(),
+            serving: BTreeMap::new(),
+            last_number: 0,
             next_lane: 0,
         };
         if !self.is_own(&remote.peer) {
@@ -231,7 +234,6 @@ impl Core {
         }
         self.sessions.insert(key, session);
         self.by_name.insert(remote.peer.clone(), key);
-        self.tell_returned(&remote.peer);
         Ok(key)
     }
 
@@ -242,16 +244,14 @@ impl Core {
     }
 
     /// The link of a session is gone: its calls end.
-    pub fn lost(&mut self, key: SessionKey, now: Instant) {
+    pub fn lost(&mut self, key: SessionKey) {
         self.end_calls(key);
         let Some(session) = self.sessions.remove(&key) else { return };
         self.queued_bytes -= session.outbox.bytes();
-        self.returning.gone(key);
         if self.by_name.get(&session.peer) == Some(&key) {
             self.by_name.remove(&session.peer);
-            self.fences.remember(session.peer.clone(), session.epoch, now);
             if !self.is_own(&session.peer) {
-                self.presence.push_back(Presence::Down { peer: session.peer, epoch: session.epoch });
+                self.presence.push_back(Presence::Down { peer: session.peer, session: session.id });
             }
         }
     }
@@ -301,16 +301,16 @@ impl Core {
         }
     }
 
-    /// Queues a frame that belongs to a call, if the bounds allow.
+    /// Queues a frame that belongs to a call, if the bounds allow. Returns its place in the queue.
     fn push(
         &mut self,
         key: SessionKey,
         frame: Frame,
         lane: Lane,
         limit: Option<Limit>,
-    ) -> Result<(), (Reason, String)> {
+    ) -> Result<u64, (Reason, String)> {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
-            return Err((Reason::LinkLost, "the link to the other end is being closed".to_owned()));
+            return Err((Reason::PeerOffline, "the link to the other end is being closed".to_owned()));
         };
         let frame = self.encoder.encode(frame, lane);
         let (peer, bytes) = (&session.peer, session.outbox.bytes() + frame.len());
@@ -319,8 +319,8 @@ impl Core {
                 format!("frame of {} bytes; {peer} takes at most {}", frame.len(), session.max_frame);
             return Err((Reason::TooLarge, detail));
         }
-        if session.outbox.len() >= self.settings.queue_frames {
-            return Err((Reason::Overloaded, format!("{} frames wait for {peer}", session.outbox.len())));
+        if session.outbox.places() >= self.settings.queue_frames {
+            return Err((Reason::Overloaded, format!("{} frames wait for {peer}", session.outbox.places())));
         }
         if session.outbox.len() > 0 && bytes > self.settings.queue_bytes {
             let detail =
@@ -333,8 +333,7 @@ impl Core {
                 format!("{bytes} bytes would wait for {peer}, and {} wait at the hub", self.queued_bytes);
             return Err((Reason::Overloaded, detail));
         }
-        self.enqueue(key, Waiting { frame, limit, is_control: false });
-        Ok(())
+        Ok(self.enqueue(key, Waiting { frame, limit, is_control: false }))
     }
 
     /// Queues a small frame that must not be lost. A peer that lets too many of them wait is closed. They have bytes of their own, so
@@ -345,7 +344,7 @@ impl Core {
         };
         let max = self.settings.queue_frames + 4 * self.settings.max_calls;
         let max_bytes = max.saturating_mul(CONTROL_FRAME);
-        let full = if session.outbox.len() >= max {
+        let full = if session.outbox.places() >= max {
             Some(("the queue of frames to this peer", max))
         } else {
             let is_full = session.outbox.control_bytes() >= max_bytes;
@@ -361,14 +360,12 @@ impl Core {
         self.enqueue(key, Waiting { frame, limit: None, is_control: true });
     }
 
-    fn enqueue(&mut self, key: SessionKey, waiting: Waiting) {
-        let Some(session) = self.sessions.get_mut(&key).filter(|session| session.closed.is_none()) else {
-            return;
-        };
+    fn enqueue(&mut self, key: SessionKey, waiting: Waiting) -> u64 {
+        let Some(session) = self.sessions.get_mut(&key) else { return 0 };
         self.queued_bytes += waiting.frame.len();
         if session.outbox.len() == 0 {
             self.wakes.push(key);
         }
-        session.outbox.push(waiting);
+        session.outbox.push(waiting)
     }
 }

@@ -11,12 +11,13 @@ impl HubStats {
         metrics::gauge!("edge_transport_hub_own_calls").set(self.own_calls as f64);
         metrics::gauge!("edge_transport_hub_queued_bytes").set(self.queued_bytes as f64);
         metrics::counter!("edge_transport_hub_calls_total").absolute(self.calls);
-        metrics::counter!("edge_transport_hub_resumed_total").absolute(self.resumed);
+        metrics::counter!("edge_transport_hub_withdrawn_total").absolute(self.withdrawn);
         metrics::counter!("edge_transport_hub_frames_total").absolute(self.frames);
         metrics::counter!("edge_transport_hub_body_bytes_total").absolute(self.body_bytes);
         for (reason, count) in [
             ("offline", self.offline),
             ("link_lost", self.link_lost),
+            ("wrong_session", self.wrong_session),
             ("overloaded", self.overloaded),
             ("too_large", self.too_large),
             ("forbidden", self.forbidden),
@@ -27,7 +28,6 @@ impl HubStats {
         }
         for (cause, count) in [
             ("spoofed", self.spoofed),
-            ("wrong_replier", self.wrong_replier),
             ("stray", self.stray),
             ("duplicate", self.duplicates),
             ("malformed", self.malformed),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::name::{Epoch, PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 
 /// A connected peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,8 +10,8 @@ use crate::name::{Epoch, PeerId, ServiceName};
 pub struct PeerInfo {
     /// Its name.
     pub peer: PeerId,
-    /// Its life.
-    pub epoch: Epoch,
+    /// Its session.
+    pub session: SessionId,
     /// Services that it answers.
     pub services: Arc<[ServiceName]>,
 }
@@ -26,8 +26,8 @@ pub enum Presence {
     Down {
         /// Its name.
         peer: PeerId,
-        /// Its life.
-        epoch: Epoch,
+        /// The session that has ended.
+        session: SessionId,
     },
 }
 
@@ -49,12 +49,14 @@ pub struct HubStats {
     pub frames: u64,
     /// Bytes of bodies that were passed on.
     pub body_bytes: u64,
-    /// Calls that were taken up again after a link was lost, or a reply.
-    pub resumed: u64,
-    /// Calls refused because their target was not connected.
+    /// Calls that ended because their target was not connected, or left before their request was passed on.
     pub offline: u64,
-    /// Calls that ended, or were told to wait, because a link was lost.
+    /// Calls that ended because their target's link was lost after their request was passed on.
     pub link_lost: u64,
+    /// Calls refused because they were for another session of their target.
+    pub wrong_session: u64,
+    /// Requests that were not passed on because their requester had left, or waited no longer.
+    pub withdrawn: u64,
     /// Calls ended because a bound was reached.
     pub overloaded: u64,
     /// Calls ended because a frame was larger than the receiver takes.
@@ -67,8 +69,6 @@ pub struct HubStats {
     pub expired: u64,
     /// Frames refused because they claimed another source than the authenticated peer.
     pub spoofed: u64,
-    /// Replies refused because they did not come from the call's target.
-    pub wrong_replier: u64,
     /// Frames of calls that are not open.
     pub stray: u64,
     /// Requests that came twice.
@@ -79,7 +79,7 @@ pub struct HubStats {
     pub unknown_kinds: u64,
     /// Links refused because the peer was not authenticated.
     pub unauthenticated: u64,
-    /// Links refused or closed because another life of the peer is newer.
+    /// Links refused or closed because of another session of the peer.
     pub fenced: u64,
     /// Links turned away because too many were coming in at once.
     pub turned_away: u64,

@@ -1,16 +1,15 @@
 //! What a peer is made of.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::driver::Driver;
 use super::{Backoff, Peer, Service};
+use crate::chance;
 use crate::frame::{Hello, MAX_SERVICES, MIN_MAX_FRAME};
 use crate::link::Dialer;
-use crate::name::{Epoch, PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::Settings;
 
 /// Times and bounds of a peer. `PeerSettings::default()`, then change single fields.
@@ -24,15 +23,13 @@ pub struct PeerSettings {
     /// When several addresses are dialled, how long one may take before the next is dialled beside it. The first that answers is
     /// used. Default 1 s.
     pub road_stagger: Duration,
-    /// While an address is used that is not the first, how often the ones before it are tried. If one answers, open calls go on
-    /// over it. A better road that does not hold is tried less and less often. Default 60 s; zero: never.
+    /// While an address is used that is not the first, how often the ones before it are tried. If one answers, it is used from then
+    /// on, and calls that are open end with `LINK_LOST`. A better road that does not hold is tried less and less often. Default 60 s; zero: never.
     pub better_road_every: Duration,
     /// Longest first wait before dialling again. Default 200 ms; the wait is between half of it and all of it.
     pub retry_first: Duration,
     /// Longest wait before dialling again. Default 10 s.
     pub retry_cap: Duration,
-    /// How long a call waits for a connection where there is none. Default 0: it fails at once.
-    pub connect_wait: Duration,
     /// Bytes that may wait to be written before callers and services are held back. Default 4 MiB, plus one frame.
     pub outgoing_bytes: usize,
 }
@@ -46,7 +43,6 @@ impl Default for PeerSettings {
             better_road_every: Duration::from_secs(60),
             retry_first: Duration::from_millis(200),
             retry_cap: Duration::from_secs(10),
-            connect_wait: Duration::ZERO,
             outgoing_bytes: 4 * 1024 * 1024,
         }
     }
@@ -84,7 +80,6 @@ pub enum PeerError {
 #[must_use]
 pub struct PeerBuilder {
     name: PeerId,
-    epoch: Option<Epoch>,
     dialers: Vec<Box<dyn Dialer>>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
     settings: PeerSettings,
@@ -94,14 +89,7 @@ pub struct PeerBuilder {
 impl PeerBuilder {
     pub(super) fn new(name: PeerId) -> Self {
         let settings = PeerSettings::default();
-        Self { name, epoch: None, dialers: Vec::new(), services: HashMap::new(), settings, seed: None }
-    }
-
-    /// This peer's life. Must be higher than every epoch that the same name used before. Default: microseconds of wall time,
-    /// which is enough where the clock does not go back over a restart.
-    pub const fn epoch(mut self, epoch: Epoch) -> Self {
-        self.epoch = Some(epoch);
-        self
+        Self { name, dialers: Vec::new(), services: HashMap::new(), settings, seed: None }
     }
 
     /// Adds a way to a hub. They are tried in the order in which they were added: the one that is wanted most first.
@@ -133,7 +121,8 @@ impl PeerBuilder {
         self
     }
 
-    /// Seed of the jitter of reconnects. Default: random.
+    /// Seed of the jitter of reconnects and of the instance of this peer: no other start of the same name may use it. For tests.
+    /// Default: random.
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -163,23 +152,18 @@ impl PeerBuilder {
                 return Err(PeerError::TooLow { setting, found, min });
             }
         }
-        let mut hello = Hello::new(self.name.clone(), self.epoch.unwrap_or_else(wall_epoch));
+        let mut seed = self.seed.unwrap_or_else(chance::random);
+        let instance = chance::next(&mut seed).max(1);
+        // The number rises with each link.
+        let mut hello = Hello::new(self.name.clone(), SessionId { instance, number: 0 });
         hello.max_frame = settings.session.max_frame;
-        hello.features = settings.session.features();
         hello.services = self.services.keys().cloned().collect();
-        // A hasher with random keys is the standard library's source of random numbers.
-        let seed = self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let backoff = Backoff::new(settings.retry_first, settings.retry_cap, seed);
         let (driver, inbox, state) =
             Driver::new(hello, self.dialers, self.services, settings.clone(), backoff);
         runtime.spawn(driver.run());
         Ok(Peer::new(self.name, inbox, state, settings))
     }
-}
-
-fn wall_epoch() -> Epoch {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Epoch::new(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 impl std::fmt::Debug for PeerBuilder {

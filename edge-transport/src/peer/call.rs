@@ -11,7 +11,7 @@ use futures_core::Stream;
 use super::driver::{Inbox, Note};
 use super::mailbox::{Mail, MailReceiver};
 use crate::frame::{End, Failure, Reason};
-use crate::name::{PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 
 /// A call to make.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,24 +27,17 @@ pub struct Request {
     pub metadata: Bytes,
     /// The request.
     pub body: Bytes,
-    /// Whether the request may be sent again to a target that does not know it after a link was lost. One life of a target never
-    /// carries a call out twice, but a later life does not know what an earlier one has done. Where that may not happen, leave
-    /// it: then a call whose request may have been lost with its link ends with `LINK_LOST`.
-    pub repeatable: bool,
+    /// The session of the target that shall get the request. Hub and target refuse it with
+    /// [`WrongSession`](crate::Reason::WrongSession) on any other. `None`: any session.
+    pub to_session: Option<SessionId>,
 }
 
 impl Request {
     /// A call without metadata and without a limit of time.
     #[must_use]
     pub fn new(target: PeerId, service: ServiceName, body: impl Into<Bytes>) -> Self {
-        Self {
-            target,
-            service,
-            remaining: None,
-            metadata: Bytes::new(),
-            body: body.into(),
-            repeatable: false,
-        }
+        let (metadata, body) = (Bytes::new(), body.into());
+        Self { target, service, remaining: None, metadata, body, to_session: None }
     }
 
     /// How long the caller waits.
@@ -54,10 +47,10 @@ impl Request {
         self
     }
 
-    /// The request may be sent again to a later life of its target.
+    /// Only this session of the target gets the request.
     #[must_use]
-    pub const fn repeatable(mut self) -> Self {
-        self.repeatable = true;
+    pub fn to_session(mut self, session: impl Into<Option<SessionId>>) -> Self {
+        self.to_session = session.into();
         self
     }
 
@@ -163,8 +156,8 @@ impl std::fmt::Debug for ReplyEvent {
 
 /// The answer to a call: messages, then exactly one end, which is [`ReplyEvent::Finished`] or a [`Failure`].
 ///
-/// Dropping it before the end tells the other side that nobody waits. The work there goes on. A request that waits in this peer by
-/// then, for its link to take more, is not sent.
+/// Dropping it before the end tells the other side that nobody waits. Work that has begun there may go on. A request that waits on
+/// its way by then, in this peer or at the hub, is not sent.
 #[derive(Debug)]
 #[must_use = "dropping the answer means that nobody waits for it"]
 pub struct ReplyStream {

@@ -87,7 +87,8 @@ impl Peer {
         self.connection(|hub, _| hub.clone())
     }
 
-    /// Calls another peer. Returns as soon as the request is on its way; what becomes of it comes from the [`ReplyStream`].
+    /// Calls another peer. Returns as soon as the request is on its way; what becomes of it comes from the [`ReplyStream`]. A call
+    /// ends with the link that it was made on; without a link it fails at once.
     ///
     /// # Errors
     /// If the request does not leave this peer at all.
@@ -98,45 +99,27 @@ impl Peer {
             return Err(CallError::MetadataTooLarge { found: request.metadata.len(), max: MAX_METADATA });
         }
         let found = request.body.len() + request.metadata.len();
-        let max = match self.max_request() {
-            Ok(max) => max,
-            Err(error) if error == CallError::Closed || self.shared.settings.connect_wait.is_zero() => {
-                return Err(error);
-            }
-            // A hub that drains will soon be another one.
-            Err(_) => self.wait_connected(deadline).await?,
-        };
+        let max = self.max_request()?;
         if found > max {
             return Err(CallError::TooLarge { found, max });
         }
-        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let credit = self.shared.settings.session.credit;
         let (sender, receiver) = mailbox(credit);
         let inbox = &self.shared.inbox;
-        let command = Command::Call {
-            number,
-            request: Box::new(request),
-            credit,
-            deadline: deadline.map(Instant::into_std),
-            sender,
+        let slot = match (inbox.commands.try_reserve(), deadline) {
+            (Ok(slot), _) => Ok(slot),
+            (Err(_), None) => inbox.commands.reserve().await,
+            (Err(_), Some(deadline)) => {
+                let slot = tokio::time::timeout_at(deadline, inbox.commands.reserve()).await;
+                slot.map_err(|_| CallError::Deadline)?
+            }
         };
-        let sent = match deadline {
-            None => inbox.commands.send(command).await,
-            Some(deadline) => match inbox.commands.try_reserve() {
-                Ok(slot) => {
-                    slot.send(command);
-                    Ok(())
-                }
-                Err(_) => match tokio::time::timeout_at(deadline, inbox.commands.send(command)).await {
-                    Ok(sent) => sent,
-                    Err(_) => return Err(CallError::Deadline),
-                },
-            },
-        };
-        match sent {
-            Ok(()) => Ok(ReplyStream::new(number, receiver, inbox.clone())),
-            Err(_) => Err(CallError::Closed),
-        }
+        let slot = slot.map_err(|_| CallError::Closed)?;
+        // Only now, so that numbers leave nearly in their order.
+        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let deadline = deadline.map(Instant::into_std);
+        slot.send(Command::Call { number, request: Box::new(request), credit, deadline, sender });
+        Ok(ReplyStream::new(number, receiver, inbox.clone()))
     }
 
     /// Most bytes of a request, or why there can be none.
@@ -152,22 +135,6 @@ impl Peer {
             }
             PeerState::Draining { reason } => Err(CallError::Draining { reason: reason.clone() }),
             PeerState::Closed => Err(CallError::Closed),
-        }
-    }
-
-    async fn wait_connected(&self, deadline: Option<Instant>) -> Result<usize, CallError> {
-        let bound = Instant::now().checked_add(self.shared.settings.connect_wait);
-        let connected = match deadline.into_iter().chain(bound).min() {
-            Some(until) => tokio::time::timeout_at(until, self.connected()).await,
-            None => Ok(self.connected().await),
-        };
-        match connected {
-            Ok(Ok(())) => self.max_request(),
-            Ok(Err(error)) => Err(error),
-            Err(_) if deadline.is_some_and(|deadline| bound.is_none_or(|bound| deadline <= bound)) => {
-                Err(CallError::Deadline)
-            }
-            Err(_) => self.max_request(),
         }
     }
 

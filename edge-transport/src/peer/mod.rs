@@ -14,14 +14,10 @@ mod handle;
 #[cfg(feature = "runtime")]
 mod mailbox;
 #[cfg(feature = "runtime")]
-mod receipt;
-#[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "runtime")]
 mod state;
 
-#[cfg(feature = "runtime")]
-pub use crate::session::Delivery;
 pub use backoff::Backoff;
 #[cfg(feature = "runtime")]
 pub use builder::{PeerBuilder, PeerError, PeerSettings};

@@ -8,10 +8,9 @@ use bytes::Bytes;
 
 use super::driver::{Command, Inbox, Note};
 use super::gate::Gate;
-use super::receipt::Receipt;
-use crate::frame::{CallId, End, Failure, Reason, cost};
+use crate::frame::{End, Failure, Reason, cost};
 use crate::name::{PeerId, ServiceName};
-use crate::session::{Delivery, ServingId};
+use crate::session::ServingId;
 
 /// Answers calls. Each call runs in a task of its own, to its end, even if the caller has left or the link is lost: a
 /// deadline ends the wait, never the work.
@@ -28,8 +27,6 @@ pub trait Service: Send + Sync + 'static {
 pub struct IncomingRequest {
     /// Who calls, as authenticated by the hub.
     pub source: PeerId,
-    /// Which of its calls. With `source`, the call's identity.
-    pub id: CallId,
     /// What is called.
     pub service: ServiceName,
     /// Time left to the caller when it sent the request. `None`: no limit.
@@ -45,7 +42,6 @@ impl std::fmt::Debug for IncomingRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("IncomingRequest")
             .field("source", &self.source)
-            .field("id", &self.id)
             .field("service", &self.service)
             .field("remaining", &self.remaining)
             .field("body_len", &self.body.len())
@@ -65,28 +61,11 @@ pub struct ReplySender {
     gate: Arc<Gate>,
     inbox: Inbox,
     ended: bool,
-    receipt: Option<Receipt>,
 }
 
 impl ReplySender {
     pub(super) const fn new(serving: ServingId, gate: Arc<Gate>, inbox: Inbox) -> Self {
-        Self { serving, gate, inbox, ended: false, receipt: None }
-    }
-
-    /// Has `tell` called once with what became of the call's last reply. Without this, nothing is spent on finding out.
-    ///
-    /// A call that ends well is taken by the session, and this says `Ok` at once; whether the requester has the answer is known only
-    /// when it says so, up to half a second after it came, or when it is clear that it will not: at most [`resume_window`] and
-    /// twice [`dead_after`] after the end. [`Delivery`] says what counts as delivered, also for requesters that never say so. A reply
-    /// sender that is dropped without an end tells [`Delivery::Undelivered`].
-    ///
-    /// `tell` runs in the peer's own task, which serves all calls of the peer: it must be short and must neither block nor panic. The
-    /// `tell` of an earlier call of this function hears [`Delivery::Undelivered`] now.
-    ///
-    /// [`resume_window`]: crate::session::Settings::resume_window
-    /// [`dead_after`]: crate::session::Settings::dead_after
-    pub fn on_delivery(&mut self, tell: impl FnOnce(Delivery) + Send + Sync + 'static) {
-        self.receipt = Some(Receipt::new(tell));
+        Self { serving, gate, inbox, ended: false }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -123,7 +102,6 @@ impl ReplySender {
     /// If nobody waits for the answer any more.
     pub async fn message_and_finish(mut self, body: Bytes, closing: Bytes) -> Result<(), CallerGone> {
         if let Err(gone) = self.spend(&body).await {
-            self.receipt = None;
             // The session must know that the work is done.
             let _ = self.end(None, End::Finished(Bytes::new())).await;
             return Err(gone);
@@ -152,8 +130,7 @@ impl ReplySender {
     async fn answer(&mut self, message: Option<Bytes>, end: Option<End>) -> Result<(), CallerGone> {
         let ends = end.is_some();
         let serving = self.serving;
-        let receipt = self.receipt.take_if(|_| ends);
-        let sent = self.inbox.commands.send(Command::Answer { serving, message, end, receipt }).await;
+        let sent = self.inbox.commands.send(Command::Answer { serving, message, end }).await;
         // Only now: if this future is dropped while it waits, the call must still end.
         self.ended |= ends;
         sent.map_err(|_| CallerGone)

@@ -2,8 +2,8 @@
 //!
 //! A hub that was built with [`HubBuilder::presence`](crate::hub::HubBuilder::presence) answers the service [`SERVICE`] itself, by
 //! the name in its hello. A call of it never ends by itself: its messages are a list of those that are there, then what changes.
-//! It is a call like any other, over any link: it is resumed after a short cut, and made anew by a [`Watch`] after a longer one,
-//! which then starts with a list again. What a reader has not taken is not kept for it: it gets a new list.
+//! It is a call like any other, over any link: it ends with its link, and a [`Watch`] makes it anew, which then starts with a list
+//! again. What a reader has not taken is not kept for it: it gets a new list.
 //!
 //! Somebody is told only of peers that the hub's policy lets it call, and who may call nobody may not ask either
 //! ([`Policy::may_watch`](crate::hub::Policy::may_watch)).
@@ -18,12 +18,13 @@
 //! message Update {         // each message of the answer
 //!   bool reset = 1;        // a list begins
 //!   repeated Entry up = 2;
-//!   repeated string down = 3;
+//!   repeated Entry down = 3;  // these sessions have ended
 //!   bool complete = 4;     // the list is complete: who was not in it is not there
 //! }
 //! message Entry {
 //!   string peer = 1;
-//!   uint64 epoch = 2;      // the life of it
+//!   fixed64 instance = 2;  // of its session
+//!   uint64 session = 3;
 //! }
 //! ```
 

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::wire::Update;
-use crate::name::{Epoch, PeerId};
+use super::wire::{Entry, Update};
+use crate::name::{PeerId, SessionId};
 
 /// Most peers that a watcher keeps in mind. Of further ones it is not told.
 pub const MAX_KNOWN: usize = 100_000;
@@ -14,10 +14,20 @@ pub const MAX_KNOWN: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A peer is there, or is there in a new life.
-    Up(PeerId),
-    /// A peer is not there any more.
-    Down(PeerId),
+    /// A peer is connected, or is connected with another session than before.
+    Up {
+        /// Its name.
+        peer: PeerId,
+        /// Its session.
+        session: SessionId,
+    },
+    /// A peer is not connected any more.
+    Down {
+        /// Its name.
+        peer: PeerId,
+        /// The session that was known last.
+        session: SessionId,
+    },
     /// All who are there have been told of by now. Said after each list: at the beginning, and when the hub was away.
     Current,
 }
@@ -25,7 +35,7 @@ pub enum Change {
 /// Who is there.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    known: BTreeMap<PeerId, Epoch>,
+    known: BTreeMap<PeerId, SessionId>,
     /// Who was in the list that is being told.
     listed: Option<BTreeSet<PeerId>>,
 }
@@ -37,35 +47,36 @@ impl Roster {
         if update.reset {
             self.listed = Some(BTreeSet::new());
         }
-        for entry in update.up {
-            let Ok(peer) = PeerId::new(&entry.peer) else { continue };
-            let epoch = Epoch::new(entry.epoch);
+        for (peer, session) in update.up.into_iter().filter_map(Entry::read) {
             if self.known.len() >= MAX_KNOWN && !self.known.contains_key(&peer) {
                 continue;
             }
             if let Some(listed) = &mut self.listed {
                 listed.insert(peer.clone());
             }
-            if self.known.insert(peer.clone(), epoch) != Some(epoch) {
-                changes.push(Change::Up(peer));
+            let known = self.known.get(&peer);
+            if !known.is_some_and(|known| session.is_ended_by(*known)) {
+                self.known.insert(peer.clone(), session);
+                changes.push(Change::Up { peer, session });
             }
         }
-        for peer in update.down.into_iter().filter_map(|name| PeerId::new(name).ok()) {
+        for (peer, session) in update.down.into_iter().filter_map(Entry::read) {
+            // That of an older session comes late: the peer is connected again.
+            let Some(known) = self.known.get(&peer).copied().filter(|known| known.is_ended_by(session))
+            else {
+                continue;
+            };
             if let Some(listed) = &mut self.listed {
                 listed.remove(&peer);
             }
-            if self.known.remove(&peer).is_some() {
-                changes.push(Change::Down(peer));
-            }
+            self.known.remove(&peer);
+            changes.push(Change::Down { peer, session: known });
         }
         if update.complete
             && let Some(listed) = self.listed.take()
         {
-            let left: Vec<_> = self.known.keys().filter(|peer| !listed.contains(*peer)).cloned().collect();
-            for peer in left {
-                self.known.remove(&peer);
-                changes.push(Change::Down(peer));
-            }
+            let left = self.known.extract_if(.., |peer, _| !listed.contains(peer));
+            changes.extend(left.map(|(peer, session)| Change::Down { peer, session }));
             changes.push(Change::Current);
         }
         changes
@@ -81,52 +92,79 @@ mod tests {
         PeerId::new(name).unwrap()
     }
 
-    fn up(names: &[(&str, u64)]) -> Vec<Entry> {
-        names.iter().map(|(peer, epoch)| Entry { peer: (*peer).to_owned(), epoch: *epoch }).collect()
+    fn session(number: u64) -> SessionId {
+        SessionId { instance: 1 + number / 100, number: number % 100 }
+    }
+
+    /// Sessions of the first instance, and from 100 on of the second.
+    fn entries(names: &[(&str, u64)]) -> Vec<Entry> {
+        names.iter().map(|(name, number)| Entry::new(&peer(name), session(*number))).collect()
     }
 
     fn list(names: &[(&str, u64)]) -> Update {
-        Update { reset: true, up: up(names), complete: true, ..Update::default() }
+        Update { reset: true, up: entries(names), complete: true, ..Update::default() }
+    }
+
+    fn up(name: &str, number: u64) -> Change {
+        Change::Up { peer: peer(name), session: session(number) }
+    }
+
+    fn down(name: &str, number: u64) -> Change {
+        Change::Down { peer: peer(name), session: session(number) }
     }
 
     #[test]
-    fn a_list_tells_who_came_and_who_left_meanwhile_and_nothing_of_those_who_stayed() {
+    fn a_list_says_who_came_and_who_left_meanwhile() {
         let mut roster = Roster::default();
-        let changes = roster.take(list(&[("a", 1), ("b", 1)]));
-        assert_eq!(changes, [Change::Up(peer("a")), Change::Up(peer("b")), Change::Current]);
-        let changes = roster.take(list(&[("a", 1), ("c", 1)]));
-        assert_eq!(changes, [Change::Up(peer("c")), Change::Down(peer("b")), Change::Current]);
+        assert_eq!(roster.take(list(&[("a", 1), ("b", 1)])), [up("a", 1), up("b", 1), Change::Current]);
+        assert_eq!(roster.take(list(&[("a", 1), ("c", 1)])), [up("c", 1), down("b", 1), Change::Current]);
     }
 
     #[test]
-    fn a_new_life_is_told_and_a_new_link_of_the_same_life_is_not() {
+    fn every_newer_session_is_up_and_an_older_one_is_ignored() {
         let mut roster = Roster::default();
-        roster.take(list(&[("a", 1)]));
-        let again = |epoch| Update { up: up(&[("a", epoch)]), ..Update::default() };
+        roster.take(list(&[("a", 2)]));
+        let again = |number| Update { up: entries(&[("a", number)]), ..Update::default() };
+        assert_eq!(roster.take(again(2)), []);
         assert_eq!(roster.take(again(1)), []);
-        assert_eq!(roster.take(again(2)), [Change::Up(peer("a"))]);
+        assert_eq!(roster.take(again(3)), [up("a", 3)]);
+        assert_eq!(roster.take(again(101)), [up("a", 101)], "another instance");
     }
 
     #[test]
-    fn a_list_in_pieces_tells_of_nobody_as_missing_before_it_is_complete() {
+    fn the_end_of_an_older_session_or_of_another_instance_is_ignored() {
+        let mut roster = Roster::default();
+        roster.take(list(&[("a", 5)]));
+        let ended = |number| Update { down: entries(&[("a", number)]), ..Update::default() };
+        assert_eq!(roster.take(ended(4)), []);
+        assert_eq!(roster.take(ended(105)), []);
+        assert_eq!(roster.take(ended(5)), [down("a", 5)]);
+        assert_eq!(roster.take(ended(5)), []);
+        roster.take(list(&[("a", 5)]));
+        assert_eq!(roster.take(ended(6)), [down("a", 5)], "the sixth came and went in between");
+    }
+
+    #[test]
+    fn a_list_in_pieces_says_that_nobody_is_missing_before_it_is_complete() {
         let mut roster = Roster::default();
         roster.take(list(&[("a", 1), ("b", 1)]));
-        let begun = Update { reset: true, up: up(&[("a", 1)]), ..Update::default() };
+        let begun = Update { reset: true, up: entries(&[("a", 1)]), ..Update::default() };
         assert_eq!(roster.take(begun.clone()), []);
         // The list begins anew: the reader was too slow.
         assert_eq!(roster.take(begun), []);
-        let rest =
-            Update { up: up(&[("c", 1)]), down: vec!["a".to_owned()], complete: true, ..Update::default() };
-        let changes = roster.take(rest);
-        let expected =
-            [Change::Up(peer("c")), Change::Down(peer("a")), Change::Down(peer("b")), Change::Current];
-        assert_eq!(changes, expected);
+        let down_now = entries(&[("a", 1)]);
+        let rest = Update { up: entries(&[("c", 1)]), down: down_now, complete: true, ..Update::default() };
+        let expected = [up("c", 1), down("a", 1), down("b", 1), Change::Current];
+        assert_eq!(roster.take(rest), expected);
     }
 
     #[test]
     fn a_name_that_is_not_valid_is_ignored() {
         let mut roster = Roster::default();
-        let update = Update { down: vec!["no name".to_owned()], ..list(&[("", 1), ("a", 1)]) };
-        assert_eq!(roster.take(update), [Change::Up(peer("a")), Change::Current]);
+        let nobody = Entry { peer: String::new(), ..Entry::new(&peer("a"), session(1)) };
+        let down = vec![Entry { peer: "no name".to_owned(), ..nobody.clone() }];
+        let mut update = Update { down, ..list(&[("a", 1)]) };
+        update.up.push(nobody);
+        assert_eq!(roster.take(update), [up("a", 1), Change::Current]);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use prost::Message as _;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::wire::{Entry, Question, Update};
@@ -86,9 +87,7 @@ impl Watcher {
 
     /// Until nobody listens.
     async fn tell(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), ()> {
-        // Before the list, so that nothing is missed between.
-        let mut events = hub.presence();
-        self.tell_all(hub, replies).await?;
+        let mut events = self.tell_all(hub, replies).await?;
         loop {
             let mut update = Update::default();
             let event = tokio::select! {
@@ -98,7 +97,7 @@ impl Watcher {
             match event {
                 Ok(event) => self.add(hub, &mut update, event),
                 Err(RecvError::Lagged(_)) => {
-                    self.tell_all(hub, replies).await?;
+                    events = self.tell_all(hub, replies).await?;
                     continue;
                 }
                 Err(RecvError::Closed) => return Err(()),
@@ -115,17 +114,17 @@ impl Watcher {
                 }
             }
             if lagged {
-                self.tell_all(hub, replies).await?;
+                events = self.tell_all(hub, replies).await?;
             } else if update != Update::default() {
                 say(replies, &update).await?;
             }
         }
     }
 
-    /// The list, in pieces.
-    async fn tell_all(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), ()> {
-        let peers: Vec<_> =
-            hub.peers().into_iter().filter(|info| self.concerns(hub, info)).map(entry).collect();
+    /// The list, in pieces. Returns what comes after it.
+    async fn tell_all(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
+        let (peers, events) = hub.follow();
+        let peers: Vec<_> = peers.iter().filter(|info| self.concerns(hub, info)).map(entry).collect();
         let mut pieces = peers.chunks(PIECE).map(<[Entry]>::to_vec).collect::<Vec<_>>();
         let last = pieces.pop().unwrap_or_default();
         let mut reset = true;
@@ -133,26 +132,27 @@ impl Watcher {
             say(replies, &Update { reset, up, ..Update::default() }).await?;
             reset = false;
         }
-        say(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await
+        say(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await?;
+        Ok(events)
     }
 
     fn add(&self, hub: &Hub, update: &mut Update, event: Presence) {
         match event {
             Presence::Up(info) if self.hears_of(hub, &info.peer) => {
-                let name = info.peer.to_string();
-                update.down.retain(|down| *down != name);
-                update.up.retain(|up| up.peer != name);
+                let entry = entry(&info);
+                update.down.retain(|down| down.peer != entry.peer);
+                update.up.retain(|up| up.peer != entry.peer);
                 if self.concerns(hub, &info) {
-                    update.up.push(entry(info));
+                    update.up.push(entry);
                 } else {
                     // It may have offered the service before, on a link whose end is not told since this one has come.
-                    update.down.push(name);
+                    update.down.push(entry);
                 }
             }
-            Presence::Down { peer, .. } if self.hears_of(hub, &peer) => {
-                let name = peer.to_string();
-                update.up.retain(|up| up.peer != name);
-                update.down.push(name);
+            Presence::Down { peer, session } if self.hears_of(hub, &peer) => {
+                let entry = Entry::new(&peer, session);
+                update.up.retain(|up| up.peer != entry.peer);
+                update.down.push(entry);
             }
             Presence::Up(_) | Presence::Down { .. } => {}
         }
@@ -163,8 +163,8 @@ impl Watcher {
     }
 }
 
-fn entry(info: PeerInfo) -> Entry {
-    Entry { peer: info.peer.to_string(), epoch: info.epoch.number() }
+fn entry(info: &PeerInfo) -> Entry {
+    Entry::new(&info.peer, info.session)
 }
 
 async fn say(replies: &mut ReplySender, update: &Update) -> Result<(), ()> {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::hub::Rules;
     use crate::link::memory;
-    use crate::name::Epoch;
+    use crate::name::SessionId;
 
     #[tokio::test]
     async fn of_one_message_the_last_change_of_a_peer_counts_and_a_hidden_one_has_none() {
@@ -186,18 +186,18 @@ mod tests {
         let hub = hub.policy(rules).presence().start().unwrap();
         let [proxy, edge, other] = ["proxy", "edge-1", "other"].map(|name| PeerId::new(name).unwrap());
         let csi = ServiceName::new("csi").unwrap();
+        let session = SessionId { instance: 1, number: 1 };
         let watcher = Watcher::new(&hub, proxy, csi.clone(), BTreeSet::new());
         let told = async |events: Vec<Presence>| {
             let mut update = Update::default();
             events.into_iter().for_each(|event| watcher.add(&hub, &mut update, event));
-            (update.up.len(), update.down)
+            (update.up.len(), update.down.into_iter().map(|down| down.peer).collect::<Vec<_>>())
         };
         let up_with = |services: &[ServiceName]| {
-            let (peer, epoch) = (edge.clone(), Epoch::new(1));
-            Presence::Up(PeerInfo { peer, epoch, services: services.into() })
+            Presence::Up(PeerInfo { peer: edge.clone(), session, services: services.into() })
         };
         let up = || up_with(std::slice::from_ref(&csi));
-        let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), epoch: Epoch::new(1) };
+        let down = |peer: &PeerId| Presence::Down { peer: peer.clone(), session };
         let left = told(vec![down(&edge), down(&other)]).await;
         assert_eq!(left, (0, vec!["edge-1".to_owned()]));
         let without = told(vec![up(), up_with(&[])]).await;

@@ -30,8 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// while let Some(changes) = nodes.next().await {
 ///     for change in changes {
 ///         match change {
-///             Change::Up(peer) => println!("{peer} is there"),
-///             Change::Down(peer) => println!("{peer} is away"),
+///             Change::Up { peer, session } => println!("{peer} is there, with session {session}"),
+///             Change::Down { peer, .. } => println!("{peer} is away"),
 ///             _ => {}
 ///         }
 ///     }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::name::{Epoch, PeerId};
+use crate::name::{PeerId, SessionId};
 
 /// Why this end closes a link, or finds it closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,25 +59,35 @@ pub enum CloseReason {
         /// What is missing.
         cause: String,
     },
-    /// A newer life of the same peer is connected.
-    #[error(
-        "peer {peer} has epoch {found}, but epoch {current} was connected after it: this is an older life"
-    )]
-    Fenced {
+    /// The same instance of the peer has a newer session here.
+    #[error("peer {peer} has session {current}; found the older session {found} of the same instance")]
+    OlderSession {
         /// The peer.
         peer: PeerId,
-        /// Its epoch.
-        found: Epoch,
-        /// The epoch that is connected.
-        current: Epoch,
+        /// The session in its hello.
+        found: SessionId,
+        /// The session that is connected.
+        current: SessionId,
     },
-    /// The same peer connected again.
-    #[error("peer {peer} connected again with epoch {by}")]
+    /// Another instance of the peer is connected and alive.
+    #[error(
+        "peer {peer} is connected with session {current} of another instance; found {found}: expected one process of that         name, try again later"
+    )]
+    OtherInstance {
+        /// The peer.
+        peer: PeerId,
+        /// The session in its hello.
+        found: SessionId,
+        /// The session that is connected.
+        current: SessionId,
+    },
+    /// The same instance of the peer connected again.
+    #[error("peer {peer} connected again with session {by}")]
     Replaced {
         /// The peer.
         peer: PeerId,
-        /// The epoch of the new link.
-        by: Epoch,
+        /// Its new session.
+        by: SessionId,
     },
     /// A bound of the hub is reached.
     #[error("{what} is at its bound of {max}; try again later")]

@@ -8,48 +8,42 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::acks::Acks;
 use super::requests::Requests;
 use super::serving::ServingTable;
 use super::{Action, CloseReason, Event, Hop, HopAction, HopEvent, HopState, Role, Settings, Stats};
 use crate::frame::{
-    CallId, DecodeError, Encoder, End, FEATURE_RESUME, Failure, Frame, HEADROOM, Hello, Kind, Lane, Part,
-    Reason, Reply, decode,
+    DecodeError, Encoder, End, Failure, Frame, HEADROOM, Hello, Kind, Lane, Part, Reason, Reply, decode,
 };
 use crate::name::PeerId;
 
-/// The session of a peer. It outlives its links.
+/// The sessions of a peer, one after the other: each runs over one link, and its calls end with that. Work that goes on for calls of
+/// earlier links counts on.
 #[derive(Debug)]
 pub struct Session {
     hello: Hello,
     settings: Settings,
     hop: Option<Hop>,
-    /// Both ends of the link in use let calls outlive it.
-    resumes: bool,
     hop_actions: Vec<HopAction>,
     encoder: Encoder,
     requests: Requests,
     serving: ServingTable,
-    acks: Acks,
     next_lane: u64,
     actions: VecDeque<Action>,
     stats: Stats,
 }
 
 impl Session {
-    /// A session of a peer that introduces itself with `hello`, without a link.
+    /// A peer that introduces itself with `hello`, without a link. The number of the session in it rises with each link.
     #[must_use]
     pub fn new(hello: Hello, settings: Settings) -> Self {
         Self {
             hello,
             settings,
             hop: None,
-            resumes: false,
             hop_actions: Vec::new(),
             encoder: Encoder::default(),
             requests: Requests::default(),
             serving: ServingTable::default(),
-            acks: Acks::default(),
             next_lane: 0,
             actions: VecDeque::new(),
             stats: Stats::default(),
@@ -66,19 +60,6 @@ impl Session {
     #[must_use]
     pub fn open_requests(&self) -> usize {
         self.requests.len()
-    }
-
-    /// Calls that this peer has open and that wait for their link.
-    #[must_use]
-    pub fn detached_requests(&self) -> usize {
-        self.requests.detached_len()
-    }
-
-    /// Bytes of answers that are kept until their requesters say that they have them, at most
-    /// [`max_kept`](Settings::max_kept).
-    #[must_use]
-    pub const fn kept_bytes(&self) -> usize {
-        self.serving.kept_bytes()
     }
 
     /// Calls of others that services of this peer work on.
@@ -108,48 +89,40 @@ impl Session {
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let hop = self.hop.as_ref().and_then(Hop::next_wakeup);
-        let acks = self.acks.next_wakeup().filter(|_| self.is_open());
-        [hop, self.requests.next_wakeup(), self.serving.next_wakeup(), acks].into_iter().flatten().min()
+        hop.into_iter().chain(self.requests.next_wakeup()).min()
     }
 
     /// The transition function.
     pub fn handle(&mut self, event: Event, now: Instant) {
         match event {
             Event::LinkUp => {
+                self.hello.session.number += 1;
                 let hello = self.hello.clone();
                 self.hop =
                     Some(Hop::new(Role::Dialer, hello, self.settings.clone(), now, &mut self.hop_actions));
             }
-            Event::LinkLost => self.link_lost("the link to the hub was lost", now),
+            Event::LinkLost => self.link_lost("the link to the hub was lost"),
             Event::Received(bytes) => self.received(bytes, now),
             Event::Refused(head) => self.refused(head),
-            Event::Call { number, target, request, deadline, repeatable } => {
-                self.call(number, target, request, deadline, repeatable, now);
+            Event::Call { number, target, request, deadline } => {
+                self.call(number, target, request, deadline, now);
             }
             Event::Credit { number, bytes } => self.credit(number, bytes),
             Event::StopWaiting { number } => self.stop_waiting(number),
-            Event::Answer { serving, message, end, receipt } => {
-                self.answer(serving, message, end, receipt, now);
-            }
+            Event::Answer { serving, message, end } => self.answer(serving, message, end),
             Event::Drain { reason } => self.hop(HopEvent::Drain { reason }, now),
             Event::Flushed => {
                 if self.requests.len() == 0 && self.serving.wanted() == 0 {
-                    self.acknowledge_all(now);
                     self.hop(HopEvent::Idle, now);
                 }
             }
-            Event::Close => {
-                self.acknowledge_all(now);
-                self.hop(HopEvent::Refuse(CloseReason::Closed), now);
-            }
+            Event::Close => self.hop(HopEvent::Refuse(CloseReason::Closed), now),
             Event::Tick => {
-                self.tick_outgoing(now);
-                self.tick_incoming(now);
+                self.expire_requests(now);
                 self.hop(HopEvent::Tick, now);
             }
         }
-        self.carry_out_hop_actions(now);
-        self.tell_deliveries();
+        self.carry_out_hop_actions();
     }
 
     fn hop(&mut self, event: HopEvent, now: Instant) {
@@ -158,7 +131,7 @@ impl Session {
         }
     }
 
-    fn carry_out_hop_actions(&mut self, now: Instant) {
+    fn carry_out_hop_actions(&mut self) {
         if self.hop_actions.is_empty() {
             return;
         }
@@ -170,14 +143,10 @@ impl Session {
                     self.actions.push_back(Action::Send(frame));
                 }
                 HopAction::Introduced(_) => {}
-                HopAction::Opened(remote) => {
-                    self.resumes = remote.features.iter().any(|feature| feature == FEATURE_RESUME);
-                    self.actions.push_back(Action::Opened(remote));
-                    self.resume(None);
-                }
+                HopAction::Opened(remote) => self.actions.push_back(Action::Opened(remote)),
                 HopAction::Draining { reason } => self.actions.push_back(Action::Draining { reason }),
                 HopAction::Close(reason) => {
-                    self.link_lost(&format!("the link to the hub was closed: {reason}"), now);
+                    self.link_lost(&format!("the link to the hub was closed: {reason}"));
                     self.actions.push_back(Action::Close(reason));
                 }
             }
@@ -185,12 +154,13 @@ impl Session {
         self.hop_actions = actions;
     }
 
-    /// What can be resumed waits for the next link, the rest ends.
-    fn link_lost(&mut self, detail: &str, now: Instant) {
+    /// The calls of the link end with it.
+    fn link_lost(&mut self, detail: &str) {
         self.hop = None;
-        let until = now + self.settings.resume_window;
-        self.detach_outgoing(detail, until, now);
-        for serving in self.serving.away_all(until) {
+        for number in self.requests.close_all() {
+            self.fail(number, Reason::LinkLost, format!("{detail}; the work may go on"));
+        }
+        for serving in self.serving.link_lost() {
             self.actions.push_back(Action::Abandoned { serving });
         }
     }
@@ -200,9 +170,9 @@ impl Session {
         self.actions.push_back(Action::Reply { number, message: None, end });
     }
 
-    fn send_part(&mut self, target: PeerId, id: CallId, part: Part, lane: Lane) {
+    fn send_part(&mut self, target: Option<PeerId>, number: u64, part: Part, lane: Lane) {
         if self.is_open() {
-            let frame = self.encoder.encode(Frame::call(None, Some(target), id, part), lane);
+            let frame = self.encoder.encode(Frame::call(None, target, number, part), lane);
             self.actions.push_back(Action::Send(frame));
         }
     }
@@ -223,12 +193,8 @@ impl Session {
             Ok(frame) => frame,
             Err(error) => return self.malformed(error, now),
         };
-        let (id, part) = match frame.kind {
-            Kind::Call(id, part) => (id, part),
-            Kind::Returned { peer } if self.is_open() => {
-                self.hop(HopEvent::Noise, now);
-                return self.resume(Some(&peer));
-            }
+        let (number, part) = match frame.kind {
+            Kind::Call(number, part) => (number, part),
             kind => {
                 self.stats.unknown_kinds += u64::from(kind == Kind::Unknown);
                 return self.hop(HopEvent::Frame(kind), now);
@@ -239,13 +205,10 @@ impl Session {
             return;
         }
         match part {
-            Part::Request(request) => self.request(frame.source, id, request, now),
-            Part::Reply(reply) => self.reply(frame.source, id, reply, now),
-            Part::Credit { bytes } => self.credited(frame.source, id, bytes),
-            Part::StopWaiting => self.requester_left(frame.source, id),
-            Part::Away => self.requester_away(frame.source, id, now),
-            Part::Resume(resume) => self.requester_back(frame.source, id, &resume, now),
-            Part::Ack { further, .. } => self.requester_has(frame.source, id, &further),
+            Part::Request(request) => self.request(frame.source, number, request),
+            Part::Reply(reply) => self.reply(frame.source.as_ref(), number, reply),
+            Part::Credit { bytes } => self.credited(number, bytes),
+            Part::StopWaiting => self.requester_left(number),
         }
     }
 
@@ -253,21 +216,20 @@ impl Session {
         let detail =
             "the link refused the frame as too large: make its bound as high as max_frame at both ends";
         match decode(head, usize::MAX) {
-            Ok(Frame { kind: Kind::Call(id, Part::Request(_)), .. })
-                if self.requests.close(id.number).is_some() =>
-            {
-                self.fail(id.number, Reason::TooLarge, detail);
+            Ok(Frame { kind: Kind::Call(number, Part::Request(_)), .. }) if self.requests.close(number) => {
+                self.fail(number, Reason::TooLarge, detail);
             }
-            Ok(Frame { target: Some(requester), kind: Kind::Call(id, Part::Reply(reply)), .. }) => {
-                let serving = self.serving.stop_waiting(&requester, id);
+            Ok(Frame { kind: Kind::Call(number, Part::Reply(_)), .. }) => {
+                let serving = self.serving.stop_waiting(number);
                 let lane = match serving.and_then(|serving| self.serving.running(serving)) {
-                    Some(call) => call.lane,
+                    Some(call) => {
+                        call.lane_open = false;
+                        call.lane
+                    }
                     None => self.fresh_lane(),
                 };
-                let end = Some(End::Failed(Failure::new(Reason::TooLarge, detail)));
-                let reply = Reply { sequence: reply.sequence, message: None, end };
-                self.serving.undeliverable(&requester, id);
-                self.send_part(requester, id, Part::Reply(reply), Lane::Call(lane));
+                let reply = Reply::failed(Failure::new(Reason::TooLarge, detail));
+                self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
                 if let Some(serving) = serving {
                     self.actions.push_back(Action::Abandoned { serving });
                 }
@@ -280,15 +242,13 @@ impl Session {
         self.stats.malformed += 1;
         self.hop(HopEvent::Noise, now);
         let detail = error.to_string();
-        let DecodeError::InCall { sender, id, request, .. } = error else { return };
+        let DecodeError::InCall { number, request, .. } = error else { return };
         if request {
-            if let Some(source) = sender {
-                let reply = Reply::failed(Failure::new(Reason::Protocol, detail));
-                let lane = self.fresh_lane();
-                self.send_part(source, id, Part::Reply(Reply { sequence: 1, ..reply }), Lane::Call(lane));
-            }
-        } else if id.epoch == self.hello.epoch && self.requests.contains(id.number) {
-            self.broken(id.number, detail);
+            let reply = Reply::failed(Failure::new(Reason::Protocol, detail));
+            let lane = self.fresh_lane();
+            self.send_part(None, number, Part::Reply(reply), Lane::Call(lane));
+        } else if self.requests.contains(number) {
+            self.broken(number, detail);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::{CloseReason, Remote, ServingId};
-use crate::frame::{CallId, End, Request, WireFrame};
+use crate::frame::{End, Request, WireFrame};
 use crate::name::PeerId;
 
 /// What happens to a session.
@@ -22,7 +22,7 @@ pub enum Event {
     Refused(Bytes),
     /// This peer calls another.
     Call {
-        /// The call's number, never used before in this epoch.
+        /// The call's number, never used before by this peer; higher than those before it but for a few that overtake each other.
         number: u64,
         /// Who shall answer.
         target: PeerId,
@@ -30,8 +30,6 @@ pub enum Event {
         request: Request,
         /// When the caller stops waiting. The request's remaining time is made from it.
         deadline: Option<Instant>,
-        /// The request may be sent to a later life of the target, which may not know that an earlier one has carried it out.
-        repeatable: bool,
     },
     /// The caller has read replies of so many bytes.
     Credit {
@@ -53,8 +51,6 @@ pub enum Event {
         message: Option<Bytes>,
         /// Whether the call ends here.
         end: Option<End>,
-        /// [`Action::Delivery`] is to say what becomes of that end.
-        receipt: bool,
     },
     /// Take and make no new calls; close the link when none is open.
     Drain {
@@ -70,18 +66,6 @@ pub enum Event {
     Tick,
 }
 
-/// What became of the last reply of a call, as far as the peer that sent it will ever know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_enums, reason = "whoever asks has to treat all that is not delivered alike")]
-pub enum Delivery {
-    /// The requester has said that it has it. Where the call cannot be [resumed](crate::frame::FEATURE_RESUME) nobody says so,
-    /// and it counts as delivered when it was given to the link of a requester that waits.
-    Delivered,
-    /// The requester has not said so, and will not: it has left, was away for too long, has begun a later life, or cannot be
-    /// given the answer; or what was kept for it had to make room. It may have the reply all the same, if its word of that was lost.
-    Undelivered,
-}
-
 /// A call of another peer, to be handed to a service.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -90,8 +74,6 @@ pub struct Incoming {
     pub serving: ServingId,
     /// Who calls.
     pub source: PeerId,
-    /// Which of its calls.
-    pub id: CallId,
     /// What is asked.
     pub request: Request,
 }
@@ -127,13 +109,6 @@ pub enum Action {
         /// The call.
         serving: ServingId,
     },
-    /// What became of the last reply of a call, once, if [`Event::Answer`] asked for it. It takes at most as long as answers are kept.
-    Delivery {
-        /// The call.
-        serving: ServingId,
-        /// What became of it.
-        delivery: Delivery,
-    },
     /// The other end takes no new calls.
     Draining {
         /// Why.
@@ -159,14 +134,4 @@ pub struct Stats {
     pub wrong_source: u64,
     /// Calls that ended because a frame broke the protocol.
     pub protocol_ends: u64,
-    /// Calls of this peer whose way was lost, each time.
-    pub detached: u64,
-    /// Resumptions that this peer has asked for.
-    pub resumed: u64,
-    /// Requests that this peer has sent again, because the target had not seen them.
-    pub resent: u64,
-    /// Replies that this peer has sent again.
-    pub replayed: u64,
-    /// Frames from an earlier life of a peer of which a later one is known.
-    pub stale: u64,
 }

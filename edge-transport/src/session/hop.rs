@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{CloseReason, Settings};
 use crate::frame::{Hello, Kind};
-use crate::name::{Epoch, PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 
 /// Which end of the link this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub enum Role {
 pub struct Remote {
     /// Its name.
     pub peer: PeerId,
-    /// Its life.
-    pub epoch: Epoch,
+    /// Its session.
+    pub session: SessionId,
     /// The protocol version in use.
     pub version: u32,
     /// Largest frame in bytes that it takes.
@@ -261,7 +261,7 @@ impl Hop {
             hello.features.into_iter().filter(|feature| self.hello.features.contains(feature)).collect();
         let remote = Remote {
             peer: hello.peer,
-            epoch: hello.epoch,
+            session: hello.session,
             version,
             max_frame: hello.max_frame,
             services: hello.services.into(),

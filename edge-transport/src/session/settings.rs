@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use crate::frame::DEFAULT_MAX_FRAME;
-#[cfg(feature = "runtime")]
-use crate::frame::FEATURE_RESUME;
 
 /// Times and bounds of a session. `Settings::default()`, then change single fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,12 +25,6 @@ pub struct Settings {
     pub max_serving: usize,
     /// Most bytes of requests that this peer works on at once; one request may go beyond it. Default 64 MiB.
     pub max_serving_bytes: usize,
-    /// How long a call outlives its link, at both ends: it is resumed if its way is back by then, and ends with `LINK_LOST` if not.
-    /// Zero: calls end with their link. Default 30 s.
-    pub resume_window: Duration,
-    /// Most bytes of requests that are kept to be sent again, and most bytes of answers until their requesters have them. What
-    /// goes beyond it is not resumed when its link is lost. Default 16 MiB each.
-    pub max_kept: usize,
     /// Credit of a new call in bytes: the most that may lie unread at the caller, plus one message. Default 256 KiB.
     pub credit: u64,
 }
@@ -48,30 +40,16 @@ impl Default for Settings {
             max_requests: 4096,
             max_serving: 4096,
             max_serving_bytes: 64 * 1024 * 1024,
-            resume_window: Duration::from_secs(30),
-            max_kept: 16 * 1024 * 1024,
             credit: 256 * 1024,
         }
     }
 }
 
 impl Settings {
-    /// How long the answer to a call is kept at most. A requester that asks for it finds out about its lost link within
-    /// `dead_after` and resumes within `resume_window`; the rest is for the frames on their way.
-    pub(super) fn keep_answers(&self) -> Duration {
-        self.resume_window + 2 * self.dead_after
-    }
-
     /// How often a ping is sent at most: the setting in milliseconds, which timers count in, its value and the lowest that works.
     #[cfg(feature = "runtime")]
     pub(crate) fn shortest_ping(&self) -> (&'static str, usize, usize) {
         let found = usize::try_from(self.ping_interval.as_millis()).unwrap_or(usize::MAX);
         ("session.ping_interval in milliseconds", found, 1)
-    }
-
-    /// What a hello says of these settings.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn features(&self) -> Vec<String> {
-        if self.resume_window.is_zero() { Vec::new() } else { vec![FEATURE_RESUME.to_owned()] }
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
+use edge_transport::frame::{self, Frame, Hello, Kind, Lane, Part, Reply, WireFrame};
 use edge_transport::link::{Dialer, Link};
-use edge_transport::{Epoch, Reason};
+use edge_transport::{Reason, SessionId};
 use futures_util::{SinkExt, StreamExt};
 use tokio::time::timeout;
 
@@ -21,9 +21,9 @@ impl Raw {
         Self { link: net.dialer.dial().await.unwrap() }
     }
 
-    pub(crate) async fn admitted(net: &Net, name: &str, epoch: u64) -> Self {
+    pub(crate) async fn admitted(net: &Net, name: &str, session: u64) -> Self {
         let mut raw = Self::dial(net).await;
-        raw.send(Kind::Hello(hello(name, epoch, 1, 1))).await;
+        raw.send(Kind::Hello(hello(name, session, 1, 1))).await;
         assert!(matches!(raw.receive().await.unwrap().kind, Kind::Hello(_)));
         raw
     }
@@ -60,26 +60,26 @@ impl Raw {
         reason
     }
 
-    pub(crate) async fn call(&mut self, epoch: u64, number: u64, target: &str, source: Option<&str>) {
+    pub(crate) async fn call(&mut self, number: u64, target: &str, source: Option<&str>) {
         let mut request = frame_request();
         request.body = Bytes::from_static(b"never");
-        let id = CallId::new(Epoch::new(epoch), number);
-        self.send_frame(Frame::call(source.map(peer_id), Some(peer_id(target)), id, Part::Request(request)))
-            .await;
+        let part = Part::Request(request);
+        self.send_frame(Frame::call(source.map(peer_id), Some(peer_id(target)), number, part)).await;
     }
 
     pub(crate) async fn failure(&mut self) -> (u64, Reason) {
         match self.receive().await.unwrap().kind {
-            Kind::Call(id, Part::Reply(Reply { end: Some(frame::End::Failed(failure)), .. })) => {
-                (id.number, failure.reason())
+            Kind::Call(number, Part::Reply(Reply { end: Some(frame::End::Failed(failure)), .. })) => {
+                (number, failure.reason())
             }
             other => panic!("{other:?}"),
         }
     }
 }
 
-pub(crate) fn hello(name: &str, epoch: u64, min: u32, max: u32) -> Hello {
-    let mut hello = Hello::new(peer_id(name), Epoch::new(epoch));
+/// Of the first instance of that name.
+pub(crate) fn hello(name: &str, session: u64, min: u32, max: u32) -> Hello {
+    let mut hello = Hello::new(peer_id(name), SessionId { instance: 1, number: session });
     (hello.version_min, hello.version_max) = (min, max);
     hello
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edge_transport::frame::{self, CallId, End, Frame, Hello, Lane, WireFrame};
+use edge_transport::frame::{self, End, Frame, Hello, Lane, WireFrame};
 use edge_transport::hub::{AllowAll, Core, HubSettings, Policy, SessionKey};
 use edge_transport::session::{
-    Action, CloseReason, Delivery, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
+    Action, CloseReason, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
 };
-use edge_transport::{Epoch, PeerId, Reason, ServiceName};
+use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 
 pub(crate) const CREDIT: u64 = 1000;
 pub(crate) const MAX_CALLS: usize = 16;
@@ -51,6 +51,19 @@ pub(crate) fn service() -> ServiceName {
     ServiceName::new("echo").unwrap()
 }
 
+/// A call: the index of its requester, and its number there.
+pub(crate) type CallKey = (usize, u64);
+
+fn body(call: CallKey) -> Bytes {
+    format!("{} {}", call.0, call.1).into()
+}
+
+/// Which call it is, unless the request was twisted.
+fn call_of(body: &Bytes) -> Option<CallKey> {
+    let (from, number) = std::str::from_utf8(body).ok()?.split_once(' ')?;
+    Some((from.parse().ok()?, number.parse().ok()?))
+}
+
 /// The hub's end of a link, and what is on its way.
 pub(crate) struct Wire {
     pub(crate) hop: Hop,
@@ -62,21 +75,23 @@ pub(crate) struct Wire {
 
 pub(crate) struct Node {
     pub(crate) session: Session,
+    /// The session that its last link has.
+    pub(crate) id: SessionId,
     pub(crate) wire: Option<Wire>,
     pub(crate) next_number: u64,
     /// Ends that each call got.
     pub(crate) ends: HashMap<u64, Vec<Result<(), Reason>>>,
     pub(crate) unread: HashMap<u64, u64>,
     pub(crate) running: Vec<(ServingId, i64)>,
-    pub(crate) executed: Vec<(PeerId, CallId)>,
+    pub(crate) executed: Vec<CallKey>,
     /// What services of this peer have said, by call: the length of each message, and whether that was all.
-    pub(crate) said: HashMap<(PeerId, CallId), (Vec<usize>, bool)>,
+    pub(crate) said: HashMap<CallKey, (Vec<usize>, bool)>,
     pub(crate) heard: HashMap<u64, Vec<usize>>,
     pub(crate) targets: HashMap<u64, usize>,
     /// Whose answer each running service gives.
-    pub(crate) answering: HashMap<ServingId, (PeerId, CallId)>,
-    /// What became of each answer.
-    pub(crate) deliveries: HashMap<ServingId, Option<Delivery>>,
+    pub(crate) answering: HashMap<ServingId, CallKey>,
+    /// Services that were told that nobody waits.
+    pub(crate) abandoned: HashSet<ServingId>,
     pub(crate) closed: Option<CloseReason>,
 }
 
@@ -85,7 +100,8 @@ pub(crate) struct Sim {
     pub(crate) random: Random,
     pub(crate) core: Core,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) features: Vec<String>,
+    /// Frames are twisted.
+    pub(crate) tampers: bool,
     /// Links that are gone at the peer's end, while the hub does not know.
     pub(crate) half_open: Vec<SessionKey>,
     /// Lanes by link and direction.
@@ -100,42 +116,38 @@ pub(crate) fn note_lane(open: &mut HashSet<(usize, bool, Lane)>, index: usize, u
     }
 }
 
+fn session(index: usize, instance: u64) -> Session {
+    let mut hello = Hello::new(name(index), SessionId { instance, number: 0 });
+    hello.services = vec![service()];
+    let mut settings = Settings::default();
+    settings.max_requests = MAX_CALLS;
+    settings.max_serving = MAX_CALLS;
+    Session::new(hello, settings)
+}
+
 impl Sim {
     pub(crate) fn new(seed: u64, peers: usize) -> Self {
-        Self::with_features(seed, peers, &[])
-    }
-
-    pub(crate) fn with_features(seed: u64, peers: usize, features: &[&str]) -> Self {
-        let features: Vec<String> = features.iter().map(ToString::to_string).collect();
         let mut settings = HubSettings::default();
         (settings.max_calls, settings.max_own_calls) = (MAX_CALLS, MAX_OWN_CALLS);
         settings.queue_frames = 64;
         settings.queue_bytes = 64 * 1024;
-        let nodes = (0..peers)
-            .map(|index| {
-                let mut hello = Hello::new(name(index), Epoch::new(1));
-                hello.services = vec![service()];
-                hello.features = features.clone();
-                let mut settings = Settings::default();
-                settings.max_requests = MAX_CALLS;
-                settings.max_serving = MAX_CALLS;
-                Node {
-                    session: Session::new(hello, settings),
-                    wire: None,
-                    next_number: 1,
-                    ends: HashMap::new(),
-                    unread: HashMap::new(),
-                    running: Vec::new(),
-                    executed: Vec::new(),
-                    said: HashMap::new(),
-                    heard: HashMap::new(),
-                    targets: HashMap::new(),
-                    answering: HashMap::new(),
-                    deliveries: HashMap::new(),
-                    closed: None,
-                }
-            })
-            .collect();
+        let nodes = (0..peers).map(|index| Node {
+            session: session(index, 1),
+            id: SessionId { instance: 1, number: 0 },
+            wire: None,
+            next_number: 1,
+            ends: HashMap::new(),
+            unread: HashMap::new(),
+            running: Vec::new(),
+            executed: Vec::new(),
+            said: HashMap::new(),
+            heard: HashMap::new(),
+            targets: HashMap::new(),
+            answering: HashMap::new(),
+            abandoned: HashSet::new(),
+            closed: None,
+        });
+        let nodes = nodes.collect();
         Self {
             now: Instant::now(),
             random: Random(seed),
@@ -144,7 +156,7 @@ impl Sim {
                 .with_own(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
             half_open: Vec::new(),
             open_lanes: HashSet::new(),
-            features,
+            tampers: false,
             nodes,
         }
     }
@@ -153,18 +165,32 @@ impl Sim {
         if self.nodes[index].wire.is_some() {
             return;
         }
-        let mut hello = Hello::new(PeerId::new("hub").unwrap(), Epoch::new(1));
-        hello.features = self.features.clone();
+        let hello = Hello::new(PeerId::new("hub").unwrap(), SessionId { instance: 1, number: 1 });
         let hop = Hop::new(Role::Acceptor, hello, Settings::default(), self.now, &mut Vec::new());
         self.nodes[index].wire =
             Some(Wire { hop, key: None, up: VecDeque::new(), down: VecDeque::new(), hub_closed: false });
+        self.nodes[index].id.number += 1;
         self.event(index, Event::LinkUp);
+    }
+
+    /// The process of a peer ends, and another one begins. The hub may hear of it late.
+    fn restart(&mut self, index: usize) {
+        match self.random.below(2) {
+            0 => self.cut(index),
+            _ => self.cut_unheard(index),
+        }
+        let node = &mut self.nodes[index];
+        node.id = SessionId { instance: node.id.instance + 1, number: 0 };
+        node.session = session(index, node.id.instance);
+        node.running.clear();
+        node.answering.clear();
+        node.abandoned.clear();
     }
 
     pub(crate) fn cut(&mut self, index: usize) {
         let Some(wire) = self.nodes[index].wire.take() else { return };
         if let Some(key) = wire.key {
-            self.core.lost(key, self.now);
+            self.core.lost(key);
         }
         self.event(index, Event::LinkLost);
         self.flush_hub();
@@ -180,7 +206,7 @@ impl Sim {
     fn hear_of_cut(&mut self) {
         if !self.half_open.is_empty() {
             let key = self.half_open.swap_remove(self.random.below(self.half_open.len()));
-            self.core.lost(key, self.now);
+            self.core.lost(key);
         }
     }
 
@@ -216,8 +242,17 @@ impl Sim {
                 }
                 Action::Serve(incoming) => {
                     node.running.push((incoming.serving, incoming.request.credit as i64));
-                    node.answering.insert(incoming.serving, (incoming.source.clone(), incoming.id));
-                    node.executed.push((incoming.source, incoming.id));
+                    let call = call_of(&incoming.request.body);
+                    if !self.tampers {
+                        assert_eq!(incoming.source, name(call.unwrap().0));
+                        let to = incoming.request.to_session;
+                        assert!(to.is_none_or(|to| to == node.id), "for {to:?}, begun by {}", node.id);
+                    }
+                    node.answering.insert(incoming.serving, call.unwrap_or_default());
+                    node.executed.push(call.unwrap_or_default());
+                }
+                Action::Abandoned { serving } => {
+                    assert!(node.abandoned.insert(serving), "told twice");
                 }
                 Action::Credit { serving, bytes } => {
                     for (running, credit) in &mut node.running {
@@ -225,10 +260,6 @@ impl Sim {
                             *credit += bytes as i64;
                         }
                     }
-                }
-                Action::Delivery { serving, delivery } => {
-                    let told = node.deliveries.get_mut(&serving).unwrap().replace(delivery);
-                    assert_eq!(told, None, "told twice");
                 }
                 Action::Close(reason) => node.closed = Some(reason),
                 _ => {}
@@ -255,7 +286,7 @@ impl Sim {
                     wire.down.push_back(frame::encode(Frame::hop(kind), Lane::Control).head);
                 }
                 HopAction::Introduced(remote) => {
-                    let admitted = self.core.admit(&remote, self.now);
+                    let admitted = self.core.admit(&remote);
                     wire.key = admitted.as_ref().ok().copied();
                     self.hop(index, admitted.map_or_else(HopEvent::Refuse, |_| HopEvent::Admit));
                 }
@@ -327,15 +358,25 @@ impl Sim {
     }
 
     pub(crate) fn call(&mut self, from: usize, to: usize, deadline: Option<Duration>) {
+        self.call_session(from, to, None, deadline);
+    }
+
+    pub(crate) fn call_session(
+        &mut self,
+        from: usize,
+        to: usize,
+        session: Option<SessionId>,
+        deadline: Option<Duration>,
+    ) {
         let node = &mut self.nodes[from];
         let number = node.next_number;
         node.next_number += 1;
         node.ends.insert(number, Vec::new());
         node.targets.insert(number, to);
-        let mut request = frame::Request::new(service(), Bytes::from_static(b"request"));
-        request.credit = CREDIT;
+        let mut request = frame::Request::new(service(), body((from, number)));
+        (request.credit, request.to_session) = (CREDIT, session);
         let deadline = deadline.map(|deadline| self.now + deadline);
-        self.event(from, Event::Call { number, target: name(to), request, deadline, repeatable: true });
+        self.event(from, Event::Call { number, target: name(to), request, deadline });
     }
 
     pub(crate) fn answer(&mut self, index: usize) -> bool {
@@ -349,23 +390,15 @@ impl Sim {
         let serving = *serving;
         if *credit > 0 && self.random.below(3) > 0 {
             *credit -= frame::cost(&message) as i64;
-            let call = self.nodes[index].answering[&serving].clone();
+            let call = self.nodes[index].answering[&serving];
             self.nodes[index].said.entry(call).or_default().0.push(size);
-            self.event(index, Event::Answer { serving, message: Some(message), end: None, receipt: false });
+            self.event(index, Event::Answer { serving, message: Some(message), end: None });
         } else {
             self.nodes[index].running.swap_remove(pick);
-            let call = self.nodes[index].answering[&serving].clone();
+            let call = self.nodes[index].answering[&serving];
             self.nodes[index].said.entry(call).or_default().1 = true;
-            self.nodes[index].deliveries.insert(serving, None);
-            self.event(
-                index,
-                Event::Answer {
-                    serving,
-                    message: None,
-                    end: Some(End::Finished(Bytes::new())),
-                    receipt: true,
-                },
-            );
+            let end = Some(End::Finished(Bytes::new()));
+            self.event(index, Event::Answer { serving, message: None, end });
         }
         true
     }
@@ -417,16 +450,24 @@ impl Sim {
     pub(crate) fn step(&mut self, tampering: bool) {
         let peers = self.nodes.len();
         let (index, other) = (self.random.below(peers), self.random.below(peers + 1));
+        self.tampers = tampering;
         match self.random.below(40) {
-            0 => match self.random.below(3) {
-                0 => self.cut_unheard(index),
-                1 => self.hear_of_cut(),
+            0 => match self.random.below(7) {
+                0..=1 => self.cut_unheard(index),
+                2..=3 => self.hear_of_cut(),
+                4 => self.restart(index),
                 _ => self.cut(index),
             },
             1..=3 => self.connect(index),
             4..=9 => {
                 let deadline = (self.random.below(3) == 0).then(|| Duration::from_millis(500));
-                self.call(index, other, deadline);
+                // Now and then for the session before the one that was last, or for any.
+                let session = self.nodes.get(other).map(|node| node.id);
+                let session = session.filter(|_| self.random.below(3) > 0).map(|id| SessionId {
+                    number: id.number.saturating_sub(u64::from(self.random.below(4) == 0)),
+                    ..id
+                });
+                self.call_session(index, other, session, deadline);
             }
             10..=14 => drop(self.answer(index)),
             15..=16 => self.read(index),

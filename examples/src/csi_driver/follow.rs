@@ -56,7 +56,7 @@ impl Follower {
     fn expect(&mut self, changes: &[Change]) {
         if let Self::Sockets { roster, only, .. } = self {
             let nodes = changes.iter().filter_map(|change| match change {
-                Change::Up(peer) => node_of(peer).filter(|node| only.is_empty() || only.contains(node)),
+                Change::Up { peer, .. } => node_of(peer).filter(|node| only.is_empty() || only.contains(node)),
                 _ => None,
             });
             roster.add(nodes);
@@ -66,12 +66,12 @@ impl Follower {
     /// Takes one change in.
     async fn take(&mut self, change: &Change) {
         match change {
-            Change::Up(peer) => {
+            Change::Up { peer, .. } => {
                 if let Some(node) = node_of(peer) {
                     self.up(node).await;
                 }
             }
-            Change::Down(peer) => {
+            Change::Down { peer, .. } => {
                 if let Some(node) = node_of(peer) {
                     self.down(&node);
                 }
@@ -136,7 +136,7 @@ mod tests {
 
     use async_trait::async_trait;
     use edge_transport::link::memory;
-    use edge_transport::{Hub, IncomingRequest, ReplySender, Service};
+    use edge_transport::{Hub, IncomingRequest, ReplySender, Service, SessionId};
     use futures_util::FutureExt as _;
     use tokio::time::timeout;
 
@@ -159,16 +159,19 @@ mod tests {
     async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_that_has_it() {
         let (mut follower, online) = fixed();
         let [node, other] = ["edge-1", "edge-2"].map(|name| PeerId::new(name).unwrap());
+        let session = SessionId { instance: 1, number: 1 };
+        let up = |peer: &PeerId| Change::Up { peer: peer.clone(), session };
+        let down = |peer: &PeerId| Change::Down { peer: peer.clone(), session };
         for (change, expected) in [
             (Change::Current, false),
-            (Change::Up(other.clone()), false),
-            (Change::Up(node.clone()), true),
+            (up(&other), false),
+            (up(&node), true),
             (Change::Current, true),
-            (Change::Down(other), false),
+            (down(&other), false),
             (Change::Current, true),
-            (Change::Down(node.clone()), false),
+            (down(&node), false),
             (Change::Current, false),
-            (Change::Up(node), true),
+            (up(&node), true),
         ] {
             follower.take(&change).await;
             assert_eq!(online.notified().now_or_never().is_some(), expected, "{change:?}");

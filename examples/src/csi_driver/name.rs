@@ -1,23 +1,23 @@
 //! The proxy's name at the hub.
 
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use csi_proto::DriverName;
 use edge_transport::tls::{ClientFiles, Identity};
-use edge_transport::{Epoch, PeerId};
+use edge_transport::PeerId;
 
 use crate::process::Fatal;
 
-/// A name that no other process has: two proxies of one name would fence each other, each taking the other for its own
-/// earlier life. With a certificate it begins with the certificate's name, below which the hub allows any; without one, with a
+/// A name that no other process has: of two proxies of one name the hub refuses the later one. With a certificate it begins with the certificate's name, below which the hub allows any; without one, with a
 /// token for instance, it begins with `proxy/` and the driver's name.
 pub(super) fn of_this_process(
     driver: &DriverName,
     files: Option<&ClientFiles>,
-    epoch: Epoch,
 ) -> Result<PeerId, Fatal> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let process = process_name(&host, std::process::id(), epoch);
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
+    let process = process_name(&host, std::process::id(), started);
     let identity = files.map(ClientFiles::identity).filter(Identity::has_certificate);
     let name = match identity.map(|identity| identity.names().into_iter().next()) {
         None => format!("proxy/{driver}/{process}"),
@@ -30,11 +30,11 @@ pub(super) fn of_this_process(
     PeerId::new(name).map_err(Fatal::input)
 }
 
-/// Host and process tell processes of one host apart, the epoch those of containers that share a host name.
-fn process_name(host: &str, process: u32, epoch: Epoch) -> String {
+/// Host and process tell processes of one host apart, the time of the start in microseconds those of containers that share a host name.
+fn process_name(host: &str, process: u32, started: u128) -> String {
     let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let host: String = host.trim().chars().filter(allowed).take(63).collect();
-    format!("{host}-{process}-{epoch}")
+    format!("{host}-{process}-{started}")
 }
 
 #[cfg(test)]
@@ -45,9 +45,9 @@ mod tests {
     fn the_name_fits_whatever_the_host_is_called() {
         let driver = "d".repeat(63);
         for host in ["", "node-1\n", "host name/with\u{e9}", &"h".repeat(300)] {
-            let name = format!("proxy/{driver}/{}", process_name(host, u32::MAX, Epoch::new(u64::MAX)));
+            let name = format!("proxy/{driver}/{}", process_name(host, u32::MAX, u128::from(u64::MAX)));
             assert!(PeerId::new(&name).is_ok(), "{name}");
         }
-        assert_ne!(process_name("h", 1, Epoch::new(1)), process_name("h", 1, Epoch::new(2)));
+        assert_ne!(process_name("h", 1, 1), process_name("h", 1, 2));
     }
 }

@@ -8,7 +8,7 @@ use csi_proto::csi::v1::CreateVolumeRequest;
 use csi_proxy::{
     Call, CallId, CallNumber, Code, DriverName, Fault, Fence, GivenUp, MethodPath, NodeId, Outcome, Term,
 };
-use edge_transport::Epoch;
+use edge_transport::SessionId;
 use edge_transport::frame::{self, Frame, Hello, Kind, Part, Reply, Request};
 use prost::Message as _;
 use volume_manager::message::DesiredSet;
@@ -17,8 +17,8 @@ use volume_manager::store::{RecordKey, RecordKind, envelope};
 use crate::script::{name, service, wire};
 
 fn frames() -> Vec<Vec<u8>> {
-    let id = frame::CallId::new(Epoch::new(7), 3);
-    let mut hello = Hello::new(name("edge-1"), Epoch::new(7));
+    let id = 3;
+    let mut hello = Hello::new(name("edge-1"), SessionId { instance: 7, number: 7 });
     hello.services = vec![service("csi")];
     hello.features = vec!["later".to_owned()];
     let mut request = Request::new(service("csi"), Bytes::from_static(b"body"));

@@ -1,14 +1,28 @@
 //! Calls through the hub: which frame goes where, and how a call ends at both sides.
+//!
+//! A call has one number on the link of its requester and another on that of its target, so that no session can mistake a frame of
+//! an earlier one for its own.
 
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::open::Call;
+use super::open::{Call, Served};
 use super::{Core, Session, SessionKey};
-use crate::frame::{CallId, DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
+use crate::frame::{DecodeError, Failure, Frame, Kind, Lane, Part, Reason, Reply, Request, decode};
+use crate::hub::Requester;
 use crate::hub::outbox::Limit;
-use crate::name::PeerId;
+use crate::name::{PeerId, ServiceName};
+
+/// What to do with a request.
+enum Check {
+    /// It goes to this session.
+    Pass(SessionKey),
+    /// Its requester gets a failure.
+    Refuse(Reason, String),
+    /// Its call is open: it came twice.
+    Duplicate,
+}
 
 impl Core {
     /// Passes on a frame that came from a peer now.
@@ -16,86 +30,72 @@ impl Core {
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return;
         };
-        let Kind::Call(id, part) = frame.kind else {
+        let Kind::Call(number, part) = frame.kind else {
             self.stats.unknown_kinds += 1;
             return;
         };
         if frame.source.as_ref().is_some_and(|source| *source != session.peer) {
             self.stats.spoofed += 1;
-            let detail = format!("the frame claims another source than {}", session.peer);
-            return self.refuse(key, id, &part, Reason::Forbidden, detail);
+            if matches!(part, Part::Request(_)) {
+                let detail = format!("the frame claims another source than {}", session.peer);
+                self.fail_to(key, number, Lane::Control, Reason::Forbidden, detail);
+            }
+            return;
         }
         match part {
-            Part::Request(request) => self.request(key, frame.target, id, request, now),
-            Part::Reply(reply) => self.reply(key, frame.target, id, reply),
-            Part::Credit { .. } | Part::StopWaiting => self.along_request(key, id, part),
-            Part::Resume(resume) => self.resume(key, frame.target, id, resume),
-            Part::Ack { service, further } => self.ack(key, frame.target, id, service, further),
-            // Only hubs say it.
-            Part::Away => self.stats.stray += 1,
+            Part::Request(request) => self.request(key, frame.target, number, request, now),
+            Part::Reply(reply) => self.reply(key, number, reply),
+            Part::Credit { bytes } => self.credit(key, number, bytes),
+            Part::StopWaiting => self.stop_waiting(key, number),
         }
     }
 
     /// A frame came from a peer that could not be decoded: at most its call ends.
     pub fn malformed(&mut self, key: SessionKey, error: &DecodeError) {
         self.stats.malformed += 1;
-        let DecodeError::InCall { id, request, receiver, .. } = error else { return };
-        if *request {
-            return self.fail_to(key, *id, Lane::Control, Reason::Protocol, error.to_string());
-        }
-        let requester = receiver.as_ref().and_then(|name| self.by_name.get(name)).copied();
-        if let Some(requester) = requester
-            && self.call_of(requester, *id).is_some_and(|call| call.target == key)
-        {
-            self.end_call(requester, *id, Reason::Protocol, error.to_string());
+        let DecodeError::InCall { number, request, .. } = error else { return };
+        match *request {
+            true => self.fail_to(key, *number, Lane::Control, Reason::Protocol, error.to_string()),
+            false => self.end_served(key, *number, Reason::Protocol, error.to_string()),
         }
     }
 
     /// The link to a peer refused a frame as too large; this was its head. Its call ends.
     pub fn refused(&mut self, key: SessionKey, head: Bytes) {
-        let detail =
-            || "a link refused the frame as too large: make its bound as high as max_frame".to_owned();
+        let detail = "a link refused the frame as too large: make its bound as high as max_frame".to_owned();
         match decode(head, usize::MAX) {
-            Ok(Frame { source: Some(requester), kind: Kind::Call(id, Part::Request(_)), .. }) => {
-                if let Some(requester) = self.by_name.get(&requester).copied() {
-                    self.end_call(requester, id, Reason::TooLarge, detail());
-                }
+            Ok(Frame { kind: Kind::Call(number, Part::Request(_)), .. }) => {
+                self.end_served(key, number, Reason::TooLarge, detail);
             }
-            Ok(Frame { kind: Kind::Call(id, Part::Reply(_)), .. }) => {
-                if self.call_of(key, id).is_some() {
-                    self.end_call(key, id, Reason::TooLarge, detail());
+            Ok(Frame { kind: Kind::Call(number, Part::Reply(_)), .. }) => {
+                if self.call_of(key, number).is_some() {
+                    self.end_call(key, number, Reason::TooLarge, detail);
                 } else {
                     // The frame was the call's end.
-                    self.fail_to(key, id, Lane::Control, Reason::TooLarge, detail());
+                    self.fail_to(key, number, Lane::Control, Reason::TooLarge, detail);
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn call_of(&self, requester: SessionKey, id: CallId) -> Option<&Call> {
-        let session = self.sessions.get(&requester).filter(|session| session.epoch == id.epoch)?;
-        session.calls.call(id.number)
-    }
-
-    fn refuse(&mut self, key: SessionKey, id: CallId, part: &Part, reason: Reason, detail: String) {
-        if matches!(part, Part::Request(_)) {
-            self.fail_to(key, id, Lane::Control, reason, detail);
-        }
+    fn call_of(&self, requester: SessionKey, number: u64) -> Option<&Call> {
+        self.sessions.get(&requester)?.calls.call(number)
     }
 
     /// Tells a requester that its call has ended.
     pub(super) fn fail_to(
         &mut self,
         key: SessionKey,
-        id: CallId,
+        number: u64,
         lane: Lane,
         reason: Reason,
         detail: String,
     ) {
         let counter = match reason {
             Reason::PeerOffline => &mut self.stats.offline,
-            Reason::LinkLost | Reason::AnswerLost => &mut self.stats.link_lost,
+            Reason::LinkLost => &mut self.stats.link_lost,
+            Reason::WrongSession => &mut self.stats.wrong_session,
             Reason::Overloaded => &mut self.stats.overloaded,
             Reason::TooLarge => &mut self.stats.too_large,
             Reason::Forbidden => &mut self.stats.forbidden,
@@ -104,92 +104,102 @@ impl Core {
             _ => &mut self.stats.malformed,
         };
         *counter += 1;
-        self.control(
-            key,
-            Frame::call(None, None, id, Part::Reply(Reply::failed(Failure::new(reason, detail)))),
-            lane,
-        );
+        let reply = Reply::failed(Failure::new(reason, detail));
+        self.control(key, Frame::call(None, None, number, Part::Reply(reply)), lane);
     }
 
     fn request(
         &mut self,
         key: SessionKey,
         target: Option<PeerId>,
-        id: CallId,
+        number: u64,
         request: Request,
         now: Instant,
     ) {
-        match self.check_request(key, target, id, &request) {
-            Ok(target_key) => {
-                let body = request.body.len() as u64;
-                let limit = request.remaining.map(|remaining| Limit::new(remaining, now));
-                let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else {
-                    return;
-                };
-                let frame = Frame::call(Some(source), None, id, Part::Request(request));
-                let Some(target) = self.sessions.get_mut(&target_key) else { return };
-                let lane = Lane::Call(target.fresh_lane());
-                if let Err((reason, detail)) = self.push(target_key, frame, lane, limit) {
-                    return self.fail_to(key, id, Lane::Control, reason, detail);
-                }
-                self.attach(key, id.number, target_key);
-                self.stats.calls += 1;
-                self.stats.frames += 1;
-                self.stats.body_bytes += body;
+        let target_key = match self.check_request(key, target, number, &request) {
+            Check::Pass(target_key) => target_key,
+            Check::Refuse(reason, detail) => {
+                return self.fail_to(key, number, Lane::Control, reason, detail);
             }
-            Err(Some((reason, detail))) => self.fail_to(key, id, Lane::Control, reason, detail),
-            Err(None) => self.stats.duplicates += 1,
+            Check::Duplicate => {
+                self.stats.duplicates += 1;
+                return;
+            }
+        };
+        let body = request.body.len() as u64;
+        let limit = request.remaining.map(|remaining| Limit::new(remaining, now));
+        let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
+        let Some(target) = self.sessions.get_mut(&target_key) else { return };
+        let there = target.last_number + 1;
+        let frame = Frame::call(Some(source), None, there, Part::Request(request));
+        let (lane, peer) = (Lane::Call(target.fresh_lane()), target.peer.clone());
+        let place = match self.push(target_key, frame, lane, limit) {
+            Ok(place) => place,
+            Err((reason, detail)) => return self.fail_to(key, number, Lane::Control, reason, detail),
+        };
+        let own = self.is_own(&peer);
+        if let Some(target) = self.sessions.get_mut(&target_key) {
+            target.last_number = there;
+            target.serving.insert(there, Served { requester: key, number, place });
         }
+        if let Some(session) = self.sessions.get_mut(&key) {
+            let lane = session.fresh_lane();
+            session.calls.insert(number, Call { target: target_key, there, lane, lane_open: false, own });
+        }
+        self.stats.calls += 1;
+        self.stats.frames += 1;
+        self.stats.body_bytes += body;
     }
 
     fn check_request(
-        &self,
+        &mut self,
         key: SessionKey,
         target: Option<PeerId>,
-        id: CallId,
+        number: u64,
         request: &Request,
-    ) -> Result<SessionKey, Option<(Reason, String)>> {
-        let refuse = |reason, detail: String| Err(Some((reason, detail)));
-        let Some(session) = self.sessions.get(&key) else { return Err(None) };
-        if id.epoch != session.epoch {
-            let detail = format!(
-                "the call has epoch {}, but the session of {} has {}",
-                id.epoch, session.peer, session.epoch
-            );
-            return refuse(Reason::Protocol, detail);
-        }
-        if session.calls.call(id.number).is_some() {
-            return Err(None);
+    ) -> Check {
+        let Some(session) = self.sessions.get_mut(&key) else { return Check::Duplicate };
+        let is_new = session.used.take(number);
+        let Some(session) = self.sessions.get(&key) else { return Check::Duplicate };
+        if !is_new {
+            if session.calls.call(number).is_some() {
+                return Check::Duplicate;
+            }
+            let detail = format!("call number {number} was used before on this link");
+            return Check::Refuse(Reason::Protocol, detail);
         }
         if let Some(reason) = &self.draining {
-            return refuse(Reason::Draining, format!("the hub takes no new calls: {reason}"));
+            return Check::Refuse(Reason::Draining, format!("the hub takes no new calls: {reason}"));
         }
         if session.draining {
-            return refuse(Reason::Draining, format!("{} is draining", session.peer));
+            return Check::Refuse(Reason::Draining, format!("{} is draining", session.peer));
         }
         let Some(target) = target else {
-            return refuse(Reason::Protocol, "the request names no target".to_owned());
+            return Check::Refuse(Reason::Protocol, "the request names no target".to_owned());
         };
         if let Some(detail) = self.no_room(session, &target) {
-            return refuse(Reason::Overloaded, detail);
+            return Check::Refuse(Reason::Overloaded, detail);
         }
         if !self.may_call(session, &target, &request.service) {
             let detail = format!("{} may not call {} of {target}", session.peer, request.service);
-            return refuse(Reason::Forbidden, detail);
+            return Check::Refuse(Reason::Forbidden, detail);
         }
-        let Some((target_key, found)) =
-            self.by_name.get(&target).and_then(|key| self.sessions.get(key).map(|found| (*key, found)))
-        else {
-            return refuse(Reason::PeerOffline, format!("{target} is not connected"));
+        let found = self.by_name.get(&target).and_then(|key| Some((*key, self.sessions.get(key)?)));
+        let Some((target_key, found)) = found else {
+            return Check::Refuse(Reason::PeerOffline, format!("{target} is not connected"));
         };
-        if found.draining {
-            return refuse(Reason::Draining, format!("{target} takes no new calls"));
+        if let Some(to) = request.to_session.filter(|to| *to != found.id) {
+            let detail = format!("{target} has session {}; the request is for {to}", found.id);
+            return Check::Refuse(Reason::WrongSession, detail);
         }
-        Ok(target_key)
+        if found.draining {
+            return Check::Refuse(Reason::Draining, format!("{target} takes no new calls"));
+        }
+        Check::Pass(target_key)
     }
 
     /// Why a peer may have no further call open to this target, if so.
-    pub(super) fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
+    fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
         let (peer, open, own) = (&session.peer, session.calls.len(), session.calls.own());
         if open >= self.settings.max_calls {
             return Some(format!("{peer} has {open} open calls"));
@@ -198,124 +208,135 @@ impl Core {
             .then(|| format!("{peer} has {own} open calls to the hub itself"))
     }
 
-    fn reply(&mut self, key: SessionKey, target: Option<PeerId>, id: CallId, reply: Reply) {
-        let requester = target.as_ref().and_then(|name| self.by_name.get(name)).copied();
-        let Some((requester, call)) =
-            requester.and_then(|requester| Some((requester, self.call_of(requester, id)?)))
-        else {
+    /// Whether the policy lets this peer call that one.
+    fn may_call(&self, session: &Session, target: &PeerId, service: &ServiceName) -> bool {
+        let requester = Requester { peer: &session.peer, services: &session.services };
+        self.permits(&requester, target, service)
+    }
+
+    fn reply(&mut self, key: SessionKey, there: u64, reply: Reply) {
+        let session = self.sessions.get(&key);
+        let served = session.and_then(|session| Some((session.peer.clone(), *session.serving.get(&there)?)));
+        let Some((source, Served { requester, number, .. })) = served else {
             self.stats.stray += 1;
-            if reply.end.is_none()
-                && let Some(target) = target
-            {
-                let part = self.parting(key);
-                self.control(key, Frame::call(Some(target), None, id, part), Lane::Control);
-            }
             return;
         };
-        if call.target != key {
-            self.stats.wrong_replier += 1;
-            return;
-        }
+        let Some(call) = self.call_of(requester, number) else { return };
         let lane = Lane::Call(call.lane);
         let ends = reply.end.is_some();
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
-        let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
-        let frame = Frame::call(Some(source), None, id, Part::Reply(reply));
+        let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
         match self.push(requester, frame, lane, None) {
-            Ok(()) => {
+            Ok(_) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;
                 if ends {
-                    self.forget(requester, id.number);
+                    self.forget(requester, number);
                 } else if let Some(call) =
-                    self.sessions.get_mut(&requester).and_then(|session| session.calls.call_mut(id.number))
+                    self.sessions.get_mut(&requester).and_then(|session| session.calls.call_mut(number))
                 {
                     call.lane_open = true;
                 }
             }
-            Err((reason, detail)) => self.end_call(requester, id, reason, detail),
+            Err((reason, detail)) => self.end_call(requester, number, reason, detail),
         }
     }
 
-    /// Credit and stop-waiting go where the request went.
-    fn along_request(&mut self, key: SessionKey, id: CallId, part: Part) {
-        let Some(target) = self.call_of(key, id).map(|call| call.target) else {
+    /// Credit goes where the request went.
+    fn credit(&mut self, key: SessionKey, number: u64, bytes: u64) {
+        let Some((target, there)) = self.call_of(key, number).map(|call| (call.target, call.there)) else {
             self.stats.stray += 1;
             return;
         };
-        if let Part::Credit { bytes } = part {
-            if bytes == 0 {
-                return;
-            }
-            let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.len());
-            if waiting >= self.settings.queue_frames {
-                // Credit costs the requester nothing: without this bound it could fill a slow target's queue until that is cut.
-                return self.end_call(
-                    key,
-                    id,
-                    Reason::Overloaded,
-                    format!("{waiting} frames wait for the target"),
-                );
-            }
+        if bytes == 0 {
+            return;
         }
-        if part == Part::StopWaiting
-            && let Some(Call { lane, lane_open: true, .. }) = self.forget(key, id.number)
-        {
-            self.control(key, Frame::silence(), Lane::Call(lane));
+        let waiting = self.sessions.get(&target).map_or(0, |session| session.outbox.places());
+        if waiting >= self.settings.queue_frames {
+            // Credit costs the requester nothing: without this bound it could fill a slow target's queue until that is cut.
+            let detail = format!("{waiting} frames wait for the target");
+            return self.end_call(key, number, Reason::Overloaded, detail);
         }
-        let Some(source) = self.sessions.get(&key).map(|session| session.peer.clone()) else { return };
         self.stats.frames += 1;
-        self.control(target, Frame::call(Some(source), None, id, part), Lane::Control);
+        self.control(target, Frame::call(None, None, there, Part::Credit { bytes }), Lane::Control);
+    }
+
+    /// The requester no longer waits. Where this has overtaken its request, that is not passed on when it comes.
+    fn stop_waiting(&mut self, key: SessionKey, number: u64) {
+        let Some((call, served)) = self.forget(key, number) else {
+            self.stats.stray += 1;
+            if let Some(session) = self.sessions.get_mut(&key) {
+                session.used.take(number);
+            }
+            return;
+        };
+        if call.lane_open {
+            self.control(key, Frame::silence(), Lane::Call(call.lane));
+        }
+        self.withdraw(&call, served);
     }
 
     /// Ends a call at both sides.
-    fn end_call(&mut self, requester: SessionKey, id: CallId, reason: Reason, detail: String) {
-        let Some(call) = self.forget(requester, id.number) else { return };
-        let source = self.sessions.get(&requester).map(|session| session.peer.clone());
-        self.control(call.target, Frame::call(source, None, id, Part::StopWaiting), Lane::Control);
-        self.fail_to(requester, id, Lane::Call(call.lane), reason, detail);
+    fn end_call(&mut self, requester: SessionKey, number: u64, reason: Reason, detail: String) {
+        let Some((call, served)) = self.forget(requester, number) else { return };
+        self.withdraw(&call, served);
+        self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
     }
 
-    pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<Call> {
-        let session = self.sessions.get_mut(&requester)?;
-        let call = session.calls.remove(number)?;
-        if let Some(target) = self.sessions.get_mut(&call.target) {
-            target.serving.remove(&(requester, number));
+    /// The same, by the number that it has on its target's link.
+    fn end_served(&mut self, target: SessionKey, there: u64, reason: Reason, detail: String) {
+        let served = self.sessions.get(&target).and_then(|session| session.serving.get(&there));
+        if let Some(Served { requester, number, .. }) = served.copied() {
+            self.end_call(requester, number, reason, detail);
         }
-        Some(call)
+    }
+
+    /// Nobody waits for a call that is no longer open: its request is taken out of the queue, or a cancel goes after it.
+    fn withdraw(&mut self, call: &Call, served: Option<Served>) {
+        let Some(target) = self.sessions.get_mut(&call.target) else { return };
+        match served.and_then(|served| target.outbox.remove(served.place)) {
+            Some(bytes) => {
+                self.queued_bytes -= bytes;
+                self.stats.withdrawn += 1;
+                // A drain may have waited for it.
+                self.wakes.push(call.target);
+            }
+            None => {
+                self.stats.frames += 1;
+                let frame = Frame::call(None, None, call.there, Part::StopWaiting);
+                self.control(call.target, frame, Lane::Control);
+            }
+        }
+    }
+
+    /// Takes a call off at both sides, without a word to either.
+    pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<(Call, Option<Served>)> {
+        let call = self.sessions.get_mut(&requester)?.calls.remove(number)?;
+        let target = self.sessions.get_mut(&call.target);
+        let served = target.and_then(|target| target.serving.remove(&call.there));
+        Some((call, served))
     }
 
     /// A session is gone: its calls end at their other sides.
     pub(super) fn end_calls(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        let (peer, epoch, resumes) = (session.peer.clone(), session.epoch, session.resumes);
+        let peer = session.peer.clone();
         // Both in order, so that the same events give the same frames.
         let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
-        for (number, call) in calls {
-            if let Some(target) = self.sessions.get_mut(&call.target) {
-                target.serving.remove(&(key, number));
-            }
-            let part = self.parting(call.target);
-            let frame = Frame::call(Some(peer.clone()), None, CallId::new(epoch, number), part);
-            self.control(call.target, frame, Lane::Control);
+        for (_, call) in calls {
+            let target = self.sessions.get_mut(&call.target);
+            let served = target.and_then(|target| target.serving.remove(&call.there));
+            self.withdraw(&call, served);
         }
-        for (requester, number) in serving {
+        for Served { requester, number, place } in serving.into_values() {
             // A call of a peer to itself is gone already.
-            let Some(call) = self.forget(requester, number) else { continue };
-            let Some(session) = self.sessions.get(&requester) else { continue };
-            let id = CallId::new(session.epoch, number);
-            let detail = format!("the link to {peer} was lost; the work may go on");
-            if session.resumes && resumes {
-                self.returning.wait(requester, &peer);
-                // In order with the word that the peer is back.
-                self.fail_to(requester, id, Lane::Control, Reason::LinkLost, detail);
-                if call.lane_open {
-                    self.control(requester, Frame::silence(), Lane::Call(call.lane));
-                }
-            } else {
-                let reason = if session.resumes { Reason::AnswerLost } else { Reason::LinkLost };
-                self.fail_to(requester, id, Lane::Call(call.lane), reason, detail);
-            }
+            let Some((call, _)) = self.forget(requester, number) else { continue };
+            let is_queued = self.sessions.get(&key).is_some_and(|session| session.outbox.holds(place));
+            let (reason, detail) = match is_queued {
+                true => (Reason::PeerOffline, format!("{peer} has left; the request was not passed on")),
+                false => (Reason::LinkLost, format!("the link to {peer} was lost; the work may go on")),
+            };
+            self.fail_to(requester, number, Lane::Call(call.lane), reason, detail);
         }
     }
 }

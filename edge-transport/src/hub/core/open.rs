@@ -7,12 +7,24 @@ use super::SessionKey;
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) target: SessionKey,
+    /// Its number on the target's link.
+    pub(super) there: u64,
     /// Lane of the replies on the link to the requester.
     pub(super) lane: u64,
     /// Replies have gone out on the lane, and the last has not.
     pub(super) lane_open: bool,
     /// The hub itself answers it.
     pub(super) own: bool,
+}
+
+/// A call, as the session of its target knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served {
+    pub(super) requester: SessionKey,
+    /// Its number on the requester's link.
+    pub(super) number: u64,
+    /// Where its request waits, or has waited, in the target's queue.
+    pub(super) place: u64,
 }
 
 /// Open calls by number, in their order. The count of own ones cannot part from them: what takes all leaves none of both.
@@ -67,13 +79,13 @@ impl IntoIterator for OpenCalls {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
-    use std::collections::{HashMap, VecDeque};
+    use std::collections::HashMap;
     use std::sync::Arc;
     use std::time::Instant;
 
-    use crate::frame::{CallId, FEATURE_RESUME, Frame, Kind, PROTOCOL_VERSION, Part, Request, Resume};
+    use crate::frame::{Frame, PROTOCOL_VERSION, Part, Request};
     use crate::hub::{AllowAll, Core, HubSettings, Policy};
-    use crate::name::{Epoch, PeerId, ServiceName};
+    use crate::name::{PeerId, ServiceName, SessionId};
     use crate::session::Remote;
 
     fn name(name: &str) -> PeerId {
@@ -84,14 +96,14 @@ mod tests {
         ServiceName::new("watch").unwrap()
     }
 
-    fn remote(peer: &str, epoch: u64) -> Remote {
+    fn remote(peer: &str, number: u64) -> Remote {
         Remote {
             peer: name(peer),
-            epoch: Epoch::new(epoch),
+            session: SessionId { instance: 1, number },
             version: PROTOCOL_VERSION,
             max_frame: 1 << 20,
             services: Arc::from([watch()]),
-            features: vec![FEATURE_RESUME.to_owned()],
+            features: Vec::new(),
         }
     }
 
@@ -99,50 +111,31 @@ mod tests {
         let settings = HubSettings { max_own_calls: 2, ..HubSettings::default() };
         let mut core = Core::new(settings, Arc::new(AllowAll))
             .with_own(name("hub"), HashMap::from([(watch(), Arc::new(AllowAll) as Arc<dyn Policy>)]));
-        core.admit(&remote("hub", 1), Instant::now()).unwrap();
+        core.admit(&remote("hub", 1)).unwrap();
         core
     }
 
-    fn to_the_hub(epoch: u64, number: u64, part: Part) -> Frame {
-        Frame::call(None, Some(name("hub")), CallId::new(Epoch::new(epoch), number), part)
+    fn to_the_hub(number: u64, part: Part) -> Frame {
+        Frame::call(None, Some(name("hub")), number, part)
     }
 
     #[test]
     fn a_link_that_is_replaced_and_then_lost_takes_its_calls_to_the_hub_off_the_counts_once() {
         let (mut core, now) = (hub(), Instant::now());
         let mut older = None;
-        for epoch in 1..=3 {
-            let key = core.admit(&remote("edge-1", epoch), now).unwrap();
+        for session in 1..=3 {
+            let key = core.admit(&remote("edge-1", session)).unwrap();
             for number in 1..=2 {
                 let request = Part::Request(Request::new(watch(), "watch".into()));
-                core.route(key, to_the_hub(epoch, number, request), now);
+                core.route(key, to_the_hub(number, request), now);
             }
             // The hub hears late that the link before is gone.
             if let Some(older) = older.replace(key) {
-                core.lost(older, now);
+                core.lost(older);
             }
-            assert_eq!((core.stats().open_calls, core.stats().own_calls), (2, 2), "life {epoch}");
+            assert_eq!((core.stats().open_calls, core.stats().own_calls), (2, 2), "session {session}");
         }
-        core.lost(older.unwrap(), now);
+        core.lost(older.unwrap());
         assert_eq!((core.stats().open_calls, core.stats().own_calls), (0, 0));
-    }
-
-    #[test]
-    fn calls_that_are_resumed_count_among_those_that_a_peer_may_have_open_to_the_hub() {
-        let (mut core, now) = (hub(), Instant::now());
-        let key = core.admit(&remote("edge-1", 1), now).unwrap();
-        for number in 1..=3 {
-            let resume = Part::Resume(Resume::new(watch(), 0, 1000));
-            // Resumed twice it is still one call.
-            core.route(key, to_the_hub(1, number, resume.clone()), now);
-            core.route(key, to_the_hub(1, number, resume), now);
-        }
-        assert_eq!((core.stats().own_calls, core.stats().overloaded), (2, 2));
-        let mut frames = VecDeque::new();
-        core.take(key, &mut frames, usize::MAX, now).unwrap();
-        for frame in frames {
-            let frame = crate::frame::decode([frame.head, frame.body].concat().into(), usize::MAX).unwrap();
-            assert!(matches!(frame.kind, Kind::Call(id, Part::Reply(_)) if id.number == 3), "{frame:?}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::open::Served;
 use super::{Core, SessionKey};
 use crate::frame::{Frame, Kind, Lane, Part, Reason, WireFrame, decode};
 use crate::hub::outbox::Waiting;
@@ -51,19 +52,13 @@ impl Core {
 
     /// A request waited for its target's link until its caller's time was over.
     fn expire(&mut self, target: SessionKey, frame: WireFrame) {
-        let Ok(Frame { source: Some(requester), kind: Kind::Call(id, _), .. }) =
-            decode(frame.head, usize::MAX)
-        else {
-            return;
-        };
-        let Some(requester) = self.by_name.get(&requester).copied() else { return };
-        // The requester may have left, and have come back by a later link.
-        if self.call_of(requester, id).is_some_and(|call| call.target == target)
-            && let Some(call) = self.forget(requester, id.number)
+        let Ok(Frame { kind: Kind::Call(number, _), .. }) = decode(frame.head, usize::MAX) else { return };
+        let served = self.sessions.get(&target).and_then(|session| session.serving.get(&number));
+        if let Some(Served { requester, number, .. }) = served.copied()
+            && let Some((call, _)) = self.forget(requester, number)
         {
             let detail = "the caller's time was over while the request waited at the hub; it was not sent";
-            let lane = Lane::Call(call.lane);
-            self.fail_to(requester, id, lane, Reason::Deadline, detail.to_owned());
+            self.fail_to(requester, number, Lane::Call(call.lane), Reason::Deadline, detail.to_owned());
         }
     }
 }
@@ -87,9 +82,9 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::frame::{CallId, End, FEATURE_RESUME, PROTOCOL_VERSION, Reply, Request};
+    use crate::frame::{End, PROTOCOL_VERSION, Reply, Request};
     use crate::hub::{AllowAll, HubSettings};
-    use crate::name::{Epoch, PeerId, ServiceName};
+    use crate::name::{PeerId, ServiceName, SessionId};
     use crate::session::Remote;
 
     const CALL: u64 = 7;
@@ -101,23 +96,19 @@ mod tests {
         far: SessionKey,
     }
 
-    fn id() -> CallId {
-        CallId::new(Epoch::new(1), CALL)
-    }
-
     impl Hub {
         fn new() -> Self {
             let (mut core, now) = (Core::new(HubSettings::default(), Arc::new(AllowAll)), Instant::now());
             let mut admit = |name: &str| {
                 let remote = Remote {
                     peer: PeerId::new(name).unwrap(),
-                    epoch: Epoch::new(1),
+                    session: SessionId { instance: 1, number: 1 },
                     version: PROTOCOL_VERSION,
                     max_frame: 1 << 20,
                     services: Arc::from([ServiceName::new("csi").unwrap()]),
-                    features: vec![FEATURE_RESUME.to_owned()],
+                    features: Vec::new(),
                 };
-                core.admit(&remote, now).unwrap()
+                core.admit(&remote).unwrap()
             };
             let (near, far) = (admit("near"), admit("far"));
             Self { core, now, near, far }
@@ -127,14 +118,14 @@ mod tests {
             let body = Bytes::from_static(b"request");
             let mut request = Request::new(ServiceName::new("csi").unwrap(), body);
             (request.remaining, request.metadata) = (remaining.into(), Bytes::from_static(b"metadata"));
-            (request.credit, request.resumable) = (1000, true);
+            request.credit = 1000;
             self.sent(Part::Request(request));
         }
 
         /// A frame from near.
         fn sent(&mut self, part: Part) {
             let target = PeerId::new("far").ok();
-            self.core.route(self.near, Frame::call(None, target, id(), part), self.now);
+            self.core.route(self.near, Frame::call(None, target, CALL, part), self.now);
         }
 
         fn take(&mut self, key: SessionKey) -> Vec<Part> {
@@ -143,7 +134,7 @@ mod tests {
             let whole = |frame: WireFrame| Bytes::from([frame.head, frame.body].concat());
             let parts =
                 frames.into_iter().map(|frame| match decode(whole(frame), usize::MAX).unwrap().kind {
-                    Kind::Call(found, part) if found == id() => part,
+                    Kind::Call(_, part) => part,
                     other => unreachable!("{other:?}"),
                 });
             parts.collect()
@@ -167,7 +158,7 @@ mod tests {
             let request = hub.passed_on(Duration::from_millis(waited));
             assert_eq!(request.remaining, Some(Duration::from_millis(left)), "after {waited} ms");
             assert_eq!((&request.body[..], &request.metadata[..]), (&b"request"[..], &b"metadata"[..]));
-            assert_eq!((request.credit, request.resumable), (1000, true));
+            assert_eq!(request.credit, 1000);
             assert_eq!(hub.core.stats().queued_bytes, 0);
         }
     }
@@ -202,25 +193,99 @@ mod tests {
         assert!(hub.core.is_idle(hub.far) && hub.core.is_idle(hub.near));
     }
 
-    #[test]
-    fn a_caller_that_has_left_is_told_nothing_of_a_request_that_was_not_sent() {
-        let mut hub = Hub::new();
-        hub.call(Duration::from_secs(1));
-        hub.now += Duration::from_secs(2);
-        hub.sent(Part::StopWaiting);
-        // The word that it has left stays, since what is before it may have gone by another hub.
-        assert_eq!(hub.take(hub.far), [Part::StopWaiting]);
-        assert_eq!(hub.take(hub.near), []);
-        assert_eq!(hub.core.stats().expired, 0);
+    /// Asks for what `far` and `near` get.
+    fn failures(parts: &[Part]) -> Vec<Reason> {
+        let failure = |part: &Part| match part {
+            Part::Reply(Reply { sequence: 0, end: Some(End::Failed(failure)), .. }) => failure.reason(),
+            other => unreachable!("{other:?}"),
+        };
+        parts.iter().map(failure).collect()
     }
 
     #[test]
-    fn a_request_whose_time_is_over_ends_nothing_once_its_callers_link_is_gone() {
+    fn a_queued_request_whose_caller_has_left_is_not_passed_on() {
+        let ways: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::StopWaiting), |hub| hub.core.lost(hub.near)];
+        for leave in ways {
+            let mut hub = Hub::new();
+            hub.call(Duration::from_secs(1));
+            leave(&mut hub);
+            let stats = hub.core.stats();
+            assert_eq!((stats.withdrawn, stats.queued_bytes, stats.open_calls), (1, 0, 0));
+            assert_eq!(hub.take(hub.far), [], "nor a cancel of it");
+            assert!(hub.core.is_idle(hub.far));
+        }
+    }
+
+    #[test]
+    fn a_request_that_was_passed_on_is_cancelled_when_its_caller_leaves() {
+        let ways: [fn(&mut Hub); 2] = [|hub| hub.sent(Part::StopWaiting), |hub| hub.core.lost(hub.near)];
+        for leave in ways {
+            let mut hub = Hub::new();
+            hub.call(Duration::from_secs(1));
+            hub.passed_on(Duration::ZERO);
+            leave(&mut hub);
+            assert_eq!(hub.take(hub.far), [Part::StopWaiting]);
+            assert_eq!(hub.core.stats().withdrawn, 0);
+        }
+    }
+
+    #[test]
+    fn a_lost_target_is_offline_only_for_what_was_not_passed_on() {
+        for (passed_on, expected) in [(false, Reason::PeerOffline), (true, Reason::LinkLost)] {
+            let mut hub = Hub::new();
+            hub.call(None);
+            if passed_on {
+                hub.passed_on(Duration::ZERO);
+            }
+            hub.core.lost(hub.far);
+            let heard = hub.take(hub.near);
+            assert_eq!(failures(&heard), [expected]);
+            let stats = hub.core.stats();
+            assert_eq!((stats.offline, stats.link_lost), (u64::from(!passed_on), u64::from(passed_on)));
+            assert_eq!((stats.queued_bytes, stats.open_calls), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_cancel_that_overtakes_its_request_keeps_it_from_the_target() {
         let mut hub = Hub::new();
-        hub.call(Duration::from_secs(1));
-        hub.core.lost(hub.near, hub.now);
-        hub.now += Duration::from_secs(1);
-        assert_eq!(hub.take(hub.far), [Part::Away]);
-        assert_eq!(hub.core.stats().expired, 0);
+        hub.sent(Part::StopWaiting);
+        hub.call(None);
+        assert_eq!(hub.take(hub.far), []);
+        let heard = hub.take(hub.near);
+        assert_eq!(failures(&heard), [Reason::Protocol]);
+    }
+
+    #[test]
+    fn a_number_opens_once() {
+        let mut hub = Hub::new();
+        hub.call(None);
+        hub.call(None);
+        hub.passed_on(Duration::ZERO);
+        assert_eq!((hub.take(hub.near), hub.core.stats().duplicates), (vec![], 1), "it is open");
+        hub.sent(Part::StopWaiting);
+        hub.call(None);
+        let heard = hub.take(hub.near);
+        assert_eq!(failures(&heard), [Reason::Protocol]);
+        assert_eq!(hub.take(hub.far), [Part::StopWaiting]);
+    }
+
+    #[test]
+    fn a_request_for_another_session_is_refused() {
+        for (instance, number) in [(1, 2), (2, 1), (1, 0)] {
+            let mut hub = Hub::new();
+            let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
+            request.to_session = Some(SessionId { instance, number });
+            hub.sent(Part::Request(request));
+            assert_eq!(hub.take(hub.far), []);
+            let heard = hub.take(hub.near);
+            assert_eq!(failures(&heard), [Reason::WrongSession], "{instance} {number}");
+            assert_eq!(hub.core.stats().wrong_session, 1);
+        }
+        let mut hub = Hub::new();
+        let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
+        request.to_session = Some(SessionId { instance: 1, number: 1 });
+        hub.sent(Part::Request(request.clone()));
+        assert_eq!(hub.take(hub.far), [Part::Request(request)]);
     }
 }

@@ -10,10 +10,11 @@ use tokio_util::task::TaskTracker;
 use super::accept::accept_loop;
 use super::auth::Authentication;
 use super::{Hub, Shared, Table, WeakHub};
+use crate::chance;
 use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{Core, HubSettings, NodesCallNobody, Policy, Requester};
 use crate::link::{Listener, memory};
-use crate::name::{Epoch, PeerId, ServiceName};
+use crate::name::{PeerId, ServiceName, SessionId};
 use crate::peer::{Peer, PeerError, PeerSettings, Service};
 use crate::presence::PresenceService;
 use crate::token::Tokens;
@@ -56,7 +57,6 @@ struct OwnService {
 #[must_use]
 pub struct HubBuilder {
     name: Option<PeerId>,
-    epoch: Epoch,
     listeners: Vec<Box<dyn Listener>>,
     policy: Arc<dyn Policy>,
     settings: HubSettings,
@@ -78,7 +78,6 @@ impl HubBuilder {
     pub(super) fn new() -> Self {
         Self {
             name: None,
-            epoch: Epoch::new(0),
             listeners: Vec::new(),
             policy: Arc::new(NodesCallNobody),
             settings: HubSettings::default(),
@@ -91,12 +90,6 @@ impl HubBuilder {
     /// The hub's own name in its hello. Default `hub`.
     pub fn name(mut self, name: PeerId) -> Self {
         self.name = Some(name);
-        self
-    }
-
-    /// The hub's life, as told in its hello. Default 0.
-    pub const fn epoch(mut self, epoch: Epoch) -> Self {
-        self.epoch = epoch;
         self
     }
 
@@ -193,9 +186,9 @@ impl HubBuilder {
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let own = (self.presence || !self.services.is_empty()).then(|| name.clone());
-        let mut hello = Hello::new(name, self.epoch);
+        // A hub has one session number: it dials nobody.
+        let mut hello = Hello::new(name, SessionId { instance: chance::random(), number: 1 });
         hello.max_frame = settings.session.max_frame;
-        hello.features = settings.session.features();
         let presence = match self.presence {
             // The name is a constant that is one.
             true => Some(ServiceName::new(crate::presence::SERVICE).map_err(|_| HubError::NoListener)?),
@@ -227,7 +220,7 @@ impl HubBuilder {
         });
         if let Some(own) = own {
             let services = services.into_iter().map(|(name, own)| (name, own.service)).collect();
-            let _ = shared.own.set(own_peer(&shared, own, self.epoch, services)?);
+            let _ = shared.own.set(own_peer(&shared, own, services)?);
         }
         for listener in self.listeners {
             shared.tasks.spawn_on(accept_loop(listener, Arc::clone(&shared)), &runtime);
@@ -240,7 +233,6 @@ impl HubBuilder {
 fn own_peer(
     shared: &Arc<Shared>,
     own: PeerId,
-    epoch: Epoch,
     services: HashMap<ServiceName, Arc<dyn Service>>,
 ) -> Result<Peer, HubError> {
     let max_frame = shared.settings.session.max_frame;
@@ -248,7 +240,7 @@ fn own_peer(
     shared.tasks.spawn(accept_loop(Box::new(listener), Arc::clone(shared)));
     let mut settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
     settings.session.max_serving = shared.settings.max_peers.saturating_mul(2);
-    let builder = Peer::builder(own).epoch(epoch).dialer(Box::new(dialer)).settings(settings);
+    let builder = Peer::builder(own).dialer(Box::new(dialer)).settings(settings);
     builder.services(services).start().map_err(HubError::Own)
 }
 

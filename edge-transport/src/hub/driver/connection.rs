@@ -93,7 +93,7 @@ impl Connection {
     pub(super) async fn run(mut self: Box<Self>) {
         poll_fn(|cx| self.poll(cx)).await;
         if let Some(key) = self.key.take() {
-            self.shared.with_core(|core| core.lost(key, now()));
+            self.shared.with_core(|core| core.lost(key));
             self.shared.table().wakers.remove(&key);
         }
         self.farewell().await;
@@ -324,7 +324,7 @@ impl Connection {
                 }
                 HopAction::Opened(remote) => {
                     let (address, kind) = (self.pump.link().remote(), self.pump.link().kind());
-                    tracing::info!(peer = %remote.peer, epoch = %remote.epoch, remote = address, %kind, "peer connected");
+                    tracing::info!(peer = %remote.peer, session = %remote.session, remote = address, %kind, "peer connected");
                     self.peer = Some(remote.peer);
                 }
                 HopAction::Draining { .. } => {
@@ -361,7 +361,7 @@ impl Connection {
     }
 
     fn admit(&mut self, remote: &Remote) -> HopEvent {
-        match self.shared.with_core(|core| core.admit(remote, now())) {
+        match self.shared.with_core(|core| core.admit(remote)) {
             Ok(key) => {
                 self.key = Some(key);
                 HopEvent::Admit

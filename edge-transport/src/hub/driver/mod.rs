@@ -122,6 +122,13 @@ impl Hub {
         self.shared.presence.subscribe()
     }
 
+    /// Connected peers, and what comes and goes from exactly then on.
+    pub(crate) fn follow(&self) -> (Vec<PeerInfo>, broadcast::Receiver<Presence>) {
+        // Events are sent under the same lock.
+        let table = self.shared.table();
+        (table.core.peers(), self.shared.presence.subscribe())
+    }
+
     /// Counts, and what is open now.
     #[must_use]
     pub fn stats(&self) -> HubStats {

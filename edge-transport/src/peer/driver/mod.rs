@@ -18,7 +18,6 @@ use self::roads::{Dialling, Road};
 use super::gate::Gate;
 use super::handle::max_request;
 use super::mailbox::MailSender;
-use super::receipt::Receipt;
 use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
 use crate::counted::ByCount;
 use crate::frame::{self, End, Failure, Hello, Reason};
@@ -39,7 +38,7 @@ const STABLE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum Command {
     Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: MailSender },
-    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End>, receipt: Option<Receipt> },
+    Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
 }
 
 /// What must not wait. Bounded by the open calls: at most one credit and one end for each.
@@ -79,8 +78,6 @@ pub(super) struct Driver {
     state: watch::Sender<PeerState>,
     calls: ByCount<u64, MailSender>,
     gates: ByCount<ServingId, Arc<Gate>>,
-    /// Who wants to know what becomes of answers. As many as the session keeps, at most.
-    receipts: ByCount<ServingId, Receipt>,
     pump: Option<Pump>,
     /// Index of the dialer that made the link.
     dialled: usize,
@@ -120,7 +117,6 @@ impl Driver {
             state,
             calls: ByCount::default(),
             gates: ByCount::default(),
-            receipts: ByCount::default(),
             pump: None,
             dialled: 0,
             closed: None,
@@ -173,22 +169,11 @@ impl Driver {
         self.state.send_replace(PeerState::Connecting { attempts: self.attempts, last_error: Some(error) });
     }
 
-    /// Does something else while there is no link; `None` if the peer is to end meanwhile. Calls that wait for the next link have
-    /// their bounds all the while.
+    /// Does something else while there is no link; `None` if the peer is to end meanwhile.
     async fn offline<F: Future>(&mut self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
-        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         poll_fn(|cx| {
             while self.poll_inbox(cx).is_ready() {}
-            while let Some(next) = self.session.next_wakeup() {
-                if timer.deadline() != tokio::time::Instant::from_std(next) {
-                    timer.as_mut().reset(next.into());
-                }
-                if timer.as_mut().poll(cx).is_pending() {
-                    break;
-                }
-                self.handle(Event::Tick);
-            }
             if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
         })
         .await
@@ -244,12 +229,13 @@ impl Driver {
             Command::Call { sender, .. } if sender.is_left() => {}
             Command::Call { number, request, credit, deadline, sender } => {
                 self.calls.insert(number, sender);
-                let Request { target, service, remaining, metadata, body, repeatable } = *request;
+                let Request { target, service, remaining, metadata, body, to_session } = *request;
                 let mut request = frame::Request::new(service, body);
                 (request.remaining, request.metadata, request.credit) = (remaining, metadata, credit);
-                self.handle(Event::Call { number, target, request, deadline, repeatable });
+                request.to_session = to_session;
+                self.handle(Event::Call { number, target, request, deadline });
             }
-            Command::Answer { serving, message, end, receipt } => self.answer(serving, message, end, receipt),
+            Command::Answer { serving, message, end } => self.answer(serving, message, end),
         }
     }
 
@@ -268,7 +254,7 @@ impl Driver {
             }
             Note::ServiceLost { serving } => {
                 let failure = Failure::new(Reason::ServiceLost, "the service ended without an answer");
-                self.answer(serving, None, Some(End::Failed(failure)), None);
+                self.answer(serving, None, Some(End::Failed(failure)));
             }
             Note::Drain { reason } => {
                 self.ending = Ending::Drain;
@@ -286,21 +272,11 @@ impl Driver {
         }
     }
 
-    fn answer(
-        &mut self,
-        serving: ServingId,
-        message: Option<Bytes>,
-        end: Option<End>,
-        receipt: Option<Receipt>,
-    ) {
+    fn answer(&mut self, serving: ServingId, message: Option<Bytes>, end: Option<End>) {
         if end.is_some() {
             self.gates.remove(&serving);
         }
-        let asks = receipt.is_some();
-        if let Some(receipt) = receipt {
-            self.receipts.insert(serving, receipt);
-        }
-        self.handle(Event::Answer { serving, message, end, receipt: asks });
+        self.handle(Event::Answer { serving, message, end });
     }
 
     fn handle(&mut self, event: Event) {
@@ -338,11 +314,6 @@ impl Driver {
                     gate.close();
                 }
             }
-            Action::Delivery { serving, delivery } => {
-                if let Some(receipt) = self.receipts.remove(&serving) {
-                    receipt.tell(delivery);
-                }
-            }
             Action::Opened(remote) => {
                 let Some(pump) = &self.pump else { return };
                 self.attempts = 0;
@@ -367,15 +338,15 @@ impl Driver {
     }
 
     fn serve(&mut self, incoming: Incoming) {
-        let Incoming { serving, source, id, request } = incoming;
+        let Incoming { serving, source, request } = incoming;
         let frame::Request { service: name, remaining, metadata, credit, body, .. } = request;
         // The session lets only those services through that this peer has named.
         let Some(service) = self.services.get(&name).map(Arc::clone) else { return };
         let gate = Arc::new(Gate::new(credit));
         self.gates.insert(serving, Arc::clone(&gate));
         let replies = ReplySender::new(serving, gate, self.inbox.clone());
-        let request = IncomingRequest { source, id, service: name, remaining, metadata, body };
-        tracing::debug!(source = %request.source, id = %request.id, service = %request.service, "call");
+        let request = IncomingRequest { source, service: name, remaining, metadata, body };
+        tracing::debug!(source = %request.source, service = %request.service, "call");
         tokio::spawn(async move { service.call(request, replies).await });
     }
 

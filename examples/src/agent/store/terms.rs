@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use async_trait::async_trait;
 use csi_proto::DriverName;
+use csi_proxy::{Term, TermStore, TermStoreError};
 use tokio::task::JoinError;
 use volume_manager::store::{
     Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError, envelope,
@@ -66,6 +68,18 @@ impl TermTable {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // What is known of the disk is forgotten by whatever fails.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl TermStore for TermTable {
+    async fn load(&self, driver: &DriverName) -> Result<Option<Term>, TermStoreError> {
+        let terms = Self::load(self).await.map_err(TermStoreError::new)?;
+        Ok(terms.get(driver).copied().and_then(Term::new))
+    }
+
+    async fn raise(&self, driver: &DriverName, term: Term) -> Result<(), TermStoreError> {
+        Self::raise(self, driver, term.get()).await.map_err(TermStoreError::new)
     }
 }
 

@@ -1,0 +1,276 @@
+//! Calls whose link is lost: they end at both ends, and what their end says is true.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails and speaks by them")]
+
+mod session_common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use edge_transport::hub::Hub;
+use edge_transport::link::uds::{self, UdsDialer};
+use edge_transport::link::{Dialer, Limits};
+use edge_transport::{Peer, PeerSettings, Reason};
+use session_common::cuttable::Cuttable;
+use session_common::{Echo, collect, echo, net, peer_id, service_name};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep};
+
+/// Forwards a unix socket. Of the first connection it lets so many bytes through in one direction, then cuts it; later ones stay whole.
+struct Cutter {
+    path: PathBuf,
+    passed: Arc<[AtomicU64; 2]>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Cutter {
+    fn new(path: PathBuf, hub: PathBuf, cut: Option<(Direction, u64)>) -> Self {
+        let listener = UnixListener::bind(&path).unwrap();
+        let passed = Arc::new([const { AtomicU64::new(0) }; 2]);
+        let counts = Arc::clone(&passed);
+        let task = tokio::spawn(async move {
+            let mut cut = cut;
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let far = UnixStream::connect(&hub).await.unwrap();
+                let (bounds, counts) = (cut.take(), Arc::clone(&counts));
+                connections.spawn(async move {
+                    let bound = |direction| match bounds {
+                        Some((cut, bytes)) if cut == direction => bytes,
+                        _ => u64::MAX,
+                    };
+                    let ((near_read, near_write), (far_read, far_write)) =
+                        (near.into_split(), far.into_split());
+                    // Whichever ends first takes the other with it.
+                    tokio::select! {
+                        () = forward(near_read, far_write, bound(Direction::Up), &counts[0]) => {}
+                        () = forward(far_read, near_write, bound(Direction::Down), &counts[1]) => {}
+                    }
+                });
+            }
+        });
+        Self { path, passed, task }
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn forward(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut bound: u64,
+    passed: &AtomicU64,
+) {
+    let mut buffer = [0; 4096];
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else { return };
+        let taken = bound.min(read as u64);
+        if to.write_all(&buffer[..taken as usize]).await.is_err() {
+            return;
+        }
+        passed.fetch_add(taken, Ordering::SeqCst);
+        bound -= taken;
+        if taken < read as u64 || bound == 0 {
+            return;
+        }
+    }
+}
+
+fn impatient() -> PeerSettings {
+    let mut settings = PeerSettings::default();
+    settings.retry_first = Duration::from_millis(1);
+    settings.retry_cap = Duration::from_millis(1);
+    settings
+}
+
+fn peer(name: &str, path: &Path, service: Option<&Echo>) -> Peer {
+    let dialer = UdsDialer::new(path, Limits::default()).unwrap();
+    let mut builder = Peer::builder(peer_id(name)).dialer(Box::new(dialer)).settings(impatient());
+    if let Some(service) = service {
+        builder = builder.service(service_name("echo"), service.clone());
+    }
+    builder.start().unwrap()
+}
+
+/// A call over links of which one is cut, until it is answered. Returns how many bytes went each way on that link, and the ends but the
+/// last.
+async fn calls(
+    dir: &Path,
+    name: u64,
+    at_edge: bool,
+    cut: Option<(Direction, u64)>,
+) -> ([u64; 2], Vec<Reason>) {
+    let front = dir.join(format!("{name}.sock"));
+    let cutter = Cutter::new(front, dir.join("hub.sock"), cut);
+    let hub = dir.join("hub.sock");
+    let (edge_path, cloud_path) = if at_edge { (&cutter.path, &hub) } else { (&hub, &cutter.path) };
+    let service = Echo::default();
+    let edge = peer(&format!("edge-{name}"), edge_path, Some(&service));
+    let cloud = peer(&format!("cloud-{name}"), cloud_path, None);
+    edge.connected().await.unwrap();
+    let mut failures = Vec::new();
+    loop {
+        let begun = service.finished.load(Ordering::SeqCst);
+        cloud.connected().await.unwrap();
+        let request = echo(&format!("edge-{name}"), "x".repeat(30)).metadata("closing");
+        let Ok(call) = cloud.call(request).await else { continue };
+        let (messages, end) = collect(call).await;
+        let begun = service.finished.load(Ordering::SeqCst) - begun;
+        match end {
+            Ok(closing) => {
+                assert_eq!((messages, closing), (vec!["x".repeat(30).into()], "closing".into()));
+                assert!(begun >= 1, "{at_edge} {cut:?}");
+                break;
+            }
+            Err(reason @ (Reason::PeerOffline | Reason::LinkLost)) => failures.push(reason),
+            Err(other) => panic!("{at_edge} {cut:?}: {other}"),
+        }
+    }
+    // Only what may have begun counts on top of the one that was answered.
+    let lost = failures.iter().filter(|reason| **reason == Reason::LinkLost).count();
+    let begun = service.finished.load(Ordering::SeqCst);
+    assert!((1..=1 + lost).contains(&begun), "{at_edge} {cut:?}: {begun} begun, {failures:?}");
+    let passed = [0, 1].map(|way: usize| cutter.passed[way].load(Ordering::SeqCst));
+    edge.close().await;
+    cloud.close().await;
+    (passed, failures)
+}
+
+/// Cut at every byte offset of request and answer, on the requester's link and on the target's.
+#[tokio::test]
+async fn after_a_cut_at_any_byte_only_link_lost_leaves_open_whether_the_call_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = uds::bind(dir.path().join("hub.sock"), Limits::default()).unwrap();
+    let hub = Hub::builder().listener(Box::new(listener)).start().unwrap();
+    let (mut name, mut lost) = (0, 0);
+    for at_edge in [true, false] {
+        let (whole, failures) = calls(dir.path(), name, at_edge, None).await;
+        assert_eq!(failures, []);
+        for (direction, bytes) in [Direction::Up, Direction::Down].into_iter().zip(whole) {
+            assert!(bytes > 50, "{bytes} bytes {direction:?}");
+            for offset in 0..=bytes {
+                name += 1;
+                lost += calls(dir.path(), name, at_edge, Some((direction, offset))).await.1.len();
+            }
+        }
+        name += 1;
+    }
+    hub.close().await;
+    assert_eq!(hub.stats().malformed, 0);
+    assert!(lost > 50, "{lost} calls were lost: the test shows nothing");
+}
+
+fn edge_with(dialer: impl Dialer + 'static, service: &Echo) -> Peer {
+    Peer::builder(peer_id("edge-1"))
+        .dialer(Box::new(dialer))
+        .service(service_name("echo"), service.clone())
+        .start()
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_hub_ends_calls_at_both_ends_at_once() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let call = cloud.call(echo("edge-1", "never").remaining(Duration::from_secs(60))).await.unwrap();
+    service.started.notified().await;
+    // More than its credit, so that the service waits for it.
+    let mut stream = cloud.call(echo("edge-1", "stream:1000:10000")).await.unwrap();
+    assert!(stream.next().await.unwrap().is_ok());
+    let before = Instant::now();
+    net.hub.close().await;
+    assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
+    assert_eq!(collect(stream).await.1, Err(Reason::LinkLost));
+    while service.finished.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+    assert!(service.sent.load(Ordering::SeqCst) < 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_told_at_once_when_its_requester_is_gone() {
+    let net = net();
+    let (_edge, service) = net.edge("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let mut call = cloud.call(echo("edge-1", "stream:1000:10000")).await.unwrap();
+    assert!(call.next().await.unwrap().is_ok());
+    let before = Instant::now();
+    cloud.close().await;
+    while service.finished.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+    assert!(service.sent.load(Ordering::SeqCst) < 100);
+}
+
+/// The work of a call that lost its link goes on, and its end is no end of a call on the next link.
+#[tokio::test(start_paused = true)]
+async fn what_ends_late_answers_no_call_of_the_next_link() {
+    let net = net();
+    let dialer = Cuttable::new(net.dialer.clone());
+    let service = Echo::default();
+    let _edge = edge_with(dialer.clone(), &service);
+    net.edge_is_there("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let first = cloud.call(echo("edge-1", "never:first")).await.unwrap();
+    service.started.notified().await;
+    dialer.cut();
+    assert_eq!(collect(first).await.1, Err(Reason::LinkLost));
+    net.edge_is_there("edge-1").await;
+    let second = cloud.call(echo("edge-1", "never:second")).await.unwrap();
+    service.started.notified().await;
+    // The first that waits is the first that is released.
+    service.release.notify_one();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(service.finished.load(Ordering::SeqCst), 1);
+    assert_eq!(net.hub.stats().open_calls, 1, "the second goes on");
+    service.release.notify_one();
+    assert_eq!(collect(second).await.0, ["never:second"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_reaches_the_session_that_it_is_for_and_no_other() {
+    let net = net();
+    let dialer = Cuttable::new(net.dialer.clone());
+    let service = Echo::default();
+    let edge = edge_with(dialer.clone(), &service);
+    net.edge_is_there("edge-1").await;
+    let cloud = net.caller("cloud").await;
+    let session =
+        || net.hub.peers().into_iter().find(|info| info.peer == peer_id("edge-1")).map(|info| info.session);
+    let newer_than = async |older| loop {
+        match session() {
+            Some(newer) if newer != older => return newer,
+            _ => sleep(Duration::from_millis(1)).await,
+        }
+    };
+    let ask = async |to| collect(cloud.call(echo("edge-1", "x").to_session(to)).await.unwrap()).await.1;
+    let first = session().unwrap();
+    assert!(ask(first).await.is_ok());
+    dialer.cut();
+    let second = newer_than(first).await;
+    assert_eq!(ask(first).await, Err(Reason::WrongSession));
+    assert_eq!(second.instance, first.instance);
+    assert!(ask(second).await.is_ok());
+    edge.close().await;
+    let _next = edge_with(dialer, &service);
+    newer_than(second).await;
+    assert_eq!(ask(second).await, Err(Reason::WrongSession), "another instance");
+    assert_eq!(service.finished.load(Ordering::SeqCst), 2);
+}
