@@ -5,7 +5,6 @@
 //! salvaged of its volumes and terms is taken over. The other tables are empty then, as when they are damaged themselves.
 
 mod document;
-#[cfg_attr(not(test), allow(dead_code, reason = "what fences calls is to keep its terms here"))]
 mod terms;
 
 use std::path::{Path, PathBuf};
@@ -43,7 +42,6 @@ pub(super) struct AgentStore {
     #[cfg_attr(not(feature = "kubernetes-node"), allow(dead_code, reason = "what needs it is left out"))]
     pub(super) groups: Document,
     /// The highest term of each driver's proxy.
-    #[allow(dead_code, reason = "what fences calls is to keep its terms here")]
     pub(super) terms: TermTable,
 }
 
