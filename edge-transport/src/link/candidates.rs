@@ -1,24 +1,27 @@
-//! The addresses of one name, of which some may swallow what is sent to them.
+//! Several ways to the same end, of which some may swallow what is sent to them.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
-/// How long one may take before the next is tried beside it (RFC 8305, section 5). Short beside what a dialler has in all.
-const STAGGER: Duration = Duration::from_millis(250);
+/// How long one address of a name may take before the next is tried beside it (RFC 8305, section 5). Short beside what a dialler has
+/// in all.
+#[cfg(any(feature = "ws", feature = "quic"))]
+pub(crate) const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
 
-/// The first that answers, or what was wrong with the one that failed last. `None` if there are none.
-pub(super) async fn first_of<T, E, A: Future<Output = Result<T, E>>>(
-    candidates: impl IntoIterator<Item = SocketAddr>,
-    attempt: impl Fn(SocketAddr) -> A,
+/// Tries one after the other, the next when those before it have failed or after `stagger`. The first that answers, or what was wrong
+/// with the one that failed last; `None` if there are none.
+pub(crate) async fn first_of<C, T, E, A: Future<Output = Result<T, E>>>(
+    candidates: impl IntoIterator<Item = C>,
+    stagger: Duration,
+    attempt: impl Fn(C) -> A,
 ) -> Option<Result<T, E>> {
     let (mut running, mut failed) = (FuturesUnordered::new(), None);
     for candidate in candidates {
         running.push(attempt(candidate));
-        let next = Instant::now() + STAGGER;
+        let next = Instant::now() + stagger;
         while let Ok(Some(outcome)) = timeout_at(next, running.next()).await {
             if outcome.is_ok() {
                 return Some(outcome);
@@ -41,13 +44,11 @@ mod tests {
 
     use super::*;
 
-    fn address(port: u16) -> SocketAddr {
-        ([127, 0, 0, 1], port).into()
-    }
+    const STAGGER: Duration = Duration::from_millis(250);
 
     /// Those below ten swallow everything, those below twenty refuse, the others answer.
-    async fn attempt(candidate: SocketAddr) -> Result<u16, u16> {
-        match candidate.port() {
+    async fn attempt(candidate: u16) -> Result<u16, u16> {
+        match candidate {
             0..10 => pending().await,
             port @ 10..20 => Err(port),
             port => Ok(port),
@@ -56,7 +57,7 @@ mod tests {
 
     async fn first(ports: &[u16]) -> Option<Result<u16, u16>> {
         let bound = Duration::from_secs(5);
-        let found = first_of(ports.iter().copied().map(address), attempt);
+        let found = first_of(ports.iter().copied(), STAGGER, attempt);
         tokio::time::timeout(bound, found).await.unwrap_or(None)
     }
 

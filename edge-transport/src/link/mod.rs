@@ -12,12 +12,13 @@
 //!   that was closed may not be read any more by its own end on every kind: read what is wanted before closing. Closing may
 //!   wait until the other end has read everything and dropped the link: give it a bound.
 //!
-//! [`conformance`] checks these promises on any implementation.
+//! The suite `conformance` (feature `testing`) checks these promises on any implementation.
 
 mod address;
-#[cfg(any(feature = "ws", feature = "quic"))]
-mod candidates;
+pub(crate) mod candidates;
+#[cfg(feature = "testing")]
 pub mod conformance;
+#[cfg(feature = "testing")]
 pub mod faulty;
 #[cfg(any(feature = "uds", feature = "quic"))]
 mod framing;

@@ -20,11 +20,9 @@ pub struct PeerSettings {
     pub session: Settings,
     /// How long one attempt at one address may take. Default 5 s.
     pub dial_timeout: Duration,
-    /// When several addresses are dialled, how long one may take before the next is dialled beside it. The first that answers is
-    /// used. Default 1 s.
-    pub road_stagger: Duration,
     /// While an address is used that is not the first, how often the ones before it are tried. If one answers, it is used from then
-    /// on, and calls that are open end with `LINK_LOST`. A better road that does not hold is tried less and less often. Default 60 s; zero: never.
+    /// on, and calls that are open end with `LINK_LOST`. A better road that does not hold is tried less and less often. Default 60 s;
+    /// zero: never.
     pub better_road_every: Duration,
     /// Longest first wait before dialling again. Default 200 ms; the wait is between half of it and all of it.
     pub retry_first: Duration,
@@ -39,7 +37,6 @@ impl Default for PeerSettings {
         Self {
             session: Settings::default(),
             dial_timeout: Duration::from_secs(5),
-            road_stagger: Duration::from_secs(1),
             better_road_every: Duration::from_secs(60),
             retry_first: Duration::from_millis(200),
             retry_cap: Duration::from_secs(10),

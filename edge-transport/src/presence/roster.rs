@@ -75,8 +75,10 @@ impl Roster {
         if update.complete
             && let Some(listed) = self.listed.take()
         {
-            let left = self.known.extract_if(.., |peer, _| !listed.contains(peer));
-            changes.extend(left.map(|(peer, session)| Change::Down { peer, session }));
+            let known = std::mem::take(&mut self.known).into_iter();
+            let (stayed, left) = known.partition::<BTreeMap<_, _>, _>(|(peer, _)| listed.contains(peer));
+            self.known = stayed;
+            changes.extend(left.into_iter().map(|(peer, session)| Change::Down { peer, session }));
             changes.push(Change::Current);
         }
         changes

@@ -1,34 +1,34 @@
 //! Which numbers of calls were used on a link.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-/// Numbers that are remembered one by one. Requests on lanes of their own may overtake each other by as many.
-const MAX_ABOVE: usize = 4096;
+/// Runs of used numbers that are remembered, and so the gaps between them. Requests on lanes of their own may overtake each other.
+const MAX_RUNS: usize = 1024;
 
 /// The used numbers of one link: those that a request has opened, and those that a cancel has named before their request.
 ///
-/// Numbers rise by one from request to request, so that most of the time all of them are one range.
+/// Numbers rise by one from request to request, so that most of the time all of them are one run.
 #[derive(Debug, Default)]
 pub(crate) struct UsedNumbers {
-    /// Every number up to this one counts as used.
-    up_to: u64,
-    /// Used numbers above it.
-    above: BTreeSet<u64>,
+    /// The last number of each run, by its first.
+    runs: BTreeMap<u64, u64>,
 }
 
 impl UsedNumbers {
-    /// Uses a number. Whether it was not used before; one that came [`MAX_ABOVE`] numbers too late counts as used.
+    /// Uses a number. Whether it was not used before; with too many gaps the numbers in the lowest one count as used.
     pub(crate) fn take(&mut self, number: u64) -> bool {
-        if number <= self.up_to || !self.above.insert(number) {
+        let below = self.runs.range(..=number).next_back().map(|(first, last)| (*first, *last));
+        if below.is_some_and(|(_, last)| last >= number) {
             return false;
         }
-        if self.above.len() > MAX_ABOVE
-            && let Some(lowest) = self.above.pop_first()
+        let joined = below.filter(|(_, last)| *last == number - 1);
+        let first = joined.map_or(number, |(first, _)| first);
+        let above = number.checked_add(1).and_then(|next| self.runs.remove(&next));
+        self.runs.insert(first, above.unwrap_or(number));
+        if self.runs.len() > MAX_RUNS
+            && let (Some((first, _)), Some((_, last))) = (self.runs.pop_first(), self.runs.pop_first())
         {
-            self.up_to = lowest;
-        }
-        while self.above.remove(&self.up_to.saturating_add(1)) {
-            self.up_to += 1;
+            self.runs.insert(first, last);
         }
         true
     }
@@ -41,26 +41,25 @@ mod tests {
     #[test]
     fn a_number_is_taken_once_in_any_order() {
         let mut used = UsedNumbers::default();
-        for number in [3, 1, 2, 7, 5, u64::MAX] {
+        for number in [5003, 5001, 5002, 0, 7, 5, 6, u64::MAX] {
             assert!(used.take(number), "{number}");
             assert!(!used.take(number), "{number} again");
         }
-        assert_eq!((used.up_to, used.above.len()), (3, 3));
+        let runs: Vec<_> = used.runs.into_iter().collect();
+        assert_eq!(runs, [(0, 0), (5, 7), (5001, 5003), (u64::MAX, u64::MAX)]);
     }
 
     #[test]
-    fn memory_is_bounded_and_a_gap_is_given_up_in_the_end() {
+    fn memory_is_bounded_and_the_lowest_gap_is_given_up() {
         let mut used = UsedNumbers::default();
-        for number in 2..=MAX_ABOVE as u64 + 1 {
-            assert!(used.take(number));
-        }
-        assert_eq!(used.above.len(), MAX_ABOVE, "1 may still come");
-        assert!(used.take(MAX_ABOVE as u64 + 2));
-        assert_eq!((used.up_to, used.above.len()), (MAX_ABOVE as u64 + 2, 0));
-        assert!(!used.take(1), "too late");
-        for number in 0..3 * MAX_ABOVE as u64 {
-            used.take(MAX_ABOVE as u64 + 10 + 2 * number);
-        }
-        assert_eq!(used.above.len(), MAX_ABOVE);
+        let numbers = (1..=MAX_RUNS as u64).map(|run| 2 * run);
+        assert!(numbers.clone().all(|number| used.take(number)));
+        assert!(used.take(3), "it may still come");
+        assert!(used.take(1_000_000) && used.take(2_000_000));
+        assert!(!used.take(5), "too late");
+        assert!(used.take(7));
+        assert!(numbers.into_iter().all(|number| !used.take(number)));
+        assert!((0..5000).all(|number| used.take(3_000_000 + 2 * number)));
+        assert_eq!(used.runs.len(), MAX_RUNS);
     }
 }

@@ -7,7 +7,7 @@ use tokio::net::lookup_host;
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
-use crate::link::candidates::first_of;
+use crate::link::candidates::{ADDRESS_STAGGER, first_of};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::ClientTls;
 
@@ -56,7 +56,7 @@ impl QuicDialer {
     }
 
     async fn attempt_any(&self, candidates: impl IntoIterator<Item = SocketAddr>) -> Result<Link, LinkError> {
-        let outcome = first_of(candidates, |candidate| self.attempt_at(candidate)).await;
+        let outcome = first_of(candidates, ADDRESS_STAGGER, |candidate| self.attempt_at(candidate)).await;
         outcome.unwrap_or_else(|| Err(handshake_failed(&self.address, "the name stands for no address")))
     }
 

@@ -10,7 +10,7 @@ use tokio_tungstenite::client_async_with_config;
 
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
-use crate::link::candidates::first_of;
+use crate::link::candidates::{ADDRESS_STAGGER, first_of};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::{ClientTls, peer_names};
 
@@ -92,7 +92,7 @@ impl WsDialer {
     async fn connect(&self) -> io::Result<TcpStream> {
         let candidates = lookup_host((&*self.host, self.port)).await?;
         let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the name stands for no address"));
-        first_of(candidates, TcpStream::connect).await.unwrap_or_else(nowhere)
+        first_of(candidates, ADDRESS_STAGGER, TcpStream::connect).await.unwrap_or_else(nowhere)
     }
 
     /// What the websocket request names: the library wants a whole URL and takes host and path from it.

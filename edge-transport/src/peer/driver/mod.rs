@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
-use self::roads::{Dialling, Road};
+use self::roads::{Road, dialling};
 use super::gate::Gate;
 use super::handle::max_request;
 use super::mailbox::MailSender;
@@ -182,10 +183,11 @@ impl Driver {
     /// A link over the first road that can be had: the one that worked last, then the others in their order.
     async fn dial(&mut self, best: Option<usize>) -> Option<Road> {
         let others = (0..self.dialers.len()).filter(|index| Some(*index) != best);
-        let mut dialling =
-            Dialling::new(Arc::clone(&self.dialers), best.into_iter().chain(others), &self.settings);
-        let dialled = self.offline(poll_fn(|cx| dialling.poll(cx))).await;
-        self.attempts += dialling.attempts();
+        let (order, attempts) = (best.into_iter().chain(others).collect(), Arc::new(AtomicU64::new(0)));
+        let bound = self.settings.dial_timeout;
+        let dialling = dialling(Arc::clone(&self.dialers), order, bound, Arc::clone(&attempts));
+        let dialled = self.offline(dialling).await;
+        self.attempts += attempts.load(Ordering::Relaxed);
         match dialled? {
             Ok(road) => Some(road),
             Err(error) => {

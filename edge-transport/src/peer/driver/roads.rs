@@ -1,14 +1,15 @@
 //! The ways to a hub: which is dialled when.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::link::candidates::first_of;
 use crate::link::{Dialer, Link, LinkError};
 use crate::peer::PeerSettings;
 
@@ -19,92 +20,36 @@ pub(super) struct Road {
     pub(super) link: Link,
 }
 
-type Attempt = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
+/// The first link, or what was wrong with the address that failed last.
+pub(super) type Dialling = Pin<Box<dyn Future<Output = Result<Road, String>> + Send>>;
 
-/// Dials addresses in an order. The next one gets its turn when the one before has failed or takes long, so that a network which
-/// swallows the packets of one kind of link costs that wait and not a whole timeout.
-pub(super) struct Dialling {
+/// When several addresses are dialled, how long one may take before the next is dialled beside it, so that a network which swallows the
+/// packets of one kind of link costs that wait and not a whole timeout.
+const ROAD_STAGGER: Duration = Duration::from_secs(1);
+
+/// Dials addresses in an order, each for at most `bound`, and counts the attempts.
+pub(super) fn dialling(
     dialers: Arc<[Box<dyn Dialer>]>,
-    order: VecDeque<usize>,
-    running: Vec<(usize, Attempt)>,
-    next: Pin<Box<Sleep>>,
-    stagger: Duration,
+    order: Vec<usize>,
     bound: Duration,
-    attempts: u64,
-    error: String,
-}
-
-impl Dialling {
-    pub(super) fn new(
-        dialers: Arc<[Box<dyn Dialer>]>,
-        order: impl Iterator<Item = usize>,
-        settings: &PeerSettings,
-    ) -> Self {
-        Self {
-            dialers,
-            order: order.collect(),
-            running: Vec::new(),
-            next: Box::pin(sleep(Duration::ZERO)),
-            stagger: settings.road_stagger,
-            bound: settings.dial_timeout,
-            attempts: 0,
-            error: String::new(),
-        }
-    }
-
-    /// Addresses that were dialled.
-    pub(super) const fn attempts(&self) -> u64 {
-        self.attempts
-    }
-
-    /// The first link, or what was wrong with the last address.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Road, String>> {
-        loop {
-            if let Some(road) = self.poll_running(cx) {
-                return Poll::Ready(Ok(road));
-            }
-            let is_due = self.running.is_empty() || self.next.as_mut().poll(cx).is_ready();
-            match self.order.front() {
-                None if self.running.is_empty() => {
-                    return Poll::Ready(Err(std::mem::take(&mut self.error)));
-                }
-                Some(_) if is_due => self.start_next(),
-                _ => return Poll::Pending,
-            }
-        }
-    }
-
-    fn start_next(&mut self) {
-        let Some(index) = self.order.pop_front() else { return };
-        let (dialers, bound) = (Arc::clone(&self.dialers), self.bound);
-        let attempt = async move {
+    attempts: Arc<AtomicU64>,
+) -> Dialling {
+    Box::pin(async move {
+        let attempt = async |index: usize| {
+            attempts.fetch_add(1, Ordering::Relaxed);
             let dialer = &dialers[index];
-            timeout(bound, dialer.dial()).await.unwrap_or_else(|_| {
+            let dialled = timeout(bound, dialer.dial()).await.unwrap_or_else(|_| {
                 let cause = format!("no connection within {bound:?}");
                 Err(LinkError::Address { address: dialer.address().to_owned(), cause })
+            });
+            dialled.map(|link| Road { index, link }).map_err(|error| {
+                let address = dialer.address();
+                tracing::info!(%address, %error, "no connection");
+                format!("{address}: {error}")
             })
         };
-        self.running.push((index, Box::pin(attempt)));
-        self.attempts += 1;
-        self.next = Box::pin(sleep(self.stagger));
-    }
-
-    fn poll_running(&mut self, cx: &mut Context<'_>) -> Option<Road> {
-        let mut at = 0;
-        while let Some((index, attempt)) = self.running.get_mut(at) {
-            match attempt.as_mut().poll(cx) {
-                Poll::Ready(Ok(link)) => return Some(Road { index: *index, link }),
-                Poll::Ready(Err(error)) => {
-                    let address = self.dialers[*index].address();
-                    tracing::info!(%address, %error, "no connection");
-                    self.error = format!("{address}: {error}");
-                    drop(self.running.remove(at));
-                }
-                Poll::Pending => at += 1,
-            }
-        }
-        None
-    }
+        first_of(order, ROAD_STAGGER, attempt).await.unwrap_or_else(|| Err(String::new()))
+    })
 }
 
 /// Looks from time to time whether a better road than the one in use can be had.
@@ -147,10 +92,12 @@ impl Scout {
                     if wait.as_mut().poll(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    let dialling = Dialling::new(Arc::clone(dialers), 0..self.index, settings);
+                    let order = (0..self.index).collect();
+                    let dialling =
+                        dialling(Arc::clone(dialers), order, settings.dial_timeout, Arc::default());
                     self.state = State::Dialling(dialling);
                 }
-                State::Dialling(dialling) => match dialling.poll(cx) {
+                State::Dialling(dialling) => match dialling.as_mut().poll(cx) {
                     Poll::Ready(Ok(road)) => return Poll::Ready(road),
                     Poll::Ready(Err(_)) => self.state = Self::waiting(self.every),
                     Poll::Pending => return Poll::Pending,
