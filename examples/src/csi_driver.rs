@@ -1,5 +1,7 @@
 //! `edge-csi-driver`: a CSI socket in the cloud whose driver is on a node at the edge.
 
+mod control;
+mod decommission;
 mod follow;
 mod front;
 mod name;
@@ -13,10 +15,13 @@ use std::sync::Arc;
 
 use csi_proxy::{Drained, PatientRelay, ResumingRelay, SessionRelay};
 use edge_transport::Peer;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 
+use self::decommission::Quarantined;
+pub use self::decommission::{Command, Target};
 use self::front::Front;
-pub use self::options::{CsiDriverOptions, Route};
+pub use self::options::{CommandLine, CsiDriverOptions, Route};
 use self::route::Destination;
 pub use self::route::{Offline, TopologyOptions};
 use self::status::CsiDriverStatus;
@@ -27,10 +32,13 @@ use crate::uplink;
 /// The binary.
 #[must_use]
 pub fn main() -> ExitCode {
-    process::run(run)
+    process::run(async |command_line, signals| match command_line {
+        CommandLine::Serve(options) => serve(*options, signals).await,
+        CommandLine::Command(command) => decommission::run(&command),
+    })
 }
 
-async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
+async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
     let identity = uplink::identity(&options.security)?;
     let dialers = uplink::dialers(
         "--kubeedge-endpoint",
@@ -39,7 +47,7 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         identity.as_ref(),
     )?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
-    let destination = Destination::open(&options, state.as_ref()).await?;
+    let destination = Destination::open(&options, state.as_ref())?;
     let drain_timeout = options.drain_timeout.duration();
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
@@ -53,16 +61,30 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
     let front = Front::new(&options, state.as_ref(), &destination, ResumingRelay::new(relay))?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, state.as_ref(), &destination, &online)?;
+    let (commands, commanded) = mpsc::channel(1);
+    let control = match &state {
+        Some(state) => Some(tokio::spawn(control::serve(control::bind(state.path())?, commands))),
+        None => None,
+    };
+    let quarantined = follower.as_ref().map_or(Quarantined::Nowhere, follow::Follower::quarantined);
+    let driver = options.drivername.clone();
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
-            let status = CsiDriverStatus::new(peer.clone(), options.drivername, destination, front.shown());
+            let status = CsiDriverStatus::new(
+                peer.clone(),
+                options.drivername,
+                destination,
+                front.shown(),
+                quarantined,
+            );
             Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
         }
         None => None,
     };
     let serving = front.open().await?;
-    let following = follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), follower)));
+    let following =
+        follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), driver, follower, commanded)));
     let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {
@@ -73,8 +95,10 @@ async fn run(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fata
         }
     };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
-    if let Some(following) = following {
-        following.abort();
+    for task in
+        following.iter().map(JoinHandle::abort_handle).chain(control.iter().map(JoinHandle::abort_handle))
+    {
+        task.abort();
     }
     let drain = async {
         if serving.shutdown(drain_timeout).await != Drained::All {

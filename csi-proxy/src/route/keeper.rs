@@ -80,6 +80,16 @@ impl Keeper {
         ledger.descriptions().map(|(node, description)| (node.clone(), description.clone())).collect()
     }
 
+    /// The decommissioned nodes.
+    pub(super) fn decommissioned(&self) -> Vec<NodeId> {
+        self.ledger().decommissioned().cloned().collect()
+    }
+
+    /// Whether something is on a node, or may be.
+    pub(super) fn has_rows_of(&self, node: &NodeId) -> bool {
+        self.ledger().has_rows_of(node)
+    }
+
     /// Whether something is on its way to the disk.
     #[cfg(test)]
     pub(super) fn is_writing(&self) -> bool {

@@ -43,6 +43,8 @@ pub struct Ledger {
     names: HashMap<Box<str>, Box<str>>,
     /// What nodes said of themselves, with their rows.
     descriptions: HashMap<NodeId, (u64, Bytes)>,
+    /// Decommissioned nodes, with their rows. Nothing is placed or found there.
+    decommissioned: HashMap<NodeId, u64>,
     next_row: u64,
     max_rows: usize,
 }
@@ -129,8 +131,13 @@ pub enum Event<'a> {
         /// What it said, in whatever form; of a bounded size.
         description: Bytes,
     },
-    /// A node is gone for good, and all that was there.
-    Forgotten {
+    /// A node is lost, with all that was there.
+    Decommissioned {
+        /// The node.
+        node: &'a NodeId,
+    },
+    /// A node is no longer decommissioned.
+    Recommissioned {
         /// The node.
         node: &'a NodeId,
     },
@@ -170,6 +177,7 @@ impl Ledger {
             index: HashMap::new(),
             names: HashMap::new(),
             descriptions: HashMap::new(),
+            decommissioned: HashMap::new(),
             next_row: 1,
             max_rows: DEFAULT_MAX_ROWS,
         }
@@ -199,6 +207,7 @@ impl Ledger {
             }
             Ok(Row::Place { subject, node }) => vacant(self.index.entry(subject), Place { row, node }),
             Ok(Row::Node { node, description }) => vacant(self.descriptions.entry(node), (row, description)),
+            Ok(Row::Decommissioned { node }) => vacant(self.decommissioned.entry(node), row),
             Err(defect) => Err(defect),
         };
         taken.map_err(|defect| Quarantined { row, defect })
@@ -224,6 +233,18 @@ impl Ledger {
         self.descriptions.iter().map(|(node, (_, description))| (node, description))
     }
 
+    /// The decommissioned nodes, in no order.
+    pub fn decommissioned(&self) -> impl Iterator<Item = &NodeId> {
+        self.decommissioned.keys()
+    }
+
+    /// Whether something is on a node, or may be.
+    #[must_use]
+    pub fn has_rows_of(&self, node: &NodeId) -> bool {
+        self.placements.values().any(|placement| placement.node == *node)
+            || self.index.values().any(|place| place.node == *node)
+    }
+
     /// How many rows there are, but for those of nodes.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -236,12 +257,21 @@ impl Ledger {
     /// What the caller is told. Then nothing goes to a node, and what is known stays known.
     pub fn handle(&mut self, event: Event<'_>) -> Result<Step, Refusal> {
         match event {
+            Event::Found { node, .. } | Event::Described { node, .. }
+                if self.decommissioned.contains_key(node) =>
+            {
+                Ok(Step::default())
+            }
             Event::Create { request, ballot } => self.create(request, ballot),
             Event::Ended { request, attempt, end } => self.ended(request, attempt, end),
             Event::Found { subject, node } => self.found_if_room(subject, node),
             Event::Deleted { subject } => Ok(Step::of(self.deleted(subject))),
             Event::Described { node, description } => Ok(Step::of(self.described(node, description))),
-            Event::Forgotten { node } => Ok(Step::of(self.forgotten(node))),
+            Event::Decommissioned { node } => Ok(Step::of(self.decommission(node))),
+            Event::Recommissioned { node } => {
+                let row = self.decommissioned.remove(node);
+                Ok(Step::of(row.map(Change::Remove).into_iter().collect()))
+            }
         }
     }
 
@@ -271,6 +301,9 @@ impl Ledger {
         }
         let source = request.source.as_ref().and_then(|source| self.index.get(source));
         let node = ballot.elect(request, source.map(|place| &place.node))?;
+        if self.decommissioned.contains_key(&node) {
+            return Err(Refusal::Decommissioned { node });
+        }
         // The ids of those that are being made come on top.
         if self.rows() + 2 > self.max_rows {
             return Err(Refusal::Full { max: self.max_rows });
@@ -286,6 +319,9 @@ impl Ledger {
         let End::Made(id) = end else {
             return Ok(Step::of(self.close(request, attempt, end).into_iter().collect()));
         };
+        if self.decommissioned.contains_key(&attempt.node) {
+            return Err(Refusal::Decommissioned { node: attempt.node.clone() });
+        }
         let volume = Subject::Volume(id.into());
         match self.found(volume, &attempt.node) {
             Ok(mut changes) => {
@@ -386,7 +422,7 @@ impl Ledger {
         vec![Change::Put(row, seal(&self.driver, row, &content))]
     }
 
-    fn forgotten(&mut self, node: &NodeId) -> Vec<Change> {
+    fn decommission(&mut self, node: &NodeId) -> Vec<Change> {
         let placements = self.placements.extract_if(|_, placement| placement.node == *node);
         let mut rows = Vec::new();
         for (_, placement) in placements {
@@ -397,7 +433,14 @@ impl Ledger {
         }
         rows.extend(self.descriptions.remove(node).map(|(row, _)| row));
         rows.extend(self.index.extract_if(|_, place| place.node == *node).map(|(_, place)| place.row));
-        rows.into_iter().map(Change::Remove).collect()
+        let mut changes: Vec<_> = rows.into_iter().map(Change::Remove).collect();
+        if !self.decommissioned.contains_key(node) {
+            let row = self.row();
+            self.decommissioned.insert(node.clone(), row);
+            let content = Row::Decommissioned { node: node.clone() };
+            changes.push(Change::Put(row, seal(&self.driver, row, &content)));
+        }
+        changes
     }
 
     /// The change that writes a placement.

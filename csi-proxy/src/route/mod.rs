@@ -25,6 +25,8 @@ pub(crate) use self::router::Chosen;
 #[cfg(feature = "runtime")]
 pub use self::router::{Route, RouteError, Router};
 #[cfg(feature = "runtime")]
-pub(crate) use self::topology::{Inquiry, Way};
+pub use self::topology::{
+    DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, TopologyRouter, TopologySettings,
+};
 #[cfg(feature = "runtime")]
-pub use self::topology::{OpenRouteError, TopologyRouter, TopologySettings};
+pub(crate) use self::topology::{Inquiry, Way};

@@ -83,6 +83,11 @@ pub enum Refusal {
         /// Its bound.
         max: usize,
     },
+    /// The node is decommissioned.
+    Decommissioned {
+        /// The node.
+        node: NodeId,
+    },
     /// What must be on the disk cannot be written to it.
     NotKept {
         /// Why.
@@ -151,6 +156,7 @@ impl Refusal {
                 return Fault::Overloaded { what: "the table of placements".to_owned(), max: *max as u64 }.into();
             }
             Self::NotKnown { what } => return fault(what.clone()),
+            Self::Decommissioned { node } => return fault(format!("node {node} is decommissioned")),
             Self::NotKept { reason } => return fault(format!("it cannot be kept on the disk: {reason}")),
             Self::SameId { subject, known, other } => {
                 return fault(format!(
@@ -186,6 +192,7 @@ mod tests {
             Refusal::NotKnown { what: "x".into() },
             Refusal::SameId { subject: Subject::Volume("v".into()), known: node(), other: node() },
             Refusal::Full { max: 1 },
+            Refusal::Decommissioned { node: node() },
             Refusal::NotKept { reason: "x".into() },
         ]
     }
@@ -212,6 +219,7 @@ mod tests {
                 | Refusal::NotKnown { .. }
                 | Refusal::SameId { .. }
                 | Refusal::Full { .. }
+                | Refusal::Decommissioned { .. }
                 | Refusal::NotKept { .. } => Code::UNAVAILABLE,
             };
             let outcome = refusal.outcome(&driver);

@@ -1,16 +1,23 @@
-//! Which nodes there are, as the hub tells it.
+//! Which nodes there are, as the hub tells it, and which of them an operator has decommissioned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use csi_proto::DriverName;
+use csi_proxy::route::{DecommissionError, MAX_DECOMMISSIONED};
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{NodeId, NodeSockets, TopologyRouter};
 use edge_transport::presence::{Change, Watch};
 use edge_transport::{Peer, PeerId, ServiceName};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, watch};
 
+use super::decommission::{CommandError, Commanded, Order, Quarantined, by_topology};
 use super::roster::Roster;
 use crate::process::Fatal;
+
+/// How long open calls may take when a node's socket is removed.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Who is to know which nodes there are.
 #[derive(Debug)]
@@ -25,36 +32,53 @@ pub(super) enum Follower {
     /// A route that chooses among them.
     Topology(Arc<TopologyRouter>),
     /// A socket for each.
-    Sockets {
-        sockets: NodeSockets,
-        roster: Roster,
-        /// Those that may have one; empty for all.
-        only: Vec<NodeId>,
-        /// Those that have one and are there.
-        there: BTreeSet<NodeId>,
-    },
+    Sockets(BySocket),
 }
 
-/// Follows, until the peer is closed.
-pub(super) async fn follow(peer: Peer, mut follower: Follower) -> Result<(), Fatal> {
+/// A socket for each node, but for decommissioned ones.
+#[derive(Debug)]
+pub(super) struct BySocket {
+    driver: DriverName,
+    sockets: NodeSockets,
+    roster: Roster,
+    /// Those that may have one; empty for all.
+    only: Vec<NodeId>,
+    /// Those of them that are there.
+    there: BTreeSet<NodeId>,
+    /// The decommissioned ones, and whether each is there.
+    decommissioned: watch::Sender<Vec<(NodeId, bool)>>,
+}
+
+/// Follows and carries out commands, until the peer is closed.
+pub(super) async fn follow(
+    peer: Peer,
+    driver: DriverName,
+    mut follower: Follower,
+    mut commands: mpsc::Receiver<Commanded>,
+) -> Result<(), Fatal> {
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
     let mut watch = Watch::new(peer, service);
     if let Follower::Fixed { node, .. } = &follower {
         watch = watch.only(PeerId::new(node.as_str()));
     }
-    while let Some(changes) = watch.next().await {
-        follower.expect(&changes);
-        for change in &changes {
-            follower.take(change).await;
+    loop {
+        tokio::select! {
+            changes = watch.next() => {
+                let Some(changes) = changes else { return Ok(()) };
+                follower.expect(&changes);
+                for change in &changes {
+                    follower.take(change).await;
+                }
+            }
+            Some(commanded) = commands.recv() => follower.obey(&driver, commanded).await,
         }
     }
-    Ok(())
 }
 
 impl Follower {
     /// Keeps in one go what is about to be taken in.
     fn expect(&mut self, changes: &[Change]) {
-        if let Self::Sockets { roster, only, .. } = self {
+        if let Self::Sockets(BySocket { roster, only, .. }) = self {
             let nodes = changes.iter().filter_map(|change| match change {
                 Change::Up { peer, .. } => node_of(peer).filter(|node| only.is_empty() || only.contains(node)),
                 _ => None,
@@ -90,15 +114,7 @@ impl Follower {
                 }
             }
             Self::Topology(route) => route.arrived(&up),
-            Self::Sockets { sockets, only, there, .. } => {
-                if !only.is_empty() && !only.contains(&up) {
-                    return;
-                }
-                match sockets.serve(&up).await {
-                    Ok(()) => drop(there.insert(up)),
-                    Err(error) => tracing::error!("{error}"),
-                }
-            }
+            Self::Sockets(by_socket) => by_socket.up(up).await,
         }
     }
 
@@ -106,7 +122,7 @@ impl Follower {
         match self {
             Self::Fixed { node, there, .. } => *there &= down != node,
             Self::Topology(route) => route.left(down),
-            Self::Sockets { there, .. } => drop(there.remove(down)),
+            Self::Sockets(by_socket) => by_socket.down(down),
         }
     }
 
@@ -120,8 +136,111 @@ impl Follower {
                 }
             }
             Self::Topology(route) => route.current(),
-            Self::Sockets { sockets, there, .. } => there.iter().for_each(|node| sockets.online(node)),
+            Self::Sockets(BySocket { sockets, there, .. }) => {
+                there.iter().for_each(|node| sockets.online(node));
+            }
         }
+    }
+}
+
+impl Follower {
+    /// The decommissioned nodes, for the status page.
+    pub(super) fn quarantined(&self) -> Quarantined {
+        match self {
+            Self::Fixed { .. } => Quarantined::Nowhere,
+            Self::Topology(route) => Quarantined::Topology(Arc::clone(route)),
+            Self::Sockets(by_socket) => Quarantined::Sockets(by_socket.decommissioned.subscribe()),
+        }
+    }
+
+    async fn obey(&mut self, driver: &DriverName, Commanded { order, answer }: Commanded) {
+        let done = match self {
+            Self::Fixed { node, .. } => {
+                Err(CommandError::FixedRoute { driver: driver.clone(), node: node.clone() })
+            }
+            Self::Topology(route) => {
+                let route = Arc::clone(route);
+                // What nodes come and go must not wait for the disk.
+                tokio::spawn(async move {
+                    let _ = answer.send(by_topology(&route, order).await);
+                });
+                return;
+            }
+            Self::Sockets(by_socket) => match order {
+                Order::Decommission(node) => by_socket.decommission(node).await,
+                Order::Recommission(node) => by_socket.recommission(node).await,
+            },
+        };
+        // Fails if nobody waits for the answer any more.
+        let _ = answer.send(done);
+    }
+}
+
+impl BySocket {
+    /// The nodes in the roster, of which only these may have a socket; empty for all.
+    pub(super) fn new(driver: DriverName, sockets: NodeSockets, roster: Roster, only: Vec<NodeId>) -> Self {
+        let (there, decommissioned) = (BTreeSet::new(), watch::Sender::default());
+        let by_socket = Self { driver, sockets, roster, only, there, decommissioned };
+        by_socket.show();
+        by_socket
+    }
+
+    async fn up(&mut self, node: NodeId) {
+        if !self.only.is_empty() && !self.only.contains(&node) {
+            return;
+        }
+        self.there.insert(node.clone());
+        if self.roster.decommissioned().contains(&node) {
+            tracing::warn!(%node, "a decommissioned node is connected; it gets no socket until it is recommissioned");
+            self.show();
+        } else if let Err(error) = self.sockets.serve(&node).await {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn down(&mut self, node: &NodeId) {
+        self.there.remove(node);
+        self.show();
+    }
+
+    async fn decommission(&mut self, node: NodeId) -> Result<String, CommandError> {
+        let known = self.roster.decommissioned();
+        let before = known.contains(&node);
+        if !before && self.there.contains(&node) {
+            return Err(DecommissionError::Connected { node }.into());
+        }
+        if !before && !self.roster.contains(&node) {
+            return Err(DecommissionError::Unknown { node, driver: self.driver.clone() }.into());
+        }
+        if !before && known.len() >= MAX_DECOMMISSIONED {
+            return Err(DecommissionError::TooMany { max: MAX_DECOMMISSIONED }.into());
+        }
+        let durable = self.roster.decommission(&node);
+        durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
+        self.show();
+        self.sockets.release(&node, FAREWELL).await;
+        tracing::warn!(%node, "the node is decommissioned; its socket is removed until it is recommissioned");
+        let already = if before { " already" } else { "" };
+        Ok(format!("node {node} is{already} decommissioned: it has no socket until it is recommissioned"))
+    }
+
+    async fn recommission(&mut self, node: NodeId) -> Result<String, CommandError> {
+        if !self.roster.decommissioned().contains(&node) {
+            return Ok(format!("node {node} was not decommissioned"));
+        }
+        let durable = self.roster.recommission(&node);
+        durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
+        self.show();
+        self.sockets.serve(&node).await?;
+        tracing::warn!(%node, "the node is recommissioned");
+        Ok(format!("node {node} is recommissioned and has its socket again"))
+    }
+
+    /// Shows which nodes are decommissioned.
+    fn show(&self) {
+        let nodes = self.roster.decommissioned().iter();
+        self.decommissioned
+            .send_replace(nodes.map(|node| (node.clone(), self.there.contains(node))).collect());
     }
 }
 
@@ -132,21 +251,89 @@ fn node_of(peer: &PeerId) -> Option<NodeId> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use async_trait::async_trait;
+    use csi_proxy::{Call, EndpointSettings, Fault, Relay, RelayError, Replies};
     use edge_transport::link::memory;
     use edge_transport::{Hub, IncomingRequest, ReplySender, Service, SessionId};
     use futures_util::FutureExt as _;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::state::StateDirectory;
 
     struct Silent;
+
+    /// No node is connected.
+    struct Nowhere;
+
+    #[async_trait]
+    impl Relay for Nowhere {
+        async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+            Err(Fault::NodeOffline { node: call.node }.into())
+        }
+    }
 
     #[async_trait]
     impl Service for Silent {
         async fn call(&self, _: IncomingRequest, _: ReplySender) {}
+    }
+
+    fn driver() -> DriverName {
+        DriverName::new("a.b").unwrap()
+    }
+
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).unwrap()
+    }
+
+    /// What an operator reads.
+    async fn ordered(follower: &mut Follower, order: Order) -> Result<String, String> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        follower.obey(&driver(), Commanded { order, answer }).await;
+        answered.await.unwrap().map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_fixed_route_keeps_nothing_and_decommissions_no_node() {
+        let (mut follower, _) = fixed();
+        let refused = ordered(&mut follower, Order::Decommission(node("edge-1"))).await.unwrap_err();
+        assert!(refused.contains("keeps nothing of nodes"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_decommissioned_node_has_no_socket_though_it_connects_until_recommissioned() {
+        let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let state = StateDirectory::open(state.path()).unwrap();
+        let sockets = NodeSockets::new(directory.path(), driver(), Nowhere, EndpointSettings::default());
+        let open = || {
+            let roster = Roster::open(&driver(), Some(&state)).unwrap();
+            Follower::Sockets(BySocket::new(driver(), sockets.clone(), roster, Vec::new()))
+        };
+        let mut follower = open();
+        let socket = directory.path().join("edge-1/csi.sock");
+        let [up, down] = [Change::Up, Change::Down].map(|change| change(PeerId::new("edge-1").unwrap()));
+        let (lose, undo) = (Order::Decommission(node("edge-1")), Order::Recommission(node("edge-1")));
+        let unknown = ordered(&mut follower, lose.clone()).await.unwrap_err();
+        assert!(unknown.contains("not known"), "{unknown}");
+        follower.expect(std::slice::from_ref(&up));
+        follower.take(&up).await;
+        let connected = ordered(&mut follower, lose.clone()).await.unwrap_err();
+        assert!(connected.contains("connected") && socket.exists(), "{connected}");
+
+        follower.take(&down).await;
+        ordered(&mut follower, lose.clone()).await.unwrap();
+        let again = ordered(&mut follower, lose).await.unwrap();
+        assert!(again.contains("already") && !socket.exists(), "{again}");
+        // As after a restart of the proxy.
+        let mut follower = open();
+        follower.expect(std::slice::from_ref(&up));
+        follower.take(&up).await;
+        assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![(node("edge-1"), true)], false));
+        ordered(&mut follower, undo.clone()).await.unwrap();
+        assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![], true));
+        let again = ordered(&mut follower, undo).await.unwrap();
+        assert!(again.contains("was not decommissioned"), "{again}");
+        sockets.shutdown(Duration::ZERO).await;
     }
 
     fn fixed() -> (Follower, Arc<Notify>) {
@@ -186,7 +373,8 @@ mod tests {
         let peer = |name: &str| Peer::builder(PeerId::new(name).unwrap()).dialer(Box::new(dialer.clone()));
         let proxy = peer("proxy").start().unwrap();
         let (follower, online) = fixed();
-        let following = tokio::spawn(follow(proxy, follower));
+        let (_command, commands) = mpsc::channel(1);
+        let following = tokio::spawn(follow(proxy, driver(), follower, commands));
         let service = ServiceName::new(SERVICE).unwrap();
         let _nodes =
             ["edge-2", "edge-1"].map(|name| peer(name).service(service.clone(), Silent).start().unwrap());

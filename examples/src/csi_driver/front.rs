@@ -1,6 +1,5 @@
 //! What the sidecars find: one socket, or one for each node.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use csi_proxy::{
 };
 use tokio::sync::Notify;
 
-use super::follow::Follower;
+use super::follow::{BySocket, Follower};
 use super::options::CsiDriverOptions;
 use super::roster::Roster;
 use super::route::Destination;
@@ -75,7 +74,8 @@ impl Front {
                 let mut roster = Roster::open(&options.drivername, state)?;
                 roster.add(options.topology.node.iter().cloned());
                 let (sockets, only) = (sockets.clone(), options.topology.node.clone());
-                Some(Follower::Sockets { sockets, roster, only, there: BTreeSet::new() })
+                let driver = options.drivername.clone();
+                Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
             }
             (Self::One { .. }, Destination::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
             (Self::One { .. }, Destination::Fixed(node)) => {

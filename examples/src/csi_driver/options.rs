@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand as _, ValueEnum};
 use csi_proto::DriverName;
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::link::Address;
 
+use super::decommission::Command;
 use super::route::TopologyOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
@@ -68,7 +70,7 @@ pub struct CsiDriverOptions {
     #[arg(long, value_name = "DIR")]
     pub endpoint_dir: Option<PathBuf>,
 
-    /// Directory for what is kept over a restart, made if missing
+    /// Directory for what is kept over a restart, made if missing, and for the socket of `decommission` and `recommission`
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
@@ -99,8 +101,73 @@ pub enum Route {
     Sockets,
 }
 
-impl Options for CsiDriverOptions {
+/// What `edge-csi-driver` is to do.
+#[derive(Debug, Clone)]
+#[allow(clippy::exhaustive_enums, reason = "a command is there or not")]
+pub enum CommandLine {
+    /// Serve sockets.
+    Serve(Box<CsiDriverOptions>),
+    /// Send a command to the process that does.
+    Command(Command),
+}
+
+impl CommandFactory for CommandLine {
+    fn command() -> clap::Command {
+        let options = CsiDriverOptions::command().subcommand_negates_reqs(true).disable_help_subcommand(true);
+        Command::augment_subcommands(options.args_conflicts_with_subcommands(true)).subcommand_required(false)
+    }
+
+    fn command_for_update() -> clap::Command {
+        Self::command()
+    }
+}
+
+impl FromArgMatches for CommandLine {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match Command::from_arg_matches(matches) {
+            Ok(command) => Ok(Self::Command(command)),
+            Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
+                Ok(Self::Serve(Box::new(CsiDriverOptions::from_arg_matches(matches)?)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Parser for CommandLine {}
+
+impl Options for CommandLine {
     fn logging(&self) -> &LogOptions {
-        &self.log
+        match self {
+            Self::Serve(options) => &options.log,
+            Self::Command(command) => &command.target().log,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_needs_no_option_of_the_proxy_and_the_proxy_needs_no_command() {
+        let read = |line: &str| CommandLine::try_parse_from(line.split(' '));
+        let command = read("edge-csi-driver decommission edge-2 --state-dir /state").unwrap();
+        let CommandLine::Command(Command::Decommission(target)) = command else { unreachable!() };
+        assert_eq!((target.node.as_str(), target.state_dir.to_str()), ("edge-2", Some("/state")));
+        let serve = read("edge-csi-driver --drivername a.b --nodeid edge-1 -v").unwrap();
+        assert!(matches!(&serve, CommandLine::Serve(options) if options.log.verbose == 1), "{serve:?}");
+        for wrong in
+            ["decommission", "decommission edge-2", "recommission ../x --state-dir /s", "forget edge-2"]
+        {
+            assert!(read(&format!("edge-csi-driver {wrong}")).is_err(), "{wrong}");
+        }
+        let missing = read("edge-csi-driver --nodeid edge-1").unwrap_err().to_string();
+        assert!(missing.contains("--drivername"), "{missing}");
     }
 }

@@ -31,11 +31,6 @@ pub struct TopologyOptions {
     /// label that the Node has, as kubernetes.io/hostname, or that its kubelet is told to set. None by default
     #[arg(long, value_name = "PREFIX/NAME")]
     pub topology_key: Option<String>,
-
-    /// With --route topology: node that is gone for good, with its volumes. What it had is forgotten at the start; their names
-    /// may be used on other nodes. May be given again, or hold several separated by commas
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub forget: Vec<NodeId>,
 }
 
 /// What becomes of a new volume whose node is offline.
@@ -63,21 +58,18 @@ pub(super) enum Destination {
 
 impl Destination {
     /// The destination that the options mean.
-    pub(super) async fn open(
-        options: &CsiDriverOptions,
-        state: Option<&StateDirectory>,
-    ) -> Result<Self, Fatal> {
-        let TopologyOptions { node, forget, topology_key, .. } = &options.topology;
+    pub(super) fn open(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+        let TopologyOptions { node, topology_key, .. } = &options.topology;
         if options.endpoint_dir.is_some() && options.route != Some(Route::Sockets) {
             return Err(Fatal::Input(
                 "--endpoint-dir is for several sockets: give --route sockets too".to_owned(),
             ));
         }
         match (options.route, &options.nodeid) {
-            (Some(Route::Topology), _) => Self::topology(options, state).await,
+            (Some(Route::Topology), _) => Self::topology(options, state),
             (Some(Route::Sockets), _) => Self::sockets(options, state),
-            _ if !node.is_empty() || !forget.is_empty() || topology_key.is_some() => Err(Fatal::Input(
-                "--node, --forget and --topology-key are for several nodes: give --route topology or --route sockets too"
+            _ if !node.is_empty() || topology_key.is_some() => Err(Fatal::Input(
+                "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
                     .to_owned(),
             )),
             (None, Some(node)) => Ok(Self::Fixed(node.clone())),
@@ -98,9 +90,6 @@ impl Destination {
         if options.nodeid.is_some() {
             return Err(input("--nodeid names the one node of a route without sockets; use --node"));
         }
-        if !options.topology.forget.is_empty() {
-            return Err(input("--forget is for --route topology"));
-        }
         let only = &options.topology.node;
         let mut roster = Roster::open(&options.drivername, state)?;
         roster.add(only.iter().cloned());
@@ -108,15 +97,12 @@ impl Destination {
         Ok(Self::Sockets { nodes: roster.nodes().filter(may).cloned().collect() })
     }
 
-    async fn topology(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
-        let TopologyOptions { node, offline, topology_key, forget } = &options.topology;
+    fn topology(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+        let TopologyOptions { node, offline, topology_key } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
         let Some(state) = state else {
             return Err(input("--state-dir is missing; where volumes are must outlive this process"));
         };
-        if let Some(kept) = forget.iter().find(|gone| node.contains(gone)) {
-            return Err(input(&format!("node {kept} is given with --node and with --forget")));
-        }
         let mut settings = TopologySettings::default();
         settings.default_node = options.nodeid.clone();
         settings.topology_key.clone_from(topology_key);
@@ -131,12 +117,6 @@ impl Destination {
         let journal = journal.map_err(Fatal::runtime)?;
         let route = TopologyRouter::open(options.drivername.clone(), node.clone(), journal, settings);
         let route = route.map_err(Fatal::input)?;
-        for gone in forget {
-            let forgotten = route.forget(gone).await;
-            let rows =
-                forgotten.map_err(|refusal| Fatal::Runtime(refusal.outcome(&options.drivername).message))?;
-            tracing::warn!(node = %gone, rows, "what this node had is forgotten");
-        }
         Ok(Self::Topology(Arc::new(route)))
     }
 

@@ -6,6 +6,7 @@ use csi_proto::DriverName;
 use csi_proxy::startup;
 use edge_transport::Peer;
 
+use super::decommission::Quarantined;
 use super::front::Shown;
 use super::route::Destination;
 use crate::status::{Fact, Status};
@@ -21,11 +22,18 @@ pub(super) struct CsiDriverStatus {
     driver: DriverName,
     destination: Destination,
     shown: Shown,
+    quarantined: Quarantined,
 }
 
 impl CsiDriverStatus {
-    pub(super) const fn new(peer: Peer, driver: DriverName, destination: Destination, shown: Shown) -> Self {
-        Self { peer, driver, destination, shown }
+    pub(super) const fn new(
+        peer: Peer,
+        driver: DriverName,
+        destination: Destination,
+        shown: Shown,
+        quarantined: Quarantined,
+    ) -> Self {
+        Self { peer, driver, destination, shown, quarantined }
     }
 }
 
@@ -54,12 +62,20 @@ impl Status for CsiDriverStatus {
                 }));
             }
         }
+        facts.extend(self.quarantined.nodes().into_iter().take(NODES_SHOWN).map(|(node, connected)| {
+            let place = if connected { "connected, gets no calls" } else { "not connected" };
+            Fact::new("decommissioned node", format!("{node}: {place}"))
+        }));
         facts.extend(uplink::facts(&self.peer));
         facts
     }
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.peer);
+        let nodes = self.quarantined.nodes();
+        let connected = nodes.iter().filter(|(_, connected)| *connected).count();
+        metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
+        metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
     }
 }
 

@@ -14,7 +14,8 @@
 //! message Record {
 //!   string driver = 1;
 //!   string node = 2;
-//!   uint32 kind = 3;        // 1 placement of a volume by name; by id: 2 volume, 3 snapshot, 4 group snapshot; 5 a node
+//!   uint32 kind = 3;        // 1 placement of a volume by name; by id: 2 volume, 3 snapshot, 4 group snapshot; 5 a node;
+//!                           // 6 a decommissioned node
 //!   string id = 4;          // the name or the id; not of a node
 //!   bytes fingerprint = 5;  // 32 bytes; of a placement
 //!   string volume_id = 6;   // of a placement whose volume was made
@@ -43,6 +44,7 @@ pub(super) enum Row {
     Placement { name: Box<str>, node: NodeId, fingerprint: Digest, volume: Option<Box<str>> },
     Place { subject: Subject, node: NodeId },
     Node { node: NodeId, description: Bytes },
+    Decommissioned { node: NodeId },
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -82,6 +84,9 @@ pub(super) fn seal(driver: &DriverName, row: u64, content: &Row) -> Vec<u8> {
             description: description.clone(),
             ..Record::default()
         },
+        Row::Decommissioned { node } => {
+            Record { driver: driver.to_string(), node: node.to_string(), kind: 6, ..Record::default() }
+        }
         Row::Place { subject, node } => Record {
             driver: driver.to_string(),
             node: node.to_string(),
@@ -113,6 +118,9 @@ fn content(driver: &DriverName, record: Record) -> Result<Row, Defect> {
     if record.kind == 5 {
         return Ok(Row::Node { node, description: record.description });
     }
+    if record.kind == 6 {
+        return Ok(Row::Decommissioned { node });
+    }
     if record.id.is_empty() {
         return Err(defect("id"));
     }
@@ -140,7 +148,7 @@ mod tests {
         DriverName::new("csi-hostpath").unwrap()
     }
 
-    fn rows() -> [Row; 4] {
+    fn rows() -> [Row; 5] {
         let node = NodeId::new("edge-1").unwrap();
         let fingerprint = Digest::from_bytes([7; 32]);
         [
@@ -152,7 +160,8 @@ mod tests {
                 volume: Some("v".into()),
             },
             Row::Place { subject: Subject::GroupSnapshot("g".into()), node: node.clone() },
-            Row::Node { node, description: Bytes::from_static(b"x") },
+            Row::Node { node: node.clone(), description: Bytes::from_static(b"x") },
+            Row::Decommissioned { node },
         ]
     }
 

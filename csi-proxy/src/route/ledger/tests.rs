@@ -207,7 +207,7 @@ fn a_copy_goes_where_its_source_is_known_to_be() {
 }
 
 #[test]
-fn a_node_that_is_forgotten_takes_all_that_it_had_with_it() {
+fn a_decommissioned_node_has_no_rows_and_gets_none() {
     let mut desk = Desk::new();
     for (name, place) in [("pvc-1", "a"), ("pvc-2", "b")] {
         let wanted = request(name, 1, &[place]);
@@ -218,12 +218,24 @@ fn a_node_that_is_forgotten_takes_all_that_it_had_with_it() {
         let description = name.to_owned().into();
         desk.handle(Event::Described { node: &node(name), description }).unwrap();
     }
-    desk.handle(Event::Forgotten { node: &node("a") }).unwrap();
+    let open = request("pvc-3", 1, &["a"]);
+    let attempt = desk.create(&open).unwrap();
+    desk.handle(Event::Decommissioned { node: &node("a") }).unwrap();
+    let refused = Err(Refusal::Decommissioned { node: node("a") });
+    assert_eq!(desk.ended(&open, &attempt, End::Made("late")), refused);
     desk.restart();
-    let description = |name: &str| desk.ledger.description_of(&node(name)).map(|bytes| bytes.to_vec());
-    assert_eq!((description("a"), description("b")), (None, Some(b"b".to_vec())));
+    let description = |desk: &Desk, name| desk.ledger.description_of(&node(name)).map(|bytes| bytes.to_vec());
+    assert_eq!((description(&desk, "a"), description(&desk, "b")), (None, Some(b"b".to_vec())));
+    assert_eq!(desk.create(&open).map(drop), refused);
+    let subject = Subject::Volume("pvc-1".into());
+    desk.handle(Event::Found { subject, node: &node("a") }).unwrap();
+    desk.handle(Event::Described { node: &node("a"), description: Bytes::from_static(b"a") }).unwrap();
+    assert_eq!((description(&desk, "a"), desk.ledger.has_rows_of(&node("a"))), (None, false));
     assert_eq!((desk.node_of_volume("pvc-1"), desk.node_of_volume("pvc-2")), (None, Some(node("b"))));
     assert_eq!(desk.create(&request("pvc-1", 1, &["c"])).unwrap().node(), &node("c"));
+    desk.handle(Event::Recommissioned { node: &node("a") }).unwrap();
+    desk.restart();
+    assert_eq!(desk.create(&open).unwrap().node(), &node("a"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod attach;
 mod capabilities;
 mod capacity;
 mod create;
+mod decommission;
 mod known;
 mod list;
 mod nodes;
@@ -27,6 +28,8 @@ use csi_proto::{DriverName, Method};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
+use self::decommission::Quarantine;
+pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
 use self::nodes::Nodes;
 use self::way::Answer;
 pub(crate) use self::way::Way;
@@ -126,6 +129,7 @@ pub struct TopologyRouter {
     driver: DriverName,
     settings: TopologySettings,
     nodes: Nodes,
+    quarantine: Quarantine,
     keeper: Arc<Keeper>,
     /// When absent nodes were asked last. Held while they are asked.
     surveying: Mutex<Option<Instant>>,
@@ -162,9 +166,10 @@ impl TopologyRouter {
         }
         let ledger = Ledger::new(driver.clone()).with_max_rows(settings.max_rows);
         let keeper = Arc::new(Keeper::open(ledger, Box::new(journal))?);
+        let quarantine = Quarantine::new(keeper.decommissioned(), &mut names);
         let nodes = Nodes::new(names, settings.discovers, keeper.descriptions());
         let (surveying, returned) = (Mutex::default(), Notify::new());
-        Ok(Self { driver, settings, nodes, keeper, surveying, returned })
+        Ok(Self { driver, settings, nodes, quarantine, keeper, surveying, returned })
     }
 
     /// How many nodes there are, and how many of them could be reached the last time.
@@ -177,18 +182,6 @@ impl TopologyRouter {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.keeper.rows()
-    }
-
-    /// Forgets all that a node had, since the node is gone for good and its volumes with it: their names may be used elsewhere.
-    /// Answers how many rows of the table that were.
-    ///
-    /// # Errors
-    /// If that cannot be kept.
-    pub async fn forget(&self, node: &NodeId) -> Result<usize, Refusal> {
-        let before = self.keeper.rows();
-        self.keeper.handle(Event::Forgotten { node }).await?;
-        self.nodes.forget(node);
-        Ok(before.saturating_sub(self.keeper.rows()))
     }
 
     /// Carries a call to wherever it belongs.
@@ -236,7 +229,14 @@ impl TopologyRouter {
 
     /// Calls one node.
     async fn ask(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Answer {
-        let answer = way.ask(node, &inquiry.method, inquiry.body.clone()).await;
+        let answer = tokio::select! {
+            biased;
+            // Not for a node that returns while the call waits for it.
+            () = self.quarantine.contains(node) => {
+                return (None, Refusal::Decommissioned { node: node.clone() }.outcome(&self.driver));
+            }
+            answer = way.ask(node, &inquiry.method, inquiry.body.clone()) => answer,
+        };
         self.nodes.tell(node, &answer.1);
         answer
     }

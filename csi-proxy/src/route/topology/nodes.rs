@@ -107,13 +107,20 @@ impl Nodes {
         }
     }
 
-    /// Forgets what a node has said, and the node itself if the route was not given it.
-    pub(super) fn forget(&self, node: &NodeId) {
-        let mut table = self.lock();
-        match table.nodes.get_mut(node) {
-            Some(known) if known.named => *known = Known::new(None, true),
-            _ => drop(table.nodes.remove(node)),
-        }
+    /// Takes a node out, with what it has said. Says whether the route was given it.
+    pub(super) fn remove(&self, node: &NodeId) -> bool {
+        self.lock().nodes.remove(node).is_some_and(|known| known.named)
+    }
+
+    /// Takes in a node again that the route was given.
+    pub(super) fn add(&self, node: &NodeId) {
+        self.lock().nodes.entry(node.clone()).or_insert_with(|| Known::new(None, true));
+    }
+
+    /// Whether a node is connected, as far as is known; `None` if the node is not known.
+    pub(super) fn is_connected(&self, node: &NodeId) -> Option<bool> {
+        let table = self.lock();
+        table.nodes.get(node).map(|known| known.seen || known.presence == Presence::Online)
     }
 
     /// Up to so many nodes of which something is to be asked now, and when something is to be asked of another one. Each of them has
@@ -419,7 +426,7 @@ mod tests {
             nodes.left(&node(name));
         }
         assert_eq!((nodes.names(), nodes.online()), (["edge-1", "edge-9"].map(node).to_vec(), vec![]));
-        nodes.forget(&node("edge-9"));
+        assert!(!nodes.remove(&node("edge-9")));
         assert_eq!(nodes.names(), [node("edge-1")]);
         assert_eq!(nodes.only(), None, "there may be others");
     }

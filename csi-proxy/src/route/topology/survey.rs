@@ -74,18 +74,6 @@ impl TopologyRouter {
         self.nodes.comes_online().await;
     }
 
-    /// Takes in that a node has come, or has come back. Asks its driver what it is as soon as it can.
-    pub fn arrived(&self, node: &NodeId) {
-        if self.nodes.arrived(node) {
-            self.returned.notify_one();
-        }
-    }
-
-    /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
-    pub fn left(&self, node: &NodeId) {
-        self.nodes.left(node);
-    }
-
     /// Takes in that all nodes that are there were told of: no other is. From then on nodes are asked when they come, and seldom
     /// otherwise.
     pub fn current(&self) {

@@ -15,6 +15,7 @@ use super::*;
 use crate::call::{Call, Metadata};
 use crate::code::Code;
 use crate::observe::Abandoned;
+use crate::operation::journal::faulty;
 use crate::operation::journal::memory::MemoryDisk;
 use crate::relay::{PatientRelay, Relay, RelayError};
 use crate::replies::Reply;
@@ -232,9 +233,9 @@ async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str)
     call(route, relay, Method::CreateVolume, request.encode_to_vec()).await.1
 }
 
-async fn delete(route: &TopologyRouter, world: &World, id: &str) -> Code {
+async fn delete(route: &TopologyRouter, relay: &dyn Relay, id: &str) -> Code {
     let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-    call(route, world, Method::DeleteVolume, request.encode_to_vec()).await.1
+    call(route, relay, Method::DeleteVolume, request.encode_to_vec()).await.1
 }
 
 async fn capacity(route: &TopologyRouter, world: &World, at: &str) -> i64 {
@@ -340,7 +341,7 @@ async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_without_the_driver_holds_up_nobody_and_one_that_is_gone_for_good_frees_its_names() {
+async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_frees_its_names() {
     let (world, disk) = (World::of(3), MemoryDisk::default());
     world.lock().without_driver.insert("edge-2".to_owned());
     let route = open(&disk);
@@ -350,16 +351,98 @@ async fn a_node_without_the_driver_holds_up_nobody_and_one_that_is_gone_for_good
         assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
         assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
         assert_eq!(create(&route, &world, "pvc-2", "edge-2").await, Code::RESOURCE_EXHAUSTED);
+        let connected = DecommissionError::Connected { node: node("edge-1") };
+        assert_eq!(route.decommission(&node("edge-1")).await, Err(connected));
+        let unknown = route.decommission(&node("edge-9")).await;
+        assert!(matches!(unknown, Err(DecommissionError::Unknown { .. })), "{unknown:?}");
         world.lock().offline.insert("edge-1".to_owned());
         route.left(&node("edge-1"));
         assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::UNAVAILABLE, "it is on edge-1");
         assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::UNAVAILABLE);
-        assert_eq!(route.forget(&node("edge-1")).await, Ok(2));
+        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 2, before: false }));
+        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 0, before: true }));
         assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
         assert_eq!(delete(&route, &world, "edge-1/pvc-1").await, Code::OK);
         assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
     })
     .await;
+}
+
+/// Over a restart too. A call that waits for the node when it is decommissioned does not reach it either.
+#[tokio::test(start_paused = true)]
+async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned() {
+    let (world, disk) = (Arc::new(World::of(2)), MemoryDisk::default());
+    let route = open(&disk);
+    while_running(&route, &*world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        let patient = PatientRelay::new(Arc::clone(&world), MINUTE);
+        let decommission = async {
+            sleep(Duration::from_secs(1)).await;
+            route.decommission(&node("edge-1")).await.unwrap();
+            world.lock().offline.clear();
+            world.take_calls();
+            route.arrived(&node("edge-1"));
+            sleep(MINUTE).await;
+        };
+        let waiting = async {
+            let began = Instant::now();
+            (delete(&route, &patient, "edge-1/pvc-1").await, began.elapsed() < MINUTE / 2)
+        };
+        assert_eq!(tokio::join!(waiting, decommission).0, (Code::UNAVAILABLE, true));
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);
+        assert_eq!((route.node_counts(), route.decommissioned()), ((1, 1), vec![(node("edge-1"), true)]));
+    })
+    .await;
+    drop(route);
+
+    let route = open(&disk);
+    while_running(&route, &*world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);
+        assert!(world.lock().calls.iter().all(|(name, _)| name != "edge-1"), "{:?}", world.lock().calls);
+        assert_eq!(route.recommission(&node("edge-1")).await, Ok(true));
+        assert_eq!(route.recommission(&node("edge-1")).await, Ok(false));
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
+        assert_eq!((route.node_counts(), route.decommissioned()), ((2, 2), vec![]));
+    })
+    .await;
+    drop(route);
+    assert_eq!(open(&disk).decommissioned(), []);
+}
+
+/// The node gets no calls from the moment of the command, and the next start knows all of it or nothing.
+#[tokio::test]
+async fn a_full_disk_decommissions_nothing_by_halves() {
+    let disk = MemoryDisk::default();
+    let (journal, handle) = faulty::wrap(disk.open());
+    let named = [node("edge-0"), node("edge-1")];
+    let driver = DriverName::new("csi-hostpath").unwrap();
+    let open =
+        |journal| TopologyRouter::open(driver.clone(), named.clone(), journal, TopologySettings::default());
+    let route = open(journal).unwrap();
+    let subject = Subject::Volume("vol-1".into());
+    route.keeper.handle(Event::Found { subject: subject.clone(), node: &named[1] }).await.unwrap();
+    handle.fail(faulty::Fault::Refused);
+    let failed = route.decommission(&named[1]).await.unwrap_err();
+    assert!(failed.to_string().contains("repeat the command"), "{failed}");
+    assert_eq!(route.decommissioned(), [(named[1].clone(), false)]);
+    let next = open(faulty::wrap(disk.open()).0).unwrap();
+    assert_eq!((next.decommissioned().len(), next.keeper.node_of(&subject)), (0, Some(named[1].clone())));
+    drop(next);
+
+    let repeated = route.decommission(&named[1]).await;
+    assert_eq!(repeated, Ok(Decommissioned { rows: 0, before: true }));
+    drop(route);
+    let next = open(faulty::wrap(disk.open()).0).unwrap();
+    assert_eq!((next.decommissioned().len(), next.keeper.node_of(&subject)), (1, None));
+    assert_eq!(next.recommission(&named[1]).await, Ok(true));
+    assert_eq!(next.node_counts().0, 2, "it was given by name");
 }
 
 #[tokio::test(start_paused = true)]
