@@ -181,6 +181,13 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
             &["--endpoint-dir", "--route sockets"],
         ),
         ("edge-csi-driver", &["--drivername", DRIVER, "--node", NODE], &["--node", "--route topology"]),
+        ("edge-csi-driver", &["decommission", NODE], &["--state-dir"]),
+        ("edge-csi-driver", &["decommission", "../edge", "--state-dir", "/tmp"], &["../edge"]),
+        (
+            "edge-csi-driver",
+            &["recommission", NODE, "--state-dir", "/tmp/none"],
+            &["--state-dir", "no directory /tmp/none"],
+        ),
         (
             "edge-csi-driver",
             &["--drivername", DRIVER, "--route", "sockets", "--node", NODE],

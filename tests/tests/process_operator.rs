@@ -69,6 +69,8 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
                 "KUBEEDGE_ENDPOINT",
                 "KUBE_NODE_NAME",
                 "--tls-ca",
+                "decommission",
+                "recommission",
             ],
         ),
         ("hostpath-driver", &["--drivername", "--endpoint", "--nodeid", "--state-dir"]),
