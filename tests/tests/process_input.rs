@@ -185,8 +185,8 @@ async fn bad_options_are_refused_with_exit_code_2_and_one_line_that_names_them()
         ("edge-csi-driver", &["decommission", "../edge", "--state-dir", "/tmp"], &["../edge"]),
         (
             "edge-csi-driver",
-            &["recommission", NODE, "--state-dir", "/tmp/none"],
-            &["--state-dir", "no directory /tmp/none"],
+            &["recommission", NODE, "--state-dir", "/tmp/edge-csi-nowhere/state"],
+            &["--state-dir", "no directory /tmp/edge-csi-nowhere/state"],
         ),
         (
             "edge-csi-driver",

@@ -37,7 +37,7 @@ pub enum Command {
     /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned. Refused while it is
     /// connected
     Decommission(Target),
-    /// Undo `decommission`: the node gets calls again. Its volumes are found again when it connects; look for names that exist twice
+    /// Undo `decommission`: the node gets calls again, and its volumes are found when they are asked for. Look for names that exist twice
     Recommission(Target),
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn by_topology(route: &TopologyRouter, order: Order) -> Result<
         }
         Order::Recommission(node) => match route.recommission(&node).await? {
             true => {
-                format!("node {node} is recommissioned: its volumes are found again when it is connected")
+                format!("node {node} is recommissioned: it gets calls again")
             }
             false => format!("node {node} was not decommissioned"),
         },

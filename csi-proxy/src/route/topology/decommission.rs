@@ -97,7 +97,7 @@ impl Quarantine {
     }
 
     /// Ready once the node is decommissioned.
-    pub(super) async fn contains(&self, node: &NodeId) {
+    pub(super) async fn until_added(&self, node: &NodeId) {
         loop {
             let mut added = std::pin::pin!(self.added.notified());
             // Before the look, or what is added after it would be missed.
@@ -147,7 +147,7 @@ impl TopologyRouter {
         Ok(Decommissioned { rows, before })
     }
 
-    /// Recommissions a node: it gets calls again, and what it has is listed once it is there. Says whether it was decommissioned.
+    /// Recommissions a node: it gets calls again. Says whether it was decommissioned.
     ///
     /// # Errors
     /// If it cannot be made durable. The node stays quarantined.

@@ -232,7 +232,7 @@ impl TopologyRouter {
         let answer = tokio::select! {
             biased;
             // Not for a node that returns while the call waits for it.
-            () = self.quarantine.contains(node) => {
+            () = self.quarantine.until_added(node) => {
                 return (None, Refusal::Decommissioned { node: node.clone() }.outcome(&self.driver));
             }
             answer = way.ask(node, &inquiry.method, inquiry.body.clone()) => answer,
