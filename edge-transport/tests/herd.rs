@@ -194,12 +194,12 @@ struct Ends {
 
 /// Makes all calls at once and counts their ends; `order` notes each answered call.
 async fn flood(caller: Peer, target: String, count: usize, order: Order, index: usize) -> Ends {
+    caller.connected().await.unwrap();
     let mut calls = JoinSet::new();
     for number in 0..count {
         let (caller, target, order) = (caller.clone(), target.clone(), Arc::clone(&order));
         calls.spawn(async move {
             let body = format!("{index}.{number}");
-            caller.connected().await.unwrap();
             let mut replies = match caller.call(echo(&target, body.clone())).await {
                 Ok(replies) => replies,
                 Err(error) => return Err(error.reason()),

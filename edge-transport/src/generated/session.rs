@@ -2,8 +2,8 @@
 
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
-    /// Who sent the frame. Empty: the other end of this link. A hub writes the authenticated name here when it passes a frame
-    /// on, and refuses a frame that claims another; a frame that a hub itself made has no source.
+    /// Who sent the frame. Empty: the other end of this link. A hub writes the authenticated name here when it passes a request or a
+    /// reply on, and refuses a frame that claims another; a frame that a hub itself made has no source.
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
     /// Who shall get the request. Empty in every other frame, and on the way from a hub to its target.
