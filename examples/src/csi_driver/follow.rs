@@ -80,7 +80,9 @@ impl Follower {
     fn expect(&mut self, changes: &[Change]) {
         if let Self::Sockets(BySocket { roster, only, .. }) = self {
             let nodes = changes.iter().filter_map(|change| match change {
-                Change::Up { peer, .. } => node_of(peer).filter(|node| only.is_empty() || only.contains(node)),
+                Change::Up { peer, .. } => {
+                    node_of(peer).filter(|node| only.is_empty() || only.contains(node))
+                }
                 _ => None,
             });
             roster.add(nodes);

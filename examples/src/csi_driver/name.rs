@@ -4,17 +4,14 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use csi_proto::DriverName;
-use edge_transport::tls::{ClientFiles, Identity};
 use edge_transport::PeerId;
+use edge_transport::tls::{ClientFiles, Identity};
 
 use crate::process::Fatal;
 
 /// A name that no other process has: of two proxies of one name the hub refuses the later one. With a certificate it begins with the certificate's name, below which the hub allows any; without one, with a
 /// token for instance, it begins with `proxy/` and the driver's name.
-pub(super) fn of_this_process(
-    driver: &DriverName,
-    files: Option<&ClientFiles>,
-) -> Result<PeerId, Fatal> {
+pub(super) fn of_this_process(driver: &DriverName, files: Option<&ClientFiles>) -> Result<PeerId, Fatal> {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     let process = process_name(&host, std::process::id(), started);
