@@ -38,9 +38,10 @@ const WAITING_PARTS: usize = 4;
 
 /// The drivers of a node. Cheap to clone; all clones see the same drivers, which may come and go while calls run.
 ///
-/// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made while
-/// somebody does, and in a task of its own from then on. Calls that ask for the same [operation](crate::operation) while it runs
-/// share it. A call that carries a [`Fence`](crate::Fence) begins only if that lets it pass.
+/// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made
+/// while somebody does, and in a task of its own from then on. Calls that ask for the same
+/// [operation](crate::operation) while it runs share it. A call that carries a [`Fence`](crate::Fence) begins only if
+/// that lets it pass.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     drivers: Arc<RwLock<BTreeMap<DriverName, Entry>>>,
@@ -95,8 +96,8 @@ impl Dispatcher {
         }
     }
 
-    /// Sets how long a call waits for its turn while something else is done to its volume, snapshot or group; 2 s by default, at most a
-    /// minute. Zero: not at all. A caller that stops waiting sooner is refused half a second before.
+    /// Sets how long a call waits for its turn while something else is done to its volume, snapshot or group; 2 s by
+    /// default, at most a minute. Zero: not at all. A caller that stops waiting sooner is refused half a second before.
     #[must_use]
     pub fn with_volume_wait(self, wait: Duration) -> Self {
         self.executor.set_wait(wait);
@@ -122,8 +123,8 @@ impl Dispatcher {
         crate::metrics::operations(&self.executor.counts());
     }
 
-    /// Gives a driver at most this many calls at once; one more fails with [`Fault::Overloaded`]. Holds for drivers that are
-    /// registered after it.
+    /// Gives a driver at most this many calls at once; one more fails with [`Fault::Overloaded`]. Holds for drivers
+    /// that are registered after it.
     #[must_use]
     pub fn with_max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, Semaphore::MAX_PERMITS);

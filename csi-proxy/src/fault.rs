@@ -1,5 +1,5 @@
-//! Everything that can go wrong on our own way, and the one place that says what follows from it: which status a caller gets, whether
-//! the driver may have the request, and whether it is worth sending again.
+//! Everything that can go wrong on our own way, and the one place that says what follows from it: which status a caller
+//! gets, whether the driver may have the request, and whether it is worth sending again.
 
 use std::time::Duration;
 
@@ -184,22 +184,25 @@ impl Fault {
     /// The sidecars read every code but four as "nothing is running any more", and then forget volumes that exist. So:
     ///
     /// - [`Fault::Deadline`] is `DEADLINE_EXCEEDED`, [`Fault::CallerGone`] is `CANCELLED`;
-    /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will be as
-    ///   large the next time, and a code that may be retried would have the sidecar send it for ever. `RESOURCE_EXHAUSTED`
-    ///   would make external-provisioner move the volume to another node, where the request is no smaller;
-    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for this volume, back
-    ///   off and ask again. It is true when it is said, for the node itself waits for the operation that runs, and it is safe:
-    ///   `ABORTED` is one of the four codes that the sidecars read as "may still be running", so nothing is forgotten;
+    /// - [`Fault::RequestTooLarge`] is `INVALID_ARGUMENT`, the one final code: the request provably never left, it will
+    ///   be as large the next time, and a code that may be retried would have the sidecar send it for ever.
+    ///   `RESOURCE_EXHAUSTED` would make external-provisioner move the volume to another node, where the request is no
+    ///   smaller;
+    /// - [`Fault::OperationPending`] is `ABORTED`, which the spec has for exactly this: an operation is pending for
+    ///   this volume, back off and ask again. It is true when it is said, for the node itself waits for the operation
+    ///   that runs, and it is safe: `ABORTED` is one of the four codes that the sidecars read as "may still be
+    ///   running", so nothing is forgotten;
     /// - everything else is `UNAVAILABLE`.
     #[must_use]
     pub fn to_status(&self) -> Outcome {
         self.clone().into()
     }
 
-    /// What the fault proves about the attempt that it ended. A call of several attempts was not sent only if none of them was.
+    /// What the fault proves about the attempt that it ended. A call of several attempts was not sent only if none of
+    /// them was.
     ///
-    /// A fault that counts as a proof only where the near side raises it, which knows what it has given to the link, never comes over
-    /// the [wire](crate::wire): there it is decoded as one that proves nothing.
+    /// A fault that counts as a proof only where the near side raises it, which knows what it has given to the link,
+    /// never comes over the [wire](crate::wire): there it is decoded as one that proves nothing.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {
         match self {
@@ -237,9 +240,11 @@ impl Fault {
         }
     }
 
-    /// Whether the same call may get through if it is sent again soon: something on the way was lost, is away or is ending.
+    /// Whether the same call may get through if it is sent again soon: something on the way was lost, is away or is
+    /// ending.
     ///
-    /// Not what the node itself has refused or what its driver is in: whoever made the call asks again by itself, later.
+    /// Not what the node itself has refused or what its driver is in: whoever made the call asks again by itself,
+    /// later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
@@ -418,7 +423,8 @@ pub(crate) fn one_of_each() -> Vec<Fault> {
 mod tests {
     use super::*;
 
-    /// What is expected of a fault: its code, whether the driver may have the request, whether it is worth sending again.
+    /// What is expected of a fault: its code, whether the driver may have the request, whether it is worth sending
+    /// again.
     fn row(fault: &Fault) -> (Code, Delivery, bool) {
         use Delivery::{NotSent, Unknown};
         // Exhaustive, so that a new fault does not compile without its row.

@@ -65,8 +65,9 @@
 //!
 //! # One execution an operation
 //!
-//! A sidecar that gives up and asks again does not make the driver do its work twice at once: a [`Dispatcher`] knows the [`operation`] of
-//! each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the part of it that outlives the process.
+//! A sidecar that gives up and asks again does not make the driver do its work twice at once: a [`Dispatcher`] knows
+//! the [`operation`] of each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the
+//! part of it that outlives the process.
 //!
 //! # A socket for kubelet
 //!
@@ -129,6 +130,7 @@ pub mod monitor;
 mod observe;
 pub mod operation;
 mod outcome;
+mod protobuf;
 #[cfg(feature = "runtime")]
 mod relay;
 mod replies;

@@ -53,6 +53,7 @@ use crate::call::{
 use crate::code::Code;
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
+use crate::protobuf::append as field;
 
 /// A header or closing cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -228,8 +229,8 @@ impl Outcome {
 
     /// The outcome as a `Closing` of at most `max` bytes, where a bus has such a bound; at least 64.
     ///
-    /// What does not fit loses its trailers first, then its details, then the end of its message. The code stays. No gRPC
-    /// library accepts trailers of that size by default, so a bound of some KiB costs nothing in practice.
+    /// What does not fit loses its trailers first, then its details, then the end of its message. The code stays. No
+    /// gRPC library accepts trailers of that size by default, so a bound of some KiB costs nothing in practice.
     #[must_use]
     pub fn encode_within(&self, max: usize) -> Bytes {
         let whole = self.encode();
@@ -253,11 +254,12 @@ impl Outcome {
 
     /// The outcome that a `Closing` holds.
     ///
-    /// A fault of a kind that this version does not know becomes [`Fault::Protocol`]; its code is never taken from the wire.
+    /// A fault of a kind that this version does not know becomes [`Fault::Protocol`]; its code is never taken from the
+    /// wire.
     ///
     /// # Errors
-    /// If the bytes are not a `Closing`, nobody decided it, or a value in it is outside its bounds. So no bytes at all, which
-    /// some buses make of no answer, are never a success.
+    /// If the bytes are not a `Closing`, nobody decided it, or a value in it is outside its bounds. So no bytes at all,
+    /// which some buses make of no answer, are never a success.
     pub fn decode(closing: Bytes) -> Result<Self, WireError> {
         let closing = Closing::decode(closing).map_err(|_| WireError::Malformed { expected: "Closing" })?;
         if let Some(fault) = closing.fault {
@@ -359,8 +361,9 @@ impl FaultRecord {
         }
     }
 
-    /// The fault that the far side reports. What the far side cannot know proves nothing here: it was given the request, so that a
-    /// hub that it cannot reach, or a bound that the request exceeds there, does not show that nothing was sent.
+    /// The fault that the far side reports. What the far side cannot know proves nothing here: it was given the
+    /// request, so that a hub that it cannot reach, or a bound that the request exceeds there, does not show that
+    /// nothing was sent.
     fn into_fault(self) -> Result<Fault, WireError> {
         let Self { kind, subject, text, found, max } = self;
         let reason = text;
@@ -401,13 +404,6 @@ impl FaultRecord {
             _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
         })
     }
-}
-
-/// A field of bytes, as it stands on the wire.
-fn field(number: u32, bytes: &[u8], to: &mut Vec<u8>) {
-    encode_key(number, WireType::LengthDelimited, to);
-    encode_varint(bytes.len() as u64, to);
-    to.extend_from_slice(bytes);
 }
 
 fn text(bytes: &[u8]) -> Result<&str, WireError> {

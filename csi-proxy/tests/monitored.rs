@@ -152,13 +152,14 @@ async fn an_answer_in_parts_counts_by_its_end() {
 }
 
 #[tokio::test]
-async fn what_was_not_delivered_is_still_there_for_the_next_who_asks() {
+async fn another_copy_of_a_call_gets_its_result_again() {
     let directory = tempfile::tempdir().unwrap();
     let (driver, address) = CountingDriver::free(directory.path());
     let dispatcher = Dispatcher::new().with_driver(driver_name(), address);
     let relay = Monitored::new(dispatcher, Monitors::default());
-    drop(relay.relay(create("pvc-1")).await.unwrap());
-    let answer = relay.relay(create("pvc-1")).await.unwrap();
+    let call = create("pvc-1");
+    drop(relay.relay(call.clone()).await.unwrap());
+    let answer = relay.relay(call).await.unwrap();
     assert_eq!(answer.collect().await.1.code, Code::OK);
     assert_eq!(driver.executions("CreateVolume pvc-1"), 1);
 }

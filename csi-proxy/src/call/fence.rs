@@ -1,12 +1,14 @@
 //! The part of a call that keeps a stale copy of it from beginning.
 //!
-//! A proxy gives each start of itself a [`Term`] for its driver, and each call a [`CallNumber`] for its driver and node. Every copy of a
-//! call carries both, together with what the proxy knew when it sent that copy: the lowest number still open, and the numbers above
-//! it that it gave up. The node begins nothing of an older term, nothing below the lowest open number, and nothing that was given up.
+//! A proxy gives each start of itself a [`Term`] for its driver, and each call a [`CallNumber`] for its driver and
+//! node. Every copy of a call carries both, together with what the proxy knew when it sent that copy: the lowest number
+//! still open, and the numbers above it that it gave up. The node begins nothing of an older term, nothing below the
+//! lowest open number, and nothing that was given up.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Most ranges that a [`GivenUp`] has.
 pub const MAX_GIVEN_UP: usize = 1024;
@@ -42,7 +44,8 @@ pub enum InvalidFence {
     Unordered,
 }
 
-/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term counts.
+/// The number of a proxy's start for a driver, from 1. Of two proxies of one driver the one with the higher term
+/// counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(NonZeroU64);
 
@@ -89,11 +92,12 @@ macro_rules! number {
 number!(Term);
 number!(CallNumber);
 
-/// Numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most [`MAX_GIVEN_UP`].
+/// Numbers of calls that ended at the proxy without an answer of the driver: sorted, disjoint ranges, at most
+/// [`MAX_GIVEN_UP`]. Cheap to clone.
 ///
 /// A range may include numbers that were closed in another way, since nothing closed begins again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GivenUp(Vec<(CallNumber, CallNumber)>);
+pub struct GivenUp(Arc<[(CallNumber, CallNumber)]>);
 
 impl GivenUp {
     /// Takes ranges of numbers, both ends included.
@@ -107,12 +111,12 @@ impl GivenUp {
         }
         let ends = ranges.iter().flat_map(|(first, last)| [first, last]);
         let ordered = ends.is_sorted() && ranges.iter().zip(ranges.iter().skip(1)).all(|(a, b)| a.1 < b.0);
-        if ordered { Ok(Self(ranges)) } else { Err(InvalidFence::Unordered) }
+        if ordered { Ok(Self(ranges.into())) } else { Err(InvalidFence::Unordered) }
     }
 
     /// Whether it has no number.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

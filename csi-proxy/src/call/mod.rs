@@ -37,9 +37,11 @@ pub struct Call {
     pub remaining: Option<Duration>,
     /// The request headers on the allow-list, at most [`MAX_METADATA`] bytes.
     pub metadata: Metadata,
-    /// What keeps a stale copy of the call from beginning at the node. `None` for a call that is made on the node itself.
+    /// What keeps a stale copy of the call from beginning at the node. `None` for a call that is made on the node
+    /// itself.
     pub fence: Option<Fence>,
-    /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the [wire](crate::wire) form.
+    /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the
+    /// [wire](crate::wire) form.
     pub session: Option<NodeSession>,
     /// The request message.
     pub body: Bytes,

@@ -42,8 +42,8 @@ impl TermStoreError {
     }
 }
 
-/// Terms that are forgotten with the process: for tests, and for a node without a disk. A proxy that was replaced before the node's
-/// restart is accepted then, until the one that replaced it calls.
+/// Terms that are forgotten with the process: for tests, and for a node without a disk. A proxy that was replaced
+/// before the node's restart is accepted then, until the one that replaced it calls.
 #[derive(Debug, Default)]
 pub struct MemoryTerms(Mutex<BTreeMap<DriverName, Term>>);
 

@@ -6,6 +6,8 @@ use csi_proto::secrets::TOKENS;
 use csi_proto::shape::{Inside, Shape};
 use sha2::{Digest as _, Sha256};
 
+use crate::protobuf::{Field, Value, fields, next_field};
+
 /// SHA-256 over a request without its secrets, in one form whatever the order of its fields and map entries was.
 ///
 /// Fields that these bindings do not know are part of it. Secrets (option 1059) are not, nor are the service-account tokens
@@ -56,98 +58,6 @@ impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// For how many fields room is made at first; most messages have fewer.
-const USUAL_FIELDS: usize = 8;
-
-/// One field as it stands on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field<'a> {
-    pub(super) number: u32,
-    pub(super) value: Value<'a>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value<'a> {
-    Varint(u64),
-    Fixed64(&'a [u8]),
-    Bytes(&'a [u8]),
-    Fixed32(&'a [u8]),
-}
-
-impl<'a> Value<'a> {
-    /// The text that the field holds.
-    pub(super) fn text(self) -> Option<&'a str> {
-        match self {
-            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
-            Self::Varint(_) | Self::Fixed64(_) | Self::Fixed32(_) => None,
-        }
-    }
-}
-
-/// The fields of a message in their order; `None` if the bytes are no message, or one with groups, which proto3 does not have.
-pub(super) fn fields(mut bytes: &[u8]) -> Option<Vec<Field<'_>>> {
-    let mut fields = Vec::with_capacity(USUAL_FIELDS);
-    while !bytes.is_empty() {
-        fields.push(field(&mut bytes)?);
-    }
-    Some(fields)
-}
-
-/// The last field of a number, which is the one that counts where only one may be; `None` also if the bytes are no message.
-pub(super) fn last_field(mut bytes: &[u8], number: u32) -> Option<Value<'_>> {
-    let mut last = None;
-    while !bytes.is_empty() {
-        let field = field(&mut bytes)?;
-        if field.number == number {
-            last = Some(field.value);
-        }
-    }
-    last
-}
-
-/// Takes the first field of what is left of a message.
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<Field<'a>> {
-    let key = varint(bytes)?;
-    let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
-    let value = match key & 7 {
-        0 => Value::Varint(varint(bytes)?),
-        1 => Value::Fixed64(take(bytes, 8)?),
-        2 => {
-            let length = usize::try_from(varint(bytes)?).ok()?;
-            Value::Bytes(take(bytes, length)?)
-        }
-        5 => Value::Fixed32(take(bytes, 4)?),
-        _ => return None,
-    };
-    Some(Field { number, value })
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    // Most keys and lengths are one byte.
-    if let Some((&byte, rest)) = bytes.split_first()
-        && byte < 0x80
-    {
-        *bytes = rest;
-        return Some(u64::from(byte));
-    }
-    let mut number = 0_u64;
-    for shift in 0..10 {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f).checked_shl(shift * 7)?;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
-}
-
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(taken)
 }
 
 // Each piece begins with what it is and how much of it there is, or ends with a mark, so that no two messages have the same form.
@@ -238,9 +148,9 @@ fn map(entries: &[Field<'_>], form: &mut Vec<u8>) {
 fn pair(mut entry: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut key, mut value) = (&[][..], &[][..]);
     while !entry.is_empty() {
-        match field(&mut entry)? {
-            Field { number: 1, value: Value::Bytes(bytes) } => key = bytes,
-            Field { number: 2, value: Value::Bytes(bytes) } => value = bytes,
+        match next_field(&mut entry)? {
+            Field { number: 1, value: Value::Bytes(bytes), .. } => key = bytes,
+            Field { number: 2, value: Value::Bytes(bytes), .. } => value = bytes,
             _ => return None,
         }
     }

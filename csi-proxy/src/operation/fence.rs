@@ -1,12 +1,13 @@
 //! The fence at the node: which calls may begin.
 //!
-//! For each driver the node knows the highest term of its proxies, and for that term what the proxy has reported: the lowest number
-//! still open, and the numbers above it that were given up. A call of a lower term does not begin, nor one whose number is below the
-//! lowest open one or was given up. What any call has ever reported holds for all that come or begin after it.
+//! For each driver the node knows the highest term of its proxies, and for that term what the proxy has reported: the
+//! lowest number still open, and the numbers above it that were given up. A call of a lower term does not begin, nor
+//! one whose number is below the lowest open one or was given up. What any call has ever reported holds for all that
+//! come or begin after it.
 //!
-//! A number begins once. What has begun is remembered until its number is below the lowest open one, whatever becomes of its result.
-//! Only a call that changes nothing may begin again under its number: the proxy sends it again when it cannot know whether it arrived,
-//! and a second reading does no harm.
+//! A number begins once. What has begun is remembered until its number is below the lowest open one, whatever becomes
+//! of its result. Only a call that changes nothing may begin again under its number: the proxy sends it again when it
+//! cannot know whether it arrived, and a second reading does no harm.
 //!
 //! No bound makes the fence forget: at a bound calls are refused.
 
@@ -21,8 +22,8 @@ use crate::fault::Fault;
 /// Most drivers that are fenced. Only drivers that were registered have a fence, so an operator alone could reach this.
 const MAX_DRIVERS: usize = 1024;
 
-/// Most ranges of one kind for each driver. A proxy reports at most [`MAX_GIVEN_UP`] at a time; four times as many leave room for what
-/// it has merged or closed since.
+/// Most ranges of one kind for each driver. A proxy reports at most [`MAX_GIVEN_UP`] at a time; four times as many
+/// leave room for what it has merged or closed since.
 const MAX_RANGES: usize = 4 * MAX_GIVEN_UP;
 
 /// What a call may do that the fence lets pass.
@@ -52,7 +53,8 @@ impl Fences {
         self.0.get(driver).map(|known| known.term)
     }
 
-    /// A term that is on the disk. All numbers begin anew with it. Nothing happens if it is not higher than the one that is known.
+    /// A term that is on the disk. All numbers begin anew with it. Nothing happens if it is not higher than the one
+    /// that is known.
     ///
     /// # Errors
     /// If there are too many drivers.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use csi_proto::{DriverName, Method};
 
-use super::canonical::{Digest, fields};
+use super::canonical::Digest;
 use super::deferred::DeferredDigest;
 use super::subject::{self, Key, Subject};
+use crate::protobuf::fields;
 
 /// The same driver, method and request: the same operation. Cheap to clone.
 ///
@@ -56,10 +57,7 @@ impl Identity {
             return None;
         }
         let fields = fields(request)?;
-        let subjects = subject::of_request(method, &fields);
-        if subjects.is_empty() {
-            return None;
-        }
+        let subjects = subject::of_operation(method, &fields)?;
         let digest = DeferredDigest::of(method.request_shape(), request);
         Self::with_digest(driver.clone(), method, subjects, digest)
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 pub(super) struct Limits {
     /// How long a call waits for its turn.
     pub(super) wait: Duration,
-    /// Most results that are kept. The one that would be forgotten next goes first; its call gets no replay then, and never begins
-    /// again.
+    /// Most results that are kept. The one that would be forgotten next goes first; its call gets no replay then, and
+    /// never begins again.
     pub(super) kept: usize,
     /// Most bytes of those. A result that is larger alone is not kept.
     pub(super) kept_bytes: usize,
@@ -19,14 +19,17 @@ pub(super) struct Limits {
     pub(super) queued_on_one: usize,
 }
 
-/// How long a result is there for other copies of the calls that asked for it: longer than a proxy waits for a node that it has lost.
+/// How long a result is there for other copies of the calls that asked for it: longer than a proxy waits for a node
+/// that it has lost.
 pub(super) const REPLAYED_FOR: Duration = Duration::from_secs(60);
 
-/// How long a result is there for the next equal call, if no caller waited for it: longer than the longest pause between two tries of
-/// a sidecar (5 minutes unless set otherwise). Not much longer: what is done to a volume past this process makes a result wrong.
+/// How long a result is there for the next equal call, if no caller waited for it: longer than the longest pause
+/// between two tries of a sidecar (5 minutes unless set otherwise). Not much longer: what is done to a volume past this
+/// process makes a result wrong.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(600);
 
-/// Most calls that a result remembers as its own. A sidecar that asks every 10 s makes 90 of them in the longest time that a driver has.
+/// Most calls that a result remembers as its own. A sidecar that asks every 10 s makes 90 of them in the longest time
+/// that a driver has.
 pub(super) const MAX_CALLS: usize = 128;
 
 impl Limits {

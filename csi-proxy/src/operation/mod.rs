@@ -1,28 +1,30 @@
 //! One execution at a time: which calls share a run of their driver, and which may begin at all.
 //!
-//! A sidecar's patience ends long before some drivers' work. Its retry is a call of its own, but the same *operation*: the same
-//! request to the same driver, secrets aside ([`Identity`]). So, while this process lives:
+//! A sidecar's patience ends long before some drivers' work. Its retry is a call of its own, but the same *operation*:
+//! the same request to the same driver, secrets aside ([`Identity`]). So, while this process lives:
 //!
 //! - while the operation runs, an equal call **joins** it, and all that wait at its end get the answer;
-//! - a finished result is **replayed** for 60 s to the calls that asked for it: a proxy that lost a link sends the same call again, under
-//!   the same id. If no caller waited when it finished, it is also given **once** to the next equal call, for 10 minutes. Not that of a
-//!   Node call: a reboot undoes what it did, and nothing reports that;
-//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little and in the order in which they
-//!   came. It has not begun: if its callers leave it never does. If its turn does not come it is refused with
-//!   [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
+//! - a finished result is **replayed** for 60 s to the calls that asked for it: a proxy that lost a link sends the same
+//!   call again, under the same id. If no caller waited when it finished, it is also given **once** to the next equal
+//!   call, for 10 minutes. Not that of a Node call: a reboot undoes what it did, and nothing reports that;
+//! - another operation on the same volume, snapshot or group meanwhile **waits** for its turn, a little and in the
+//!   order in which they came. It has not begun: if its callers leave it never does. If its turn does not come it is
+//!   refused with [`Fault::OperationPending`](crate::Fault::OperationPending), which is `ABORTED`;
 //! - a kept result is **void** as soon as another operation begins on what it is about, and when too much is kept;
-//! - of an operation that lost its driver the end is unknown. The next equal call runs it again, as CSI's idempotency allows;
+//! - of an operation that lost its driver the end is unknown. The next equal call runs it again, as CSI's idempotency
+//!   allows;
 //! - whatever leaves or fails, the driver's work runs to its end.
 //!
-//! A call that comes from a proxy begins only if its [`Fence`](crate::Fence) lets it: not if it is of a proxy that was replaced, not if it
-//! was given up, and not if its number has begun before. Its fence is looked at when it arrives, and again when its turn comes. That a
-//! number has begun is remembered longer than any result: where the result is gone, a late copy of the call fails with
-//! [`Fault::StaleCall`](crate::Fault::StaleCall).
+//! A call that comes from a proxy begins only if its [`Fence`](crate::Fence) lets it: not if it is of a proxy that was
+//! replaced, not if it was given up, and not if its number has begun before. Its fence is looked at when it arrives,
+//! and again when its turn comes. That a number has begun is remembered longer than any result: where the result is
+//! gone, a late copy of the call fails with [`Fault::StaleCall`](crate::Fault::StaleCall).
 //!
 //! [`Core`] is all of this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
 //!
-//! Only calls of mutating, unary methods of the spec are operations, and only if they name what they are about. All others pass, if their
-//! fence lets them. One that may change something begins once under its number; one that only reads may be sent again.
+//! Only calls of mutating, unary methods of the spec are operations, and only if they name what they are about. All
+//! others pass, if their fence lets them. One that may change something begins once under its number; one that only
+//! reads may be sent again.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -80,3 +82,5 @@ pub use self::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 pub(crate) use self::executor::{Asked, Executor, Ticket, Verdict, Waiting};
 pub use self::identity::Identity;
 pub use self::subject::{Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
+#[cfg(feature = "runtime")]
+pub(crate) use self::subject::{NoSubject, of_request as subjects_of};

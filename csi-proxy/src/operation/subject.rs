@@ -4,10 +4,10 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use csi_proto::method::VolumeKey;
+use csi_proto::method::{RequestField, VolumeKey};
 use csi_proto::{DriverName, Method};
 
-use super::canonical::{Field, Value, fields, last_field};
+use crate::protobuf::{Field, Value, fields, last_field};
 
 /// Longest [`Subject`] in bytes. The spec has 128; a call that names something longer takes no part in this.
 pub const MAX_SUBJECT: usize = 4096;
@@ -107,40 +107,76 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a request is about: at least one thing, the first of which names the operation. Empty if the request names nothing, or
-/// more than the bounds allow.
-pub(super) fn of_request(method: Method, request: &[Field<'_>]) -> Vec<Subject> {
+/// Why it is not known what a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoSubject {
+    /// The method names what it is about in a way of a later version.
+    UnknownMethod,
+    /// A field that names it is absent or empty.
+    Missing {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field that names it is no text, or one of more than [`MAX_SUBJECT`] bytes.
+    Unreadable {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// What a request names, the first of which names the operation. Nothing if its method is about nothing in particular.
+///
+/// # Errors
+/// If its method is about something and the request does not say what.
+pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, NoSubject> {
     type Make = fn(Box<str>) -> Subject;
-    let (Some(key), Some(field)) = (method.volume_key(), method.volume_field()) else { return Vec::new() };
+    let (Some(key), Some(RequestField { name: field, number, .. })) =
+        (method.volume_key(), method.volume_field())
+    else {
+        return Ok(Vec::new());
+    };
     let make: Make = match key {
         VolumeKey::Name => Subject::VolumeName,
         VolumeKey::VolumeId | VolumeKey::SourceVolumeId | VolumeKey::SourceVolumeIds => Subject::Volume,
         VolumeKey::SnapshotId | VolumeKey::TargetSnapshotId => Subject::Snapshot,
         VolumeKey::GroupSnapshotId => Subject::GroupSnapshot,
-        // A way of a later version to name a volume.
-        _ => return Vec::new(),
+        _ => return Err(NoSubject::UnknownMethod),
     };
     let several = key == VolumeKey::SourceVolumeIds;
-    let mut subjects = named(request, field.number, several, make);
-    if method == Method::DeleteVolumeGroupSnapshot && !subjects.is_empty() {
-        subjects.extend(named(request, SNAPSHOT_IDS, true, Subject::Snapshot));
+    let subjects = named(request, number, several, make).ok_or(NoSubject::Unreadable { field })?;
+    if subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
+        return Err(NoSubject::Missing { field });
     }
-    let usable = |subject: &Subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT;
-    if subjects.len() > MAX_SUBJECTS || !subjects.iter().all(usable) {
-        return Vec::new();
+    if subjects.iter().any(|subject| subject.id().len() > MAX_SUBJECT) {
+        return Err(NoSubject::Unreadable { field });
     }
-    subjects
+    Ok(subjects)
 }
 
-fn named(fields: &[Field<'_>], number: u32, several: bool, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
+/// All that an operation is about. `None` if the request does not say so, or names more than the bounds allow.
+pub(super) fn of_operation(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
+    let mut subjects = of_request(method, request).ok()?;
+    if method == Method::DeleteVolumeGroupSnapshot {
+        subjects.extend(named(request, SNAPSHOT_IDS, true, Subject::Snapshot).unwrap_or_default());
+    }
+    let usable = |subject: &Subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT;
+    (subjects.len() <= MAX_SUBJECTS && subjects.iter().all(usable)).then_some(subjects)
+}
+
+/// What a field names; `None` if it is no text.
+fn named(
+    fields: &[Field<'_>],
+    number: u32,
+    several: bool,
+    make: fn(Box<str>) -> Subject,
+) -> Option<Vec<Subject>> {
     let mut found = fields.iter().filter(|field| field.number == number);
     let name = |field: &Field<'_>| field.value.text().map(|id| make(id.into()));
-    let found: Option<Vec<_>> = match several {
+    match several {
         true => found.map(name).collect(),
         // As when it is decoded, the last one counts.
         false => found.next_back().map(name).into_iter().collect(),
-    };
-    found.unwrap_or_default()
+    }
 }
 
 /// Whether the method makes something whose id only its answer tells.
@@ -158,8 +194,11 @@ pub(super) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
             let Some(Value::Bytes(group)) = last_field(answer, MADE) else { return subjects };
             let group = fields(group).unwrap_or_default();
             let snapshots = inner(&group, SNAPSHOTS).filter_map(fields).take(MAX_SUBJECTS);
-            subjects
-                .extend(snapshots.flat_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot)));
+            subjects.extend(
+                snapshots
+                    .filter_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot))
+                    .flatten(),
+            );
             subjects
         }
         _ => Vec::new(),
@@ -177,8 +216,5 @@ fn made(answer: &[u8], id: u32, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
 
 /// The messages in the fields of a number.
 fn inner<'a>(fields: &[Field<'a>], number: u32) -> impl Iterator<Item = &'a [u8]> {
-    fields.iter().filter(move |field| field.number == number).filter_map(|field| match field.value {
-        Value::Bytes(bytes) => Some(bytes),
-        Value::Varint(_) | Value::Fixed64(_) | Value::Fixed32(_) => None,
-    })
+    fields.iter().filter(move |field| field.number == number).filter_map(|field| field.value.bytes())
 }

@@ -85,8 +85,8 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The driver is to be called with the request of this waiter. Followed by [`Event::Answered`] or [`Event::Lost`], whether or not
-    /// the waiter leaves; no other action is for this waiter.
+    /// The driver is to be called with the request of this waiter. Followed by [`Event::Answered`] or [`Event::Lost`],
+    /// whether or not the waiter leaves; no other action is for this waiter.
     Run {
         /// The operation.
         operation: OperationId,

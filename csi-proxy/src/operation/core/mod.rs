@@ -27,7 +27,8 @@ use crate::fault::Fault;
 /// Most [`Core::begun`] entries.
 const MAX_BEGUN: usize = 4096;
 
-/// All operations of a node's drivers: what runs, which results are kept, and what waits. See the [module](super) for the rules.
+/// All operations of a node's drivers: what runs, which results are kept, and what waits. See the [module](super) for
+/// the rules.
 ///
 /// Time must not go back between calls of [`Self::handle`].
 #[derive(Debug)]
@@ -90,8 +91,9 @@ struct Waiter {
 }
 
 impl Core {
-    /// An empty table. A call waits this long for its turn while something else is done to what it is about, and at most a minute, before
-    /// it fails with [`Fault::OperationPending`]; less if its caller stops waiting sooner, so that this reaches the caller in time.
+    /// An empty table. A call waits this long for its turn while something else is done to what it is about, and at
+    /// most a minute, before it fails with [`Fault::OperationPending`]; less if its caller stops waiting sooner, so
+    /// that this reaches the caller in time.
     #[must_use]
     pub fn new(wait: Duration) -> Self {
         Self::with_limits(Limits::new(wait))
@@ -156,8 +158,8 @@ impl Core {
         self.fences.term(driver)
     }
 
-    /// Takes a driver's term that is on the disk, from which nothing lower begins. A call of a term that was not recorded fails with
-    /// [`Fault::TermNotRecorded`].
+    /// Takes a driver's term that is on the disk, from which nothing lower begins. A call of a term that was not
+    /// recorded fails with [`Fault::TermNotRecorded`].
     ///
     /// # Errors
     /// If there are too many drivers.

@@ -1,7 +1,7 @@
 //! An operation on a volume that is busy waits a little for its turn.
 //!
-//! A sidecar that gets `ABORTED` asks again a second later, or much later. What comes to the volume in between is served first, and
-//! may be made useless by what was to come before it.
+//! A sidecar that gets `ABORTED` asks again a second later, or much later. What comes to the volume in between is
+//! served first, and may be made useless by what was to come before it.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,8 @@ impl Core {
         }
     }
 
-    /// Whether a call may begin that has waited: it may have been given up meanwhile, or its proxy replaced. If not, it fails.
+    /// Whether a call may begin that has waited: it may have been given up meanwhile, or its proxy replaced. If not, it
+    /// fails.
     fn passes_still(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
         let Some(fence) = &waiter.fence else { return true };
         let fault = match self.fences.check(identity.driver(), fence) {

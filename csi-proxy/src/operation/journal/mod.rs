@@ -1,7 +1,7 @@
 //! Rows on a disk, for what has to outlive the process. A [`Journal`] knows nothing of what is in them.
 //!
-//! [`redb`](mod@redb) (feature `redb`), [`memory`], and [`faulty`], which fails on purpose, are journals. [`conformance`] tests one of your
-//! own.
+//! [`redb`](mod@redb) (feature `redb`), [`memory`], and [`faulty`], which fails on purpose, are journals.
+//! [`conformance`] tests one of your own.
 
 pub mod conformance;
 mod error;

@@ -34,14 +34,13 @@ use self::nodes::Nodes;
 use self::way::Answer;
 pub(crate) use self::way::Way;
 use super::election::OfflinePolicy;
-use super::field;
 use super::keeper::Keeper;
 use super::ledger::{DEFAULT_MAX_ROWS, Event, Ledger};
 use super::refusal::Refusal;
 use crate::call::{MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::operation::journal::{Journal, OpenJournalError};
-use crate::operation::{Answer as DriverAnswer, Identity, MAX_SUBJECT, Subject};
+use crate::operation::{Answer as DriverAnswer, Identity, NoSubject, Subject, subjects_of};
 use crate::outcome::Outcome;
 use crate::replies::Replies;
 
@@ -266,30 +265,12 @@ impl TopologyRouter {
 
 /// What a request is about.
 fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, Refusal> {
-    use csi_proto::method::VolumeKey as Key;
-    type Make = fn(Box<str>) -> Subject;
-    let (Some(key), Some(field)) = (method.volume_key(), method.volume_field()) else {
-        return Ok(Vec::new());
-    };
-    let (make, several): (Make, _) = match key {
-        Key::Name => (Subject::VolumeName, false),
-        Key::VolumeId | Key::SourceVolumeId => (Subject::Volume, false),
-        Key::SourceVolumeIds => (Subject::Volume, true),
-        Key::SnapshotId | Key::TargetSnapshotId => (Subject::Snapshot, false),
-        Key::GroupSnapshotId => (Subject::GroupSnapshot, false),
-        _ => return Err(Refusal::UnknownMethod),
-    };
-    let ids = match several {
-        true => field::texts(body, field.number),
-        false => field::text(body, field.number).into_iter().collect(),
-    };
-    if ids.is_empty() || ids.contains(&"") {
-        return Err(Refusal::Missing { field: field.name });
-    }
-    if ids.iter().any(|id| id.len() > MAX_SUBJECT) {
-        return Err(Refusal::Unreadable { field: field.name });
-    }
-    Ok(ids.into_iter().map(|id| make(id.into())).collect())
+    let fields = crate::protobuf::fields(body).ok_or(Refusal::Unreadable { field: "the request" })?;
+    subjects_of(method, &fields).map_err(|error| match error {
+        NoSubject::UnknownMethod => Refusal::UnknownMethod,
+        NoSubject::Missing { field } => Refusal::Missing { field },
+        NoSubject::Unreadable { field } => Refusal::Unreadable { field },
+    })
 }
 
 /// The path of a method of the spec.

@@ -1,7 +1,8 @@
 //! A random walk of the core against a history that is kept in full and judged by the rules.
 //!
-//! Proxies make calls, send copies of them, send copies again, give calls up and are replaced. The network delivers each copy when chance
-//! has it, in any order, after the call was given up too. The history knows what is true at the proxies, and nothing of ranges.
+//! Proxies make calls, send copies of them, send copies again, give calls up and are replaced. The network delivers
+//! each copy when chance has it, in any order, after the call was given up too. The history knows what is true at the
+//! proxies, and nothing of ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::call::{CallNumber, GivenUp};
 use crate::code::Code;
 use crate::outcome::Outcome;
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 const STEPS: u64 = 400;
 
 /// With a queue so short that it gets full.
@@ -621,8 +622,8 @@ fn walk(seed: u64) -> Result<Walk, String> {
     Ok(walk)
 }
 
-/// No second execution while one runs; once a later operation began on a subject, no copy of an earlier call that was given up begins; no
-/// number begins twice; and each call gets exactly what the rules say.
+/// No second execution while one runs; once a later operation began on a subject, no copy of an earlier call that was
+/// given up begins; no number begins twice; and each call gets exactly what the rules say.
 #[test]
 fn any_walk_keeps_the_rules() {
     let seeds = match std::env::var("OPERATION_SEED") {
