@@ -10,7 +10,7 @@
 //!   ([`startup`]), and turns everything else into a [`Call`].
 //! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter); with [`NodeSockets`] each node has
 //!   a socket of its own. [`Relay`] carries it there: [`Dispatcher`] itself within a process, `SessionRelay` (feature `edge-transport`) over
-//!   a session, or yours over any message bus.
+//!   a session, or yours over any message bus. [`RetryRelay`] around it sends a call again that was lost on its way.
 //! - [`Dispatcher`] gives the call to the [`Driver`] that it names, and sees it through even if nobody waits any more.
 //!
 //! Bodies are opaque: a method or field of a later CSI version passes untouched. What the driver said passes unchanged, and a
@@ -164,8 +164,9 @@ pub use self::fault::{Delivery, Fault};
 pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
-    Fate, FaultyRelay, InvalidSegment, NodeSegment, PatientRelay, Relay, RelayError, ResumingRelay,
-    TopologyRelay, conformance,
+    ClockTerms, DEFAULT_RECONNECT_GRACE, Fate, FaultyRelay, InvalidSegment, Missing, NodeSegment, NodeStatus,
+    Reachability, Relay, RelayError, Replaced, RetryRelay, TermError, TermSource, TopologyRelay, conformance,
+    next_term,
 };
 #[cfg(feature = "runtime")]
 pub use self::replies::{CallerLeft, ReplySender};
@@ -175,7 +176,7 @@ pub use self::route::{Route, RouteError, Router, TopologyRouter, TopologySetting
 #[cfg(feature = "runtime")]
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]
-pub use self::session_relay::{SessionRelay, SessionService};
+pub use self::session_relay::{NodeWatch, SessionRelay, SessionService};
 
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]

@@ -3,6 +3,8 @@
 //! A call is a request to the service [`SERVICE`] of the peer that has the node's name: its metadata is the
 //! [`CallHeader`](crate::wire), its body the call's body. The answer's messages are messages, its end the closing bytes.
 
+mod nodes;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,11 +12,12 @@ use bytes::Bytes;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
     CallError, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender,
-    ReplyStream, Request, Service, ServiceName,
+    ReplyStream, Request, Service, ServiceName, SessionId,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 
-use crate::call::{Call, NodeId};
+pub use self::nodes::NodeWatch;
+use crate::call::{Call, NodeId, NodeSession};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::relay::{Relay, RelayError};
@@ -31,7 +34,17 @@ impl TryFrom<&NodeId> for PeerId {
     }
 }
 
-/// The near side: carries calls to the peer that has the node's name.
+impl From<SessionId> for NodeSession {
+    fn from(session: SessionId) -> Self {
+        let SessionId { instance, number } = session;
+        Self { instance, number }
+    }
+}
+
+/// The near side: carries calls to the peer that has the node's name, on the session that they are addressed to, if any.
+///
+/// One attempt each: a [`RetryRelay`](crate::RetryRelay) around it sends a call again. Dropping the answer, or the future, cancels the
+/// request.
 #[derive(Debug, Clone)]
 pub struct SessionRelay {
     peer: Peer,
@@ -52,9 +65,11 @@ impl Relay for SessionRelay {
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
         let service = ServiceName::new(SERVICE).map_err(name)?;
+        let session = call.session.map(|NodeSession { instance, number }| SessionId { instance, number });
         let request = Request::new(target, service, call.body.clone())
             .metadata(call.encode_header())
-            .remaining(call.remaining);
+            .remaining(call.remaining)
+            .to_session(session);
         let mut answer = self.peer.call(request).await.map_err(|error| way.not_sent(error))?;
         match next(&mut answer, &way).await {
             Reply::End(outcome) => match outcome.fault() {
@@ -94,6 +109,10 @@ impl Way {
             CallError::Closed => Fault::Draining { what: "the session".to_owned() },
             CallError::NotConnected { last_error } => {
                 Fault::HubUnreachable { reason: last_error.unwrap_or_else(|| "not connected yet".to_owned()) }
+            }
+            // The fence has more ranges than fit, since many calls are open.
+            CallError::MetadataTooLarge { max, .. } => {
+                Fault::Overloaded { what: "the header of the call".to_owned(), max: max as u64 }
             }
             other => Fault::Protocol { reason: other.to_string() },
         }

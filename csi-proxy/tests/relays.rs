@@ -10,15 +10,27 @@ use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
 use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
-    Call, CallId, Code, Endpoint, Fate, Fault, FaultyRelay, MethodPath, NodeSegment, Outcome, Relay,
-    RelayError, RelayService, Replies, Reply, Router, ServiceRelay, SocketAddress, TopologyRelay,
-    conformance,
+    Call, CallId, ClockTerms, Code, Endpoint, Fate, Fault, FaultyRelay, MethodPath, NodeId, NodeSegment,
+    NodeSession, Outcome, Reachability, Relay, RelayError, RelayService, Replies, Reply, RetryRelay, Router,
+    ServiceRelay, SocketAddress, TopologyRelay, conformance,
 };
 use tower::{BoxError, ServiceBuilder};
 
 #[tokio::test]
 async fn a_faulty_relay_whose_script_is_over_conforms() {
     conformance::check(async |far| FaultyRelay::new(far, [])).await.unwrap();
+}
+
+/// Its pauses are between attempts of the calls that fail on purpose.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_sends_again_conforms() {
+    let reachability = Reachability::new(Duration::from_secs(5));
+    reachability.hub_connected();
+    let node = NodeId::new(conformance::NODE).unwrap();
+    reachability.node_up(&node, NodeSession { instance: 1, number: 1 });
+    reachability.synced();
+    let retry = async |far| RetryRelay::start(far, reachability, ClockTerms::default()).await.unwrap();
+    conformance::check(retry).await.unwrap();
 }
 
 #[tokio::test]

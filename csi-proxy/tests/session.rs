@@ -4,41 +4,83 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use common::counting::{CountingDriver, create};
 use common::{Raw, driver_name, node};
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
-    Call, CallId, Dispatcher, Fault, MethodPath, NodeId, Outcome, Relay, RelayError, Replies, SessionRelay,
-    SessionService, conformance,
+    Call, CallId, ClockTerms, Dispatcher, Fault, MethodPath, NodeId, NodeSession, NodeStatus, NodeWatch,
+    Outcome, Reachability, Relay, RelayError, Replies, RetryRelay, SessionRelay, SessionService, conformance,
 };
-use edge_transport::link::memory;
+use edge_transport::link::faulty::{self, Direction, Handle, Plan};
+use edge_transport::link::memory::{self, MemoryDialer};
+use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::{Hub, Peer, PeerId, PeerSettings, ServiceName};
+use tokio::time::Instant;
+
+/// A way to the hub whose last link can be cut.
+#[derive(Clone)]
+struct Cable(MemoryDialer, Arc<Mutex<Option<Handle>>>);
+
+#[async_trait]
+impl Dialer for Cable {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let (link, handle) = faulty::wrap(self.0.dial().await?, Plan::new(1));
+        *self.1.lock().unwrap() = Some(handle);
+        Ok(link)
+    }
+
+    fn address(&self) -> &str {
+        "a cable"
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    Near,
+    Far,
+}
 
 struct Net {
     hub: Hub,
     near: Peer,
     far: Peer,
+    cables: [Cable; 2],
+}
+
+impl Net {
+    /// Cuts a link, and waits until its peer has noticed.
+    async fn cut(&self, cut: Cut) {
+        let (peer, Cable(_, last)) = match cut {
+            Cut::Near => (&self.near, &self.cables[0]),
+            Cut::Far => (&self.far, &self.cables[1]),
+        };
+        let mut state = peer.watch();
+        last.lock().unwrap().as_ref().unwrap().cut(Direction::Both);
+        state.wait_for(|state| !state.is_connected()).await.unwrap();
+    }
 }
 
 /// A proxy's peer, a hub and a node's peer that answers with `relay`.
 async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     let _ = Raw;
     let (listener, dialer) = memory::listen("hub", 16 << 20);
-    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
+    let cables = [(); 2].map(|()| Cable(dialer.clone(), Arc::default()));
     let mut settings = PeerSettings::default();
     settings.session.max_frame = 8 << 20;
-    let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone()));
+    let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
     let near = near.settings(settings.clone()).start().unwrap();
     let service = ServiceName::new(SERVICE).unwrap();
-    let far = Peer::builder(PeerId::new(node).unwrap()).dialer(Box::new(dialer));
+    let far = Peer::builder(PeerId::new(node).unwrap()).dialer(Box::new(cables[1].clone()));
     let far = far.settings(settings).service(service, SessionService::new(relay)).start().unwrap();
     near.connected().await.unwrap();
     far.connected().await.unwrap();
-    Net { hub, near, far }
+    Net { hub, near, far, cables }
 }
 
 /// Keeps the net alive with its relay.
@@ -97,6 +139,68 @@ impl Relay for Silent {
     async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
         self.0.notify_one();
         std::future::pending().await
+    }
+}
+
+/// A relay that sends again, with what presence says of the nodes.
+async fn retry(net: &Net) -> (RetryRelay<SessionRelay>, Reachability) {
+    let reachability = Reachability::new(Duration::from_secs(5));
+    let mut nodes = NodeWatch::new(net.near.clone(), reachability.clone()).unwrap();
+    tokio::spawn(async move { while nodes.next().await.is_some() {} });
+    let relay = SessionRelay::new(net.near.clone());
+    (RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await.unwrap(), reachability)
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_session_that_it_is_addressed_to_and_no_other() {
+    let net = net("edge-1", Dispatcher::new()).await;
+    let (relay, (_, reachability)) = (SessionRelay::new(net.near.clone()), retry(&net).await);
+    let there = loop {
+        if let NodeStatus::Connected(session) = reachability.settled(&node()).await {
+            break session;
+        }
+    };
+    let found = fault(&relay, call(node(), "").with_session(there)).await;
+    assert_eq!(found, Fault::DriverNotRegistered { driver: driver_name() });
+    let later = NodeSession { number: there.number + 1, ..there };
+    for other in [later, NodeSession { instance: 7, number: 1 }] {
+        let found = fault(&relay, call(node(), "").with_session(other)).await;
+        assert_eq!(found, Fault::WrongSession { node: node() });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_link_is_lost_gets_its_answer_over_the_next() {
+    for cut in [Cut::Near, Cut::Far] {
+        let directory = tempfile::tempdir().unwrap();
+        let (driver, address) = CountingDriver::holding(directory.path());
+        let net = net("edge-1", Dispatcher::new().with_driver(driver_name(), address)).await;
+        let (relay, reachability) = retry(&net).await;
+        let open = tokio::spawn(async move { relay.relay(create("pvc-1")).await.unwrap().collect().await });
+        driver.was_told("CreateVolume pvc-1", 1).await;
+        net.cut(cut).await;
+        // The answer comes while nobody can have it.
+        driver.let_go(1);
+        assert!(open.await.unwrap().1.is_ok(), "{cut:?}");
+        assert_eq!(driver.executions("CreateVolume pvc-1"), 1, "{cut:?}");
+        assert!(matches!(reachability.status(&node()), NodeStatus::Connected(_)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_closed_is_waited_for_and_then_away() {
+    let net = net("edge-1", Dispatcher::new()).await;
+    let (relay, reachability) = retry(&net).await;
+    let found = fault(&relay, call(node(), "")).await;
+    assert_eq!(found, Fault::DriverNotRegistered { driver: driver_name() });
+    net.far.close().await;
+    while let NodeStatus::Connected(_) = reachability.status(&node()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for waits in [Duration::from_secs(4)..Duration::from_secs(6), Duration::ZERO..Duration::from_secs(1)] {
+        let began = Instant::now();
+        assert_eq!(fault(&relay, call(node(), "")).await, Fault::NodeOffline { node: node() });
+        assert!(waits.contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
 

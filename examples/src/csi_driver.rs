@@ -13,7 +13,7 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::{Drained, PatientRelay, ResumingRelay, SessionRelay};
+use csi_proxy::{ClockTerms, Drained, Reachability, RetryRelay, SessionRelay};
 use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -57,8 +57,11 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
 
-    let relay = PatientRelay::new(SessionRelay::new(peer.clone()), options.hold.duration());
-    let front = Front::new(&options, state.as_ref(), &destination, ResumingRelay::new(relay))?;
+    let reachability = Reachability::new(options.reconnect_grace.duration());
+    let relay = SessionRelay::new(peer.clone());
+    let relay = RetryRelay::start(relay, reachability.clone(), ClockTerms::default());
+    let relay = relay.await.map_err(Fatal::runtime)?;
+    let front = Front::new(&options, state.as_ref(), &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, state.as_ref(), &destination, &online)?;
     let (commands, commanded) = mpsc::channel(1);
@@ -83,12 +86,15 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         None => None,
     };
     let serving = front.open().await?;
-    let following =
-        follower.map(|follower| tokio::spawn(follow::follow(peer.clone(), driver, follower, commanded)));
+    let following = follower.map(|follower| {
+        tokio::spawn(follow::follow(peer.clone(), driver, reachability, follower, commanded))
+    });
     let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {
             signal = signals.next() => break signal,
+            // At once: what this one would still do is the other one's to do.
+            replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
             // What the driver says of itself is asked for at once when there is a way, and not when its turn comes.
             Ok(()) = hub.changed() => if hub.borrow_and_update().is_connected() { serving.refresh() },
             () = online.notified() => serving.online(),

@@ -126,7 +126,9 @@ impl Hand {
         let frame = Frame::call(None, target, self.number, Part::Request(request));
         self.link.send(frame::encode(frame, Lane::Call(self.number))).await.unwrap();
         match self.receive().await.kind {
-            Kind::Call(of, Part::Reply(Reply { end: Some(End::Finished(closing)), .. })) if of == self.number => {
+            Kind::Call(of, Part::Reply(Reply { end: Some(End::Finished(closing)), .. }))
+                if of == self.number =>
+            {
                 csi_proxy::Outcome::decode(closing).map_or_else(
                     |error| error.to_string(),
                     |outcome| format!("{} {}", outcome.code, outcome.message),

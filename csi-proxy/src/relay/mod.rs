@@ -2,15 +2,16 @@
 
 pub mod conformance;
 mod faulty;
-mod patient;
-mod resuming;
+mod retry;
 mod topology;
 
 use async_trait::async_trait;
 
 pub use self::faulty::{Fate, FaultyRelay};
-pub use self::patient::PatientRelay;
-pub use self::resuming::ResumingRelay;
+pub use self::retry::{
+    ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,
+    TermSource, next_term,
+};
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::Call;
 use crate::fault::Fault;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proxy::route::{DecommissionError, MAX_DECOMMISSIONED};
-use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{NodeId, NodeSockets, TopologyRouter};
-use edge_transport::presence::{Change, Watch};
-use edge_transport::{Peer, PeerId, ServiceName};
+use csi_proxy::session_relay::NodeWatch;
+use csi_proxy::{NodeId, NodeSockets, NodeStatus, Reachability, TopologyRouter};
+use edge_transport::presence::Change;
+use edge_transport::{Peer, PeerId};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::decommission::{CommandError, Commanded, Order, Quarantined, by_topology};
@@ -49,25 +50,38 @@ pub(super) struct BySocket {
     decommissioned: watch::Sender<Vec<(NodeId, bool)>>,
 }
 
-/// Follows and carries out commands, until the peer is closed.
+/// Follows, reports to `reachability` which nodes there are, and carries out commands, until the peer is closed.
 pub(super) async fn follow(
     peer: Peer,
     driver: DriverName,
+    reachability: Reachability,
     mut follower: Follower,
     mut commands: mpsc::Receiver<Commanded>,
 ) -> Result<(), Fatal> {
-    let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
-    let mut watch = Watch::new(peer, service);
+    let mut nodes = NodeWatch::new(peer, reachability.clone()).map_err(Fatal::runtime)?;
     if let Follower::Fixed { node, .. } = &follower {
-        watch = watch.only(PeerId::new(node.as_str()));
+        nodes = nodes.only(node);
     }
+    // A node is away when its grace is over: until then its calls wait, and Probe does not change.
+    let (mut lost, mut graces) = (BTreeSet::new(), FuturesUnordered::new());
     loop {
         tokio::select! {
-            changes = watch.next() => {
+            changes = nodes.next() => {
                 let Some(changes) = changes else { return Ok(()) };
                 follower.expect(&changes);
                 for change in &changes {
-                    follower.take(change).await;
+                    if let Some(node) = follower.take(change).await
+                        && lost.insert(node.clone())
+                    {
+                        let reachability = reachability.clone();
+                        graces.push(async move { (reachability.settled(&node).await, node) });
+                    }
+                }
+            }
+            Some((status, node)) = graces.next() => {
+                lost.remove(&node);
+                if let NodeStatus::Away(_) = status {
+                    follower.away(&node);
                 }
             }
             Some(commanded) = commands.recv() => follower.obey(&driver, commanded).await,
@@ -89,22 +103,19 @@ impl Follower {
         }
     }
 
-    /// Takes one change in.
-    async fn take(&mut self, change: &Change) {
+    /// Takes one change in. Gives a node that was lost.
+    async fn take(&mut self, change: &Change) -> Option<NodeId> {
         match change {
             Change::Up { peer, .. } => {
                 if let Some(node) = node_of(peer) {
                     self.up(node).await;
                 }
             }
-            Change::Down { peer, .. } => {
-                if let Some(node) = node_of(peer) {
-                    self.down(&node);
-                }
-            }
+            Change::Down { peer, .. } => return node_of(peer).inspect(|node| self.down(node)),
             Change::Current => self.current(),
             _ => {}
         }
+        None
     }
 
     async fn up(&mut self, up: NodeId) {
@@ -123,8 +134,15 @@ impl Follower {
     fn down(&mut self, down: &NodeId) {
         match self {
             Self::Fixed { node, there, .. } => *there &= down != node,
-            Self::Topology(route) => route.left(down),
+            Self::Topology(_) => {}
             Self::Sockets(by_socket) => by_socket.down(down),
+        }
+    }
+
+    /// A node that was lost has not come back within its grace.
+    fn away(&self, node: &NodeId) {
+        if let Self::Topology(route) = self {
+            route.left(node);
         }
     }
 
@@ -254,11 +272,14 @@ fn node_of(peer: &PeerId) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use csi_proxy::{Call, EndpointSettings, Fault, Relay, RelayError, Replies};
+    use csi_proxy::operation::journal::memory::MemoryJournal;
+    use csi_proxy::session_relay::SERVICE;
+    use csi_proxy::{Call, EndpointSettings, Fault, Relay, RelayError, Replies, TopologySettings};
     use edge_transport::link::memory;
-    use edge_transport::{Hub, IncomingRequest, ReplySender, Service, SessionId};
+    use edge_transport::peer::PeerBuilder;
+    use edge_transport::{Hub, IncomingRequest, ReplySender, Service, ServiceName, SessionId};
     use futures_util::FutureExt as _;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::state::StateDirectory;
@@ -313,7 +334,8 @@ mod tests {
         };
         let mut follower = open();
         let socket = directory.path().join("edge-1/csi.sock");
-        let [up, down] = [Change::Up, Change::Down].map(|change| change(PeerId::new("edge-1").unwrap()));
+        let (peer, session) = (peer("edge-1"), SessionId { instance: 1, number: 1 });
+        let (up, down) = (Change::Up { peer: peer.clone(), session }, Change::Down { peer, session });
         let (lose, undo) = (Order::Decommission(node("edge-1")), Order::Recommission(node("edge-1")));
         let unknown = ordered(&mut follower, lose.clone()).await.unwrap_err();
         assert!(unknown.contains("not known"), "{unknown}");
@@ -344,43 +366,86 @@ mod tests {
         (Follower::Fixed { node, there: false, online: Arc::clone(&online) }, online)
     }
 
+    fn peer(name: &str) -> PeerId {
+        PeerId::new(name).unwrap()
+    }
+
     #[tokio::test]
     async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_that_has_it() {
         let (mut follower, online) = fixed();
-        let [node, other] = ["edge-1", "edge-2"].map(|name| PeerId::new(name).unwrap());
         let session = SessionId { instance: 1, number: 1 };
-        let up = |peer: &PeerId| Change::Up { peer: peer.clone(), session };
-        let down = |peer: &PeerId| Change::Down { peer: peer.clone(), session };
+        let up = |name| Change::Up { peer: peer(name), session };
+        let down = |name| Change::Down { peer: peer(name), session };
         for (change, expected) in [
             (Change::Current, false),
-            (up(&other), false),
-            (up(&node), true),
+            (up("edge-2"), false),
+            (up("edge-1"), true),
             (Change::Current, true),
-            (down(&other), false),
+            (down("edge-2"), false),
             (Change::Current, true),
-            (down(&node), false),
+            (down("edge-1"), false),
             (Change::Current, false),
-            (up(&node), true),
+            (up("edge-1"), true),
         ] {
             follower.take(&change).await;
             assert_eq!(online.notified().now_or_never().is_some(), expected, "{change:?}");
         }
     }
 
+    /// A hub with presence, and the way to it.
+    fn hub() -> (Hub, memory::MemoryDialer) {
+        let (listener, dialer) = memory::listen("hub", 1 << 20);
+        let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+        (hub.start().unwrap(), dialer)
+    }
+
+    fn joins(dialer: &memory::MemoryDialer, name: &str) -> PeerBuilder {
+        Peer::builder(peer(name)).dialer(Box::new(dialer.clone()))
+    }
+
     #[tokio::test]
     async fn a_fixed_route_hears_of_its_node_from_the_hub() {
-        let (listener, dialer) = memory::listen("hub", 1 << 20);
-        let _hub =
-            Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence().start().unwrap();
-        let peer = |name: &str| Peer::builder(PeerId::new(name).unwrap()).dialer(Box::new(dialer.clone()));
-        let proxy = peer("proxy").start().unwrap();
+        let (_hub, dialer) = hub();
+        let proxy = joins(&dialer, "proxy").start().unwrap();
         let (follower, online) = fixed();
         let (_command, commands) = mpsc::channel(1);
-        let following = tokio::spawn(follow(proxy, driver(), follower, commands));
+        let reachability = Reachability::new(Duration::from_secs(5));
+        let following = tokio::spawn(follow(proxy, driver(), reachability.clone(), follower, commands));
         let service = ServiceName::new(SERVICE).unwrap();
-        let _nodes =
-            ["edge-2", "edge-1"].map(|name| peer(name).service(service.clone(), Silent).start().unwrap());
+        let _nodes = ["edge-2", "edge-1"]
+            .map(|name| joins(&dialer, name).service(service.clone(), Silent).start().unwrap());
         timeout(Duration::from_secs(60), online.notified()).await.unwrap();
+        let status = reachability.status(&NodeId::new("edge-1").unwrap());
+        assert!(matches!(status, NodeStatus::Connected(_)), "{status:?}");
+        following.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
+        let (_hub, dialer) = hub();
+        let proxy = joins(&dialer, "proxy").start().unwrap();
+        let journal = MemoryJournal::default();
+        let mut settings = TopologySettings::default();
+        settings.discovers = true;
+        let route = TopologyRouter::open(driver(), Vec::new(), journal, settings).unwrap();
+        let route = Arc::new(route);
+        let follower = Follower::Topology(Arc::clone(&route));
+        let (_command, commands) = mpsc::channel(1);
+        let reachability = Reachability::new(Duration::from_secs(5));
+        let following = tokio::spawn(follow(proxy, driver(), reachability, follower, commands));
+        let node = joins(&dialer, "edge-1").service(ServiceName::new(SERVICE).unwrap(), Silent);
+        let node = node.start().unwrap();
+        let known = async |expected: usize| {
+            while route.node_counts().0 != expected {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), known(1)).await.unwrap();
+        node.close().await;
+        let lost = Instant::now();
+        // A node that is not known to have the driver is forgotten when it is away.
+        timeout(Duration::from_secs(60), known(0)).await.unwrap();
+        assert!(lost.elapsed() >= Duration::from_millis(4900), "{:?}", lost.elapsed());
         following.abort();
     }
 }

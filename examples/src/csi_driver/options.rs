@@ -49,10 +49,11 @@ pub struct CsiDriverOptions {
     #[command(flatten)]
     pub roads: RoadOptions,
 
-    /// Longest time that a call is held while there is no connection to the hub or the node is offline, instead of ending with
-    /// UNAVAILABLE at once; never longer than its caller waits (ms, s, m, h; 0s: not at all). Probe tells the truth meanwhile
-    #[arg(long, value_name = "TIME", default_value = "0s")]
-    pub hold: TimeSpan,
+    /// How long after the node or the hub was lost a call that was not sent yet waits for it to be connected again; never longer
+    /// than its caller waits (ms, s, m, h; 0s: not at all). A call to a node that has been away for longer ends with UNAVAILABLE
+    /// at once. Probe changes when this time is over
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub reconnect_grace: TimeSpan,
 
     /// Node that the driver is on: every call goes there. With --route topology: the node of volumes that may be anywhere
     #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]

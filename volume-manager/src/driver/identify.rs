@@ -130,7 +130,8 @@ impl Asked<'_> {
             let bound = self.settings.bound(Method::Probe).min(left).max(Settings::MIN_TIME);
             let limits = Limits { bound, max_answer: self.settings.max_answer };
             let answer: Result<ProbeResponse, CallError> =
-                channel::call(self.connection, Method::Probe, ProbeRequest {}, limits, &Stripper::new([])).await;
+                channel::call(self.connection, Method::Probe, ProbeRequest {}, limits, &Stripper::new([]))
+                    .await;
             match answer {
                 Ok(ProbeResponse { ready: None | Some(true) }) => return Ok(()),
                 // Kubelet does not probe, so there are drivers that have nothing to answer.

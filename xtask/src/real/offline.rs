@@ -38,8 +38,8 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Within this time a call ends for which nobody is there. Half of them have to keep to it: the host is shared.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long edge-csi-driver holds a call for which nobody is there, where it is told to.
-const HOLD: &str = "30s";
+/// How long after its start edge-csi-driver lets a call wait for a hub.
+const GRACE: &str = "30s";
 
 /// What who asks it then waits.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -121,7 +121,7 @@ pub(crate) fn run(
     let offline = planes("plane-offline", length, components, &stack, logs)?;
     compare(&online, &offline, length, &mut facts);
     waits(&mut sidecars, logs, "started while the edge is off", &mut facts);
-    holds(components, certificates, scratch, logs, &mut facts)?;
+    waits_for_the_hub(components, certificates, scratch, logs, &mut facts)?;
     std::fs::remove_file(&stack.node).map_err(|cause| RealError::File { path: stack.node.clone(), cause })?;
     stack.come_online(components, certificates, scratch, logs)?;
     works(&mut sidecars, logs, "when the edge is back", &mut facts);
@@ -233,26 +233,28 @@ fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Ve
 }
 
 /// By policy, a call waits for the edge about as long as its caller does.
-fn holds(
+fn waits_for_the_hub(
     components: &Components,
     certificates: &Certificates,
     scratch: &Path,
     logs: &Path,
     facts: &mut Vec<Fact>,
 ) -> Result<(), RealError> {
-    let (endpoint, socket) = Stack::holding(HOLD, components, certificates, scratch, logs)?;
+    let (endpoint, socket) = Stack::waiting(GRACE, components, certificates, scratch, logs)?;
     let timeout = format!("{}s", PATIENCE.as_secs());
     let more = ["--logic", "client", "--timeout", &timeout];
     let begun = Instant::now();
-    Process::start("ask-held", &components.sidecars, arguments("ask", &socket, &more), logs)?
+    Process::start("ask-waiting", &components.sidecars, arguments("ask", &socket, &more), logs)?
         .finish(BOUND)?;
     let took = begun.elapsed();
     drop(endpoint);
-    let said = log(logs, "ask-held");
+    let said = log(logs, "ask-waiting");
     let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    // It ends when no further try would be in time, with the reason of the last one.
+    // It ends a little before its caller's time, with the reason.
     let right = verdict.contains(r#""code":"Unavailable""#) && took > PATIENCE / 2;
-    let words = format!("with --hold {HOLD}, a call with {timeout} to wait ends after {took:.1?}: {verdict}");
+    let words = format!(
+        "with --reconnect-grace {GRACE}, a call with {timeout} to wait ends after {took:.1?}: {verdict}"
+    );
     facts.push(Fact { words, right });
     Ok(())
 }

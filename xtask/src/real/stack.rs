@@ -179,22 +179,22 @@ impl Stack {
         Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
     }
 
-    /// One more edge-csi-driver with nothing behind it, which holds calls so long, and its socket.
-    pub(crate) fn holding(
-        hold: &str,
+    /// One more edge-csi-driver with nothing behind it, whose calls wait so long for the hub, and its socket.
+    pub(crate) fn waiting(
+        grace: &str,
         components: &Components,
         certificates: &Certificates,
         scratch: &Path,
         logs: &Path,
     ) -> Result<(Process, PathBuf), RealError> {
-        let scratch = scratch.join("held");
+        let scratch = scratch.join("waiting");
         std::fs::create_dir_all(&scratch)
             .map_err(|cause| RealError::Folder { path: scratch.clone(), cause })?;
         let controller = socket(&scratch, "csi.sock")?;
         let road = Road::new(LinkKind::Uds, &scratch)?;
         let arguments = road.endpoint(CLASSIFIED, &controller, certificates, &scratch);
-        let arguments = arguments.pair("--hold", hold).flag("-vv");
-        let mut endpoint = Process::start("endpoint-held", &components.endpoint, arguments.0, logs)?;
+        let arguments = arguments.pair("--reconnect-grace", grace).flag("-vv");
+        let mut endpoint = Process::start("endpoint-waiting", &components.endpoint, arguments.0, logs)?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok((endpoint, controller))
     }
@@ -336,7 +336,7 @@ impl Road {
             .pair("--state-dir", scratch.join("endpoint"))
             .dialer(self.kind, certificates, &certificates.endpoint);
         // csi-sanity asks once where a sidecar asks again.
-        if self.weather.cable().is_some() { endpoint.pair("--hold", "30s") } else { endpoint }
+        if self.weather.cable().is_some() { endpoint.pair("--reconnect-grace", "30s") } else { endpoint }
     }
 }
 

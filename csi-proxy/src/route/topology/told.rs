@@ -12,12 +12,12 @@ use prost::Message as _;
 use tokio::time::sleep;
 
 use super::*;
-use crate::call::{Call, Metadata};
+use crate::call::{Call, Metadata, NodeSession};
 use crate::code::Code;
 use crate::observe::Abandoned;
 use crate::operation::journal::faulty;
 use crate::operation::journal::memory::MemoryDisk;
-use crate::relay::{PatientRelay, Relay, RelayError};
+use crate::relay::{ClockTerms, Reachability, Relay, RelayError, RetryRelay};
 use crate::replies::Reply;
 
 /// The nodes as they are, whatever the route is told, and every call to them.
@@ -485,11 +485,16 @@ async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_cal
     let names: BTreeSet<_> = world.lock().nodes.keys().cloned().collect();
     let last = names.last().unwrap().clone();
     world.lock().offline = names.into_iter().filter(|name| *name != last).collect();
-    let (route, patient) = (open(&disk), PatientRelay::new(Arc::clone(&world), Duration::from_secs(30)));
-    while_running(&route, &patient, async {
+    let reachability = Reachability::new(Duration::from_secs(5));
+    reachability.hub_connected();
+    reachability.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
+    reachability.synced();
+    let retry = RetryRelay::start(Arc::clone(&world), reachability, ClockTerms::default()).await.unwrap();
+    let route = open(&disk);
+    while_running(&route, &retry, async {
         route.arrived(&node(&last));
         route.current();
-        let created = tokio::time::timeout(Duration::from_secs(10), create(&route, &patient, "pvc-1", &last));
+        let created = tokio::time::timeout(Duration::from_secs(10), create(&route, &retry, "pvc-1", &last));
         assert_eq!(created.await, Ok(Code::OK));
     })
     .await;

@@ -1,0 +1,156 @@
+//! Sends a call again after a failure of ours.
+
+mod attempts;
+mod numbers;
+mod open;
+mod reachability;
+mod sending;
+mod stream;
+mod term;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use csi_proto::Method;
+use tokio::sync::{Mutex, watch};
+
+use self::open::OpenCalls;
+pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability};
+use self::sending::Sending;
+pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
+use self::term::{InUse, Refusal};
+use super::{Relay, RelayError};
+use crate::call::{Call, Term};
+use crate::replies::{Replies, Reply};
+
+/// Carries the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a failure on its way.
+///
+/// - A call is addressed to the session that its node has, as [`Reachability`] says.
+/// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its grace.
+/// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again only if it changes nothing or is
+///   an [operation](crate::operation::Identity), and only to the same instance of the agent. That instance is waited for up to 30 s.
+/// - It never waits longer than its caller, and what travels is the time that remains. There are at most 32 attempts, after pauses of up to
+///   2 s.
+/// - The call ends with a fault that says that nothing was sent only if nothing ever was.
+/// - An answer of `GetMetadataAllocated` or `GetMetadataDelta` continues after a loss from the last offset received, on any instance.
+/// - A call has a [fence](crate::call::Fence). Numbers that ended without an answer are given up.
+///
+/// Requests of open calls are held up to 64 MiB in total: a call beyond is sent once and does not wait. A node has at most 1024 open calls;
+/// one more ends with [`Fault::Overloaded`](crate::Fault::Overloaded). Cheap to clone.
+pub struct RetryRelay<R>(Arc<Shared<R>>);
+
+struct Shared<R> {
+    relay: R,
+    reachability: Reachability,
+    terms: Box<dyn TermSource>,
+    term: watch::Sender<InUse>,
+    /// Held while the term is raised.
+    raising: Mutex<()>,
+    open: Arc<OpenCalls>,
+}
+
+impl<R: Relay> RetryRelay<R> {
+    /// Raises the term of the driver's proxy, and carries its calls over `relay`.
+    ///
+    /// # Errors
+    /// If the term cannot be raised.
+    pub async fn start(
+        relay: R,
+        reachability: Reachability,
+        terms: impl TermSource + 'static,
+    ) -> Result<Self, TermError> {
+        let term = watch::Sender::new(InUse::Raised(terms.raise(None).await?));
+        let (terms, open) = (Box::new(terms), Arc::default());
+        Ok(Self(Arc::new(Shared { relay, reachability, terms, term, raising: Mutex::default(), open })))
+    }
+}
+
+impl<R> RetryRelay<R> {
+    /// Waits until a node has refused this proxy, since another one of the same driver was started after it. From then on no call is sent: the
+    /// process should end.
+    pub async fn replaced(&self) -> Replaced {
+        let mut term = self.0.term.subscribe();
+        loop {
+            if let Err(replaced) = term.borrow_and_update().term() {
+                return replaced;
+            }
+            // The sender is part of `self`.
+            let _ = term.changed().await;
+        }
+    }
+}
+
+impl<R> Clone for RetryRelay<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R> fmt::Debug for RetryRelay<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryRelay").field("term", &*self.0.term.borrow()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<R: Relay + 'static> Relay for RetryRelay<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let method = Method::from_path(call.method.as_str());
+        let mut sending = Sending::new(Arc::clone(&self.0), call, method)?;
+        let replies = sending.send().await?;
+        if let Some(method) = method.filter(|method| stream::continues(*method)) {
+            return Ok(stream::continued(method, sending, replies));
+        }
+        let mut open = sending.open;
+        match replies.into_whole() {
+            Ok((message, outcome)) => {
+                open.answered();
+                Ok(Replies::whole(message, outcome))
+            }
+            Err(parts) => Ok(Replies::stream(futures_util::StreamExt::map(parts, move |part| {
+                if matches!(&part, Reply::End(outcome) if outcome.fault().is_none()) {
+                    open.answered();
+                }
+                part
+            }))),
+        }
+    }
+}
+
+impl<R> Shared<R> {
+    /// A node has taken a call with this term.
+    fn accepted(&self, term: Term) {
+        if *self.term.borrow() == InUse::Raised(term) {
+            self.term.send_modify(|in_use| in_use.accepted(term));
+        }
+    }
+
+    /// A node has refused a call with the term `found`, since it knows the term `current`. Says whether to send the call again.
+    async fn refused(&self, found: Term, current: Term) -> bool {
+        let _one = self.raising.lock().await;
+        let mut refusal = Refusal::Outdated;
+        self.term.send_modify(|in_use| refusal = in_use.refused(found, current));
+        match refusal {
+            Refusal::Outdated => true,
+            Refusal::Replaced(replaced) => {
+                tracing::error!("{replaced}");
+                false
+            }
+            Refusal::Raise { above } => match self.terms.raise(Some(above)).await {
+                Ok(term) => {
+                    tracing::warn!(%found, %current, %term, "a node knows a higher term than this proxy, which has lost its state; the term is raised");
+                    self.term.send_modify(|in_use| in_use.raised(term));
+                    true
+                }
+                Err(error) => {
+                    tracing::error!(%found, %current, error = &error as &dyn std::error::Error, "a node knows a higher term than this proxy");
+                    false
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

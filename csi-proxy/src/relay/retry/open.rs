@@ -1,0 +1,75 @@
+//! The calls that are open: their numbers, and how many bytes are held for them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::numbers::{Closed, MAX_OPEN, Numbers};
+use crate::call::{Call, CallNumber, Fence, NodeId, Term};
+use crate::fault::Fault;
+
+/// Most bytes of requests that are held to be sent again, of all open calls together. A call beyond is sent once and never waits.
+pub(super) const MAX_HELD: usize = 64 << 20;
+
+/// What a call counts besides its body and metadata.
+const CALL_BYTES: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct OpenCalls {
+    numbers: Mutex<Numbers>,
+    held: AtomicUsize,
+}
+
+impl OpenCalls {
+    /// Opens a call.
+    pub(super) fn open(self: &Arc<Self>, call: &Call) -> Result<OpenCall, Fault> {
+        let Some(number) = self.numbers().open(&call.node) else {
+            let what = format!("the proxy's table of open calls to node {}", call.node);
+            return Err(Fault::Overloaded { what, max: MAX_OPEN as u64 });
+        };
+        let bytes = CALL_BYTES + call.body.len() + call.metadata.bytes();
+        let fits = |held: usize| held.checked_add(bytes).filter(|held| *held <= MAX_HELD);
+        let held = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_or(0, |_| bytes);
+        let (calls, node) = (Arc::clone(self), call.node.clone());
+        Ok(OpenCall { calls, node, number, held, closed: Closed::GivenUp })
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An open call. Dropped before it was answered, it was given up.
+#[derive(Debug)]
+pub(super) struct OpenCall {
+    calls: Arc<OpenCalls>,
+    node: NodeId,
+    number: CallNumber,
+    /// Bytes that are held for it; 0 if its request cannot be held.
+    held: usize,
+    closed: Closed,
+}
+
+impl OpenCall {
+    /// Whether its request may be held, to wait or to be sent again.
+    pub(super) const fn may_be_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// The fence of one more attempt.
+    pub(super) fn fence(&self, term: Term) -> Result<Fence, Fault> {
+        let fence = self.calls.numbers().fence(&self.node, term, self.number);
+        fence.map_err(|error| Fault::Protocol { reason: error.to_string() })
+    }
+
+    /// The node has answered it.
+    pub(super) fn answered(&mut self) {
+        self.closed = Closed::Answered;
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.calls.numbers().close(&self.node, self.number, self.closed);
+        self.calls.held.fetch_sub(self.held, Ordering::Relaxed);
+    }
+}

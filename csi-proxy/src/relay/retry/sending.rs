@@ -1,0 +1,189 @@
+//! Drives the attempts of one call.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use csi_proto::Method;
+use futures_util::{StreamExt as _, stream};
+
+use super::Shared;
+use super::attempts::{Attempts, Next, Repeat};
+use super::open::OpenCall;
+use crate::call::{Call, NodeSession, Term};
+use crate::fault::Fault;
+use crate::operation::Identity;
+use crate::relay::{Relay, RelayError};
+use crate::replies::{Replies, Reply};
+
+/// How long before its caller stops waiting a call ends that cannot be sent, so that the caller gets the fault and does not end the call
+/// itself, of which nothing is known then.
+const MARGIN: Duration = Duration::from_millis(200);
+
+/// One call, from its first attempt to its answer.
+pub(super) struct Sending<R> {
+    shared: Arc<Shared<R>>,
+    /// Without its body, if that may not be held and was sent.
+    call: Call,
+    method: Option<Method>,
+    /// When the caller stops waiting.
+    end: Option<Instant>,
+    /// When the call ends if it is not being tried then.
+    wait_end: Option<Instant>,
+    attempts: Attempts,
+    /// Where the last attempt went.
+    session: Option<NodeSession>,
+    /// What is sent now is the rest of a stream.
+    is_rest: bool,
+    pub(super) open: OpenCall,
+}
+
+impl<R: Relay> Sending<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>, call: Call, method: Option<Method>) -> Result<Self, Fault> {
+        let within = |time: Option<Duration>| time.and_then(|time| now().checked_add(time));
+        let end = within(call.remaining);
+        let wait_end = within(call.remaining.map(|remaining| remaining - MARGIN.min(remaining / 2)));
+        let attempts = Attempts::new(call.id, call.node.clone(), shared.reachability.grace(), wait_end);
+        let open = shared.open.open(&call)?;
+        Ok(Self { shared, call, method, end, wait_end, attempts, session: None, is_rest: false, open })
+    }
+
+    /// Sends until there is an answer of the node, of which nothing has been lost yet.
+    pub(super) async fn send(&mut self) -> Result<Replies, Fault> {
+        let mut changes = None;
+        loop {
+            let term = match self.shared.term.borrow().term() {
+                Ok(term) => term,
+                Err(replaced) => {
+                    let driver = self.call.driver.clone();
+                    let stale = Fault::StaleTerm { driver, found: replaced.found, current: replaced.current };
+                    return Err(self.attempts.end_with(stale));
+                }
+            };
+            let status = self.shared.reachability.status(&self.call.node);
+            match self.attempts.next(status, now()) {
+                Next::Fail(fault) => return Err(fault),
+                Next::Wait { or, .. } if !self.open.may_be_held() => return Err(or),
+                Next::Wait { until, .. } => match &mut changes {
+                    // Once more, for what has changed before this.
+                    None => {
+                        changes = Some((self.shared.reachability.subscribe(), self.shared.term.subscribe()))
+                    }
+                    Some((nodes, term)) => {
+                        tokio::select! {
+                            _ = nodes.changed() => {}
+                            _ = term.changed() => {}
+                            () = tokio::time::sleep_until(until.into()) => {}
+                        }
+                    }
+                },
+                Next::Send(session) => {
+                    let call = self.copy(session, term)?;
+                    let answer = self.shared.relay.relay(call).await.map_err(RelayError::into_fault);
+                    let begun = match answer {
+                        Ok(replies) => begun(self.method, replies).await,
+                        Err(fault) => Err(fault),
+                    };
+                    match begun {
+                        Ok(replies) => {
+                            self.shared.accepted(term);
+                            self.session = Some(session);
+                            return Ok(replies);
+                        }
+                        Err(fault) => self.failed(fault, session, term).await?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rest of a stream is to be sent for, since the answer to the last attempt ended with that fault.
+    pub(super) fn lost(&mut self, fault: Fault, rest: Bytes) -> Result<(), Fault> {
+        let (Some(session), true) = (self.session, self.open.may_be_held()) else { return Err(fault) };
+        (self.call.body, self.is_rest) = (rest, true);
+        self.attempts.failed(fault, session, || Repeat::AnyInstance, now())
+    }
+
+    /// A part of a stream has come: what failed before it does not count any more.
+    pub(super) fn progressed(&mut self) {
+        let Call { id, node, .. } = &self.call;
+        self.attempts = Attempts::new(*id, node.clone(), self.shared.reachability.grace(), self.wait_end);
+    }
+
+    pub(super) const fn body(&self) -> &Bytes {
+        &self.call.body
+    }
+
+    /// The next attempt.
+    fn copy(&mut self, session: NodeSession, term: Term) -> Result<Call, Fault> {
+        let body = match self.open.may_be_held() {
+            true => self.call.body.clone(),
+            false => std::mem::take(&mut self.call.body),
+        };
+        let Call { id, node, driver, method, metadata, .. } = &self.call;
+        let mut call = Call::new(*id, node.clone(), driver.clone(), method.clone(), body)
+            .with_metadata(metadata.clone())
+            .with_session(session)
+            .with_fence(self.open.fence(term)?);
+        call.remaining = self.end.map(|end| end.saturating_duration_since(now()));
+        Ok(call)
+    }
+
+    /// Ends the call, unless it is to be sent again.
+    async fn failed(&mut self, fault: Fault, session: NodeSession, term: Term) -> Result<(), Fault> {
+        if let Fault::StaleTerm { current, .. } = fault {
+            let again = self.shared.refused(term, current).await;
+            if again && self.open.may_be_held() && self.attempts.again() {
+                return Ok(());
+            }
+        }
+        if !self.open.may_be_held() {
+            return Err(fault);
+        }
+        let kind = fault.kind();
+        let Self { call, method, is_rest, attempts, .. } = self;
+        let repeat = || match *method {
+            _ if *is_rest => Repeat::AnyInstance,
+            Some(method) if !method.is_mutating() => Repeat::SameInstance,
+            Some(method) if Identity::of(&call.driver, method, &call.body).is_some() => Repeat::SameInstance,
+            _ => Repeat::Never,
+        };
+        attempts.failed(fault, session, repeat, now())?;
+        tracing::info!(call = %call.id, method = %call.method, node = %call.node, fault = kind, "a call is sent again");
+        Ok(())
+    }
+}
+
+/// The time of the runtime, which tests may stop.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// The answer, unless a fault ended it before anything of it can be passed on. A unary answer is passed on as a whole.
+async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, Fault> {
+    if let Some((_, outcome)) = replies.as_whole() {
+        return outcome.fault().map_or(Ok(()), |fault| Err(fault.clone())).map(|()| replies);
+    }
+    let end = |part: Option<Reply>| match part {
+        Some(Reply::End(outcome)) => match outcome.fault() {
+            Some(fault) => Err(Err(fault.clone())),
+            None => Err(Ok(outcome)),
+        },
+        Some(Reply::Message(message)) => Ok(message),
+        None => Err(Err(Fault::ServiceLost { what: "the relay".to_owned() })),
+    };
+    let first = match end(replies.next().await) {
+        Ok(first) => first,
+        Err(end) => return end.map(Replies::outcome),
+    };
+    if !method.is_some_and(|method| !method.is_server_streaming()) {
+        return Ok(Replies::stream(stream::iter([Reply::Message(first)]).chain(replies)));
+    }
+    match end(replies.next().await) {
+        Ok(second) => {
+            let read = [first, second].map(Reply::Message);
+            Ok(Replies::stream(stream::iter(read).chain(replies)))
+        }
+        Err(end) => end.map(|outcome| Replies::whole(Some(first), outcome)),
+    }
+}

@@ -1,0 +1,106 @@
+//! Streams of block metadata, which continue after a loss from the last offset received.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use csi_proto::Method;
+use csi_proto::csi::v1 as csi;
+use futures_util::stream;
+use prost::Message as _;
+
+use super::sending::Sending;
+use crate::fault::Fault;
+use crate::relay::Relay;
+use crate::replies::{Replies, Reply};
+
+/// Whether the answer can be continued, by `starting_offset`.
+pub(super) const fn continues(method: Method) -> bool {
+    matches!(method, Method::GetMetadataAllocated | Method::GetMetadataDelta)
+}
+
+/// The answer with what follows after each loss.
+pub(super) fn continued<R: Relay + 'static>(
+    method: Method,
+    sending: Sending<R>,
+    replies: Replies,
+) -> Replies {
+    let request = sending.body().clone();
+    let reading = Reading { sending, method, request, replies, offset: None };
+    Replies::stream(stream::unfold(Some(reading), |reading| async move {
+        let mut reading = reading?;
+        match reading.next().await {
+            message @ Reply::Message(_) => Some((message, Some(reading))),
+            end @ Reply::End(_) => Some((end, None)),
+        }
+    }))
+}
+
+struct Reading<R> {
+    sending: Sending<R>,
+    method: Method,
+    request: Bytes,
+    replies: Replies,
+    /// Where what was received ends, in bytes of the volume; `None` before anything was.
+    offset: Option<i64>,
+}
+
+impl<R: Relay> Reading<R> {
+    async fn next(&mut self) -> Reply {
+        loop {
+            let fault = match self.replies.next().await {
+                Some(Reply::Message(message)) => {
+                    if let Some(offset) = end_of(self.method, &message) {
+                        self.offset = Some(offset);
+                        self.sending.progressed();
+                    }
+                    return Reply::Message(message);
+                }
+                Some(Reply::End(outcome)) => match outcome.fault() {
+                    Some(fault) => fault.clone(),
+                    None => {
+                        self.sending.open.answered();
+                        return Reply::End(outcome);
+                    }
+                },
+                None => Fault::ServiceLost { what: "the answer".to_owned() },
+            };
+            if let Err(fault) = self.go_on(fault).await {
+                return Reply::End(fault.into());
+            }
+        }
+    }
+
+    /// Sends for the rest.
+    async fn go_on(&mut self, fault: Fault) -> Result<(), Fault> {
+        let Some(offset) = self.offset else { return Err(fault) };
+        self.sending.lost(fault, starting_at(self.method, &self.request, offset))?;
+        self.replies = self.sending.send().await?;
+        Ok(())
+    }
+}
+
+/// Where the ranges of a message end, if it has any.
+fn end_of(method: Method, message: &Bytes) -> Option<i64> {
+    let ranges = match method {
+        Method::GetMetadataAllocated => {
+            csi::GetMetadataAllocatedResponse::decode(message.clone()).ok()?.block_metadata
+        }
+        _ => csi::GetMetadataDeltaResponse::decode(message.clone()).ok()?.block_metadata,
+    };
+    ranges.last().map(|range| range.byte_offset.saturating_add(range.size_bytes))
+}
+
+/// The request for the rest: the same bytes, and a field behind them that counts in the place of the one that is there.
+fn starting_at(method: Method, body: &Bytes, starting_offset: i64) -> Bytes {
+    let more = match method {
+        Method::GetMetadataAllocated => {
+            csi::GetMetadataAllocatedRequest { starting_offset, ..Default::default() }.encode_to_vec()
+        }
+        _ => csi::GetMetadataDeltaRequest { starting_offset, ..Default::default() }.encode_to_vec(),
+    };
+    let mut whole = BytesMut::with_capacity(body.len() + more.len());
+    whole.put_slice(body);
+    whole.put_slice(&more);
+    whole.freeze()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+use std::time::Duration;
+
+use super::*;
+
+fn term(number: u64) -> Term {
+    Term::new(number).unwrap()
+}
+
+#[test]
+fn a_first_refusal_raises_the_term_and_a_later_one_ends_the_proxy() {
+    let mut in_use = InUse::Raised(term(3));
+    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Raise { above: term(8) });
+    in_use.raised(term(9));
+    in_use.accepted(term(9));
+    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Outdated, "a copy with the earlier term");
+    assert_eq!(in_use.term(), Ok(term(9)));
+    let replaced = Replaced { found: term(9), current: term(10) };
+    assert_eq!(in_use.refused(term(9), term(10)), Refusal::Replaced(replaced));
+    in_use.raised(term(11));
+    in_use.accepted(term(11));
+    assert_eq!(in_use.term(), Err(replaced), "for ever");
+}
+
+#[test]
+fn only_the_term_in_use_is_accepted() {
+    let mut in_use = InUse::Raised(term(9));
+    in_use.accepted(term(3));
+    assert_eq!(in_use, InUse::Raised(term(9)));
+}
+
+#[test]
+fn terms_rise_with_the_clock_and_without_it() {
+    let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+    let next = |previous, above, millis| {
+        next_term(Option::map(previous, term), Option::map(above, term), at(millis)).map(Term::get).unwrap()
+    };
+    assert_eq!(next(None, None, 0), 1);
+    assert_eq!(next(None, None, 1000), 1000);
+    assert_eq!(next(Some(1000), None, 900), 1001, "the clock was set back");
+    assert_eq!(next(Some(1000), Some(5000), 2000), 5001, "a node knows more");
+    assert_eq!(next(Some(1000), Some(10), 2000), 2000);
+    let before = UNIX_EPOCH - Duration::from_secs(1);
+    assert_eq!(next_term(None, None, before).map(Term::get).unwrap(), 1);
+}
+
+/// A node that lies about the highest term cannot use up all terms.
+#[test]
+fn a_term_beyond_all_reason_is_not_followed() {
+    for above in [MAX_TERM, u64::MAX] {
+        let error = next_term(None, Some(term(above)), SystemTime::now()).unwrap_err();
+        assert!(error.to_string().contains(&above.to_string()), "{error}");
+    }
+    assert!(next_term(None, Some(term(MAX_TERM - 1)), SystemTime::now()).is_ok());
+}
+
+#[tokio::test]
+async fn terms_in_memory_rise_from_run_to_run() {
+    let terms = ClockTerms::default();
+    let first = terms.raise(None).await.unwrap();
+    let second = terms.raise(None).await.unwrap();
+    let third = terms.raise(Some(term(second.get() + 1000))).await.unwrap();
+    assert!(first < second && second.get() + 1000 < third.get());
+    assert!(first.get() > 1_600_000_000_000, "after the year 2020");
+}

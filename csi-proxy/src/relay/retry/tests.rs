@@ -1,0 +1,515 @@
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod walk;
+
+use std::collections::VecDeque;
+use std::sync::Mutex as StdMutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use csi_proto::csi::v1 as csi;
+use futures_util::FutureExt as _;
+use prost::Message as _;
+use tokio::time::{Instant, sleep};
+
+use super::open::MAX_HELD;
+use super::*;
+use crate::call::{CallId, MethodPath, NodeId, NodeSession};
+use crate::code::Code;
+use crate::fault::{Delivery, Fault};
+use crate::outcome::Outcome;
+
+const GRACE: Duration = Duration::from_secs(5);
+
+const fn session(instance: u64, number: u64) -> NodeSession {
+    NodeSession { instance, number }
+}
+
+fn node() -> NodeId {
+    NodeId::new("edge-1").unwrap()
+}
+
+fn lost() -> Fault {
+    Fault::LinkLost { reason: "cut".to_owned() }
+}
+
+fn offline() -> Fault {
+    Fault::NodeOffline { node: node() }
+}
+
+fn stale(current: u64) -> Fault {
+    let driver = "csi-hostpath".parse().unwrap();
+    Fault::StaleTerm { driver, found: Term::FIRST, current: Term::new(current).unwrap() }
+}
+
+fn term(number: u64) -> Term {
+    Term::new(number).unwrap()
+}
+
+fn call(method: Method, body: impl Into<Bytes>) -> Call {
+    call_of(method.path(), body)
+}
+
+fn call_of(path: &str, body: impl Into<Bytes>) -> Call {
+    let (driver, method) = ("csi-hostpath".parse().unwrap(), MethodPath::new(path).unwrap());
+    Call::new(CallId::new(), node(), driver, method, body.into())
+}
+
+/// A call with an identity.
+fn create(name: &str) -> Call {
+    let request = csi::CreateVolumeRequest { name: name.to_owned(), ..Default::default() };
+    call(Method::CreateVolume, request.encode_to_vec())
+}
+
+/// A call that changes something, and does not say what it is about.
+fn nameless() -> Call {
+    call(Method::CreateVolume, Bytes::new())
+}
+
+/// What becomes of one attempt.
+enum Attempt {
+    Fails(Fault),
+    FailsAfter(u64, Fault),
+    /// A unary answer that ends so after its message.
+    Ends(Outcome),
+    Hangs,
+}
+
+/// Plays a script, then answers every call. Keeps what it has seen.
+#[derive(Clone, Default)]
+struct Script(Arc<StdMutex<Played>>);
+
+#[derive(Default)]
+struct Played {
+    attempts: VecDeque<Attempt>,
+    seen: Vec<Call>,
+}
+
+impl Script {
+    fn of(attempts: impl IntoIterator<Item = Attempt>) -> Self {
+        let script = Self::default();
+        script.0.lock().unwrap().attempts.extend(attempts);
+        script
+    }
+
+    fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
+        Self::of(faults.into_iter().map(Attempt::Fails))
+    }
+
+    fn seen(&self) -> Vec<Call> {
+        self.0.lock().unwrap().seen.clone()
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().seen.len()
+    }
+}
+
+#[async_trait]
+impl Relay for Script {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let (attempt, body) = {
+            let mut played = self.0.lock().unwrap();
+            played.seen.push(call.clone());
+            (played.attempts.pop_front(), call.body)
+        };
+        match attempt {
+            None => Ok(Replies::unary(body, Outcome::ok())),
+            Some(Attempt::Fails(fault)) => Err(fault.into()),
+            Some(Attempt::FailsAfter(seconds, fault)) => {
+                sleep(Duration::from_secs(seconds)).await;
+                Err(fault.into())
+            }
+            Some(Attempt::Ends(outcome)) => {
+                let parts = [Reply::Message(body), Reply::End(outcome)];
+                Ok(Replies::stream(futures_util::stream::iter(parts)))
+            }
+            Some(Attempt::Hangs) => std::future::pending().await,
+        }
+    }
+}
+
+/// A node that is up, and its proxy.
+struct World {
+    script: Script,
+    reachability: Reachability,
+    relay: RetryRelay<Script>,
+}
+
+impl World {
+    async fn of(script: Script) -> Self {
+        let reachability = Reachability::new(GRACE);
+        reachability.hub_connected();
+        reachability.node_up(&node(), session(1, 1));
+        reachability.synced();
+        sleep(Duration::from_secs(100)).await;
+        let terms = ClockTerms::default();
+        let relay = RetryRelay::start(script.clone(), reachability.clone(), terms).await.unwrap();
+        Self { script, reachability, relay }
+    }
+
+    async fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
+        Self::of(Script::failing(faults)).await
+    }
+
+    fn down(&self, number: u64) {
+        self.reachability.node_down(&node(), session(1, number));
+    }
+
+    fn up_after(&self, seconds: u64, session: NodeSession) {
+        let reachability = self.reachability.clone();
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(seconds)).await;
+            reachability.node_up(&node(), session);
+        });
+    }
+
+    async fn answered(&self, call: Call) -> Result<Outcome, Fault> {
+        let replies = self.relay.relay(call).await.map_err(RelayError::into_fault)?;
+        let (_, outcome) = replies.collect().await;
+        match outcome.fault() {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(outcome),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_fault_is_passed_on_as_it_is() {
+    let world = World::failing([]).await;
+    let sent = create("pvc-1").with_remaining(Duration::from_secs(60));
+    let (began, tasks) = (Instant::now(), tokio::runtime::Handle::current().metrics().num_alive_tasks());
+    let replies = world.relay.relay(sent.clone()).await.unwrap();
+    let (message, _) = replies.into_whole().unwrap();
+    assert_eq!(message.unwrap().as_ptr(), sent.body.as_ptr(), "no copy");
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), tasks, "no task");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let [seen] = &world.script.seen()[..] else { panic!("not one attempt") };
+    assert_eq!(seen.body.as_ptr(), sent.body.as_ptr());
+    assert_eq!((seen.id, seen.remaining, seen.session), (sent.id, sent.remaining, Some(session(1, 1))));
+    let fence = seen.fence.as_ref().unwrap();
+    assert_eq!((fence.number().get(), fence.lowest_open().get()), (1, 1));
+    assert!(fence.given_up().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_a_node_that_was_just_lost_and_has_less_time_then() {
+    let world = World::failing([]).await;
+    world.down(1);
+    world.up_after(4, session(2, 1));
+    let result = world.answered(nameless().with_remaining(Duration::from_secs(60))).await;
+    assert!(result.is_ok(), "{result:?}");
+    let [seen] = &world.script.seen()[..] else { panic!("not one attempt") };
+    assert_eq!((seen.remaining, seen.session), (Some(Duration::from_secs(56)), Some(session(2, 1))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stays_away_fails_its_calls_after_the_grace_and_then_at_once() {
+    let world = World::failing([]).await;
+    world.down(1);
+    for waited in [GRACE, Duration::ZERO] {
+        let began = Instant::now();
+        assert_eq!(world.answered(create("pvc-1")).await, Err(offline()));
+        assert_eq!(began.elapsed(), waited);
+    }
+    assert_eq!(world.script.count(), 0);
+}
+
+/// So that the caller is not the first to stop, which would leave open whether anything was sent.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_sent_ends_a_little_before_its_callers_time() {
+    for (millis, waits) in [(2000, 1800), (100, 50)] {
+        let world = World::failing([]).await;
+        world.down(1);
+        let began = Instant::now();
+        let sent = create("pvc-1").with_remaining(Duration::from_millis(millis));
+        assert_eq!(world.answered(sent).await, Err(offline()));
+        assert_eq!(began.elapsed(), Duration::from_millis(waits));
+    }
+}
+
+/// So Probe does not change within a grace.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_the_identity_service_waits_like_any_other() {
+    let world = World::failing([]).await;
+    world.reachability.hub_lost();
+    let reachability = world.reachability.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_secs(3)).await;
+        reachability.hub_connected();
+        reachability.synced();
+    });
+    let began = Instant::now();
+    assert!(world.answered(call(Method::Probe, "")).await.is_ok());
+    assert_eq!(began.elapsed(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_is_sent_again_as_the_same_call_to_the_same_instance() {
+    for sent in [create("pvc-1"), call(Method::ListVolumes, ""), call(Method::Probe, "")] {
+        let world = World::of(Script::of([Attempt::FailsAfter(10, lost())])).await;
+        world.up_after(25, session(1, 2));
+        let id = sent.id;
+        let down = async {
+            sleep(Duration::from_secs(10)).await;
+            world.down(1);
+        };
+        let (result, ()) = tokio::join!(world.answered(sent.with_remaining(Duration::from_secs(60))), down);
+        assert!(result.is_ok(), "{result:?}");
+        let [first, second] = &world.script.seen()[..] else { panic!("not two attempts") };
+        assert_eq!((first.id, second.id), (id, id));
+        assert_eq!(first.fence, second.fence);
+        assert_eq!((second.session, second.remaining), (Some(session(1, 2)), Some(Duration::from_secs(35))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_and_cannot_be_repeated_ends() {
+    for sent in [nameless(), call_of("/csi.v9.Later/Thing", "")] {
+        let world = World::failing([lost()]).await;
+        assert_eq!(world.answered(sent.clone()).await, Err(lost()));
+        assert_eq!(world.script.count(), 1);
+        // What was not sent can be sent.
+        let world = World::failing([offline()]).await;
+        assert!(world.answered(sent).await.is_ok());
+        assert_eq!(world.script.count(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_is_not_sent_to_another_instance() {
+    let world = World::failing([lost()]).await;
+    world.up_after(10, session(2, 1));
+    let down = async { world.down(1) };
+    let (result, ()) = tokio::join!(world.answered(create("pvc-1")), down);
+    assert_eq!((result, world.script.count()), (Err(lost()), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_waits_30_s_and_no_longer_than_its_caller() {
+    for (remaining, waits) in [(60, 30.0), (20, 19.8)] {
+        let world = World::failing([lost()]).await;
+        let began = Instant::now();
+        let sent = create("pvc-1").with_remaining(Duration::from_secs(remaining));
+        let down = async { world.down(1) };
+        let (result, ()) = tokio::join!(world.answered(sent), down);
+        assert_eq!((result, began.elapsed()), (Err(lost()), Duration::from_secs_f64(waits)));
+    }
+}
+
+/// A placement is released only if the fault says that nothing was sent.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_sent_once_never_ends_as_not_sent() {
+    let refused = Fault::DriverNotRegistered { driver: "csi-hostpath".parse().unwrap() };
+    for last in [offline(), refused, stale(1 << 62), Fault::RequestTooLarge { found: 2, max: 1 }] {
+        assert_eq!(last.delivery(), Delivery::NotSent);
+        for (script, expected) in
+            [(vec![offline(), last.clone()], Err(last.clone())), (vec![lost(), last], Err(lost()))]
+        {
+            let world = World::failing(script).await;
+            let down = async {
+                while world.script.count() < 2 {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                world.down(1);
+            };
+            let (result, ()) = tokio::join!(world.answered(create("pvc-1")), down);
+            assert_eq!(result, expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_cut_after_its_message_is_asked_for_again() {
+    let script = Script::of([Attempt::Ends(lost().into()), Attempt::Ends(Outcome::ok())]);
+    let world = World::of(script).await;
+    let replies = world.relay.relay(create("pvc-1")).await.unwrap();
+    let (messages, outcome) = replies.collect().await;
+    assert_eq!((messages.len(), outcome), (1, Outcome::ok()));
+    assert_eq!(world.script.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_the_driver_is_final() {
+    let aborted = Outcome::from_driver(Code::UNAVAILABLE, "try again");
+    let world = World::of(Script::of([Attempt::Ends(aborted.clone())])).await;
+    assert_eq!(world.answered(create("pvc-1")).await, Ok(aborted));
+    assert_eq!(world.script.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_without_an_answer_is_given_up() {
+    let world = World::of(Script::of([Attempt::Hangs, Attempt::Hangs])).await;
+    let (first, second) = (world.relay.clone(), world.relay.clone());
+    let mut open = Box::pin(first.relay(create("pvc-1")));
+    assert!((&mut open).now_or_never().is_none());
+    assert!(second.relay(create("pvc-2")).now_or_never().is_none(), "its caller leaves");
+    assert!(world.answered(create("pvc-3")).await.is_ok());
+    drop(open);
+    assert!(world.answered(create("pvc-4")).await.is_ok());
+    let fences: Vec<_> = world.script.seen().into_iter().map(|call| call.fence.unwrap()).collect();
+    let number = |number| crate::call::CallNumber::new(number).unwrap();
+    assert_eq!((fences[2].lowest_open(), fences[2].number()), (number(1), number(3)));
+    assert!(fences[2].given_up().contains(number(2)) && !fences[2].given_up().contains(number(3)));
+    assert_eq!(fences[3].lowest_open(), number(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_answered_is_not_given_up() {
+    let world = World::of(Script::of([Attempt::Hangs])).await;
+    let relay = world.relay.clone();
+    let mut open = Box::pin(relay.relay(create("pvc-1")));
+    assert!((&mut open).now_or_never().is_none());
+    for name in ["pvc-2", "pvc-3"] {
+        assert!(world.answered(create(name)).await.is_ok());
+    }
+    let stream = world.relay.relay(call_of("/csi.v9.Later/Stream", "1")).await.unwrap();
+    assert!(stream.collect().await.1.is_ok());
+    assert!(world.answered(create("pvc-4")).await.is_ok());
+    let fence = world.script.seen().pop().unwrap().fence.unwrap();
+    assert_eq!((fence.number().get(), fence.lowest_open().get()), (5, 1));
+    assert!(fence.given_up().is_empty(), "{fence:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_read_to_its_end_is_given_up() {
+    let world = World::failing([]).await;
+    let parts = || Attempt::Ends(Outcome::ok());
+    world.script.0.lock().unwrap().attempts.extend([parts(), Attempt::Hangs, parts()]);
+    let first = world.relay.relay(call_of("/csi.v9.Later/Stream", "1")).await.unwrap();
+    let relay = world.relay.clone();
+    let mut open = Box::pin(relay.relay(create("pvc-1")));
+    assert!((&mut open).now_or_never().is_none());
+    let third = world.relay.relay(call_of("/csi.v9.Later/Stream", "1")).await.unwrap();
+    drop(third);
+    assert!(world.answered(create("pvc-2")).await.is_ok());
+    drop(first.collect().await);
+    let fence = world.script.seen().pop().unwrap().fence.unwrap();
+    let number = |number| crate::call::CallNumber::new(number).unwrap();
+    assert_eq!(fence.lowest_open(), number(1));
+    assert!(fence.given_up().contains(number(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_held_is_sent_once_and_does_not_wait() {
+    let world = World::of(Script::of([Attempt::Hangs])).await;
+    let large = Bytes::from(vec![0; MAX_HELD - 10_000]);
+    let relay = world.relay.clone();
+    let mut first = Box::pin(relay.relay(call(Method::ListVolumes, large.clone())));
+    assert!((&mut first).now_or_never().is_none());
+    world.script.0.lock().unwrap().attempts.extend([lost(), offline()].map(Attempt::Fails));
+    for fault in [lost(), offline()] {
+        let began = Instant::now();
+        assert_eq!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await, Err(fault));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+    assert!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await.is_ok(), "it is only not held");
+    world.down(1);
+    let count = world.script.count();
+    assert_eq!(world.answered(call(Method::ListVolumes, vec![0; 10_000])).await, Err(offline()));
+    assert_eq!(world.script.count(), count);
+    // Small ones still fit.
+    world.up_after(3, session(1, 2));
+    assert!(world.answered(call(Method::ListVolumes, "")).await.is_ok());
+    drop(first);
+    world.script.0.lock().unwrap().attempts.push_back(Attempt::Fails(lost()));
+    assert!(world.answered(call(Method::ListVolumes, large)).await.is_ok(), "what was held is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_has_at_most_1024_open_calls() {
+    let world = World::of(Script::of((0..1024).map(|_| Attempt::Hangs))).await;
+    let mut open = Vec::new();
+    for _ in 0..1024 {
+        let relay = world.relay.clone();
+        let mut call = Box::pin(async move { relay.relay(call(Method::ListVolumes, "")).await.map(drop) });
+        assert!((&mut call).now_or_never().is_none());
+        open.push(call);
+    }
+    let refused = world.answered(call(Method::ListVolumes, "")).await.unwrap_err();
+    assert!(matches!(refused, Fault::Overloaded { max: 1024, .. }), "{refused:?}");
+    assert_eq!(refused.delivery(), Delivery::NotSent);
+    open.pop();
+    assert!(world.answered(call(Method::ListVolumes, "")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_lost_its_state_raises_its_term_above_the_agents() {
+    let agents = 1 << 60;
+    let world = World::failing([stale(agents)]).await;
+    assert!(world.answered(nameless()).await.is_ok());
+    let terms: Vec<_> = world.script.seen().iter().map(|call| call.fence.as_ref().unwrap().term()).collect();
+    assert!(terms[0] < term(agents));
+    assert_eq!(terms[1], term(agents + 1));
+    assert!(world.relay.replaced().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_was_replaced_sends_no_more_calls_and_reports_it() {
+    let world = World::failing([]).await;
+    assert!(world.answered(create("pvc-1")).await.is_ok());
+    let waiting = {
+        let relay = world.relay.clone();
+        tokio::spawn(async move { relay.replaced().await })
+    };
+    let agents = 1 << 60;
+    world
+        .script
+        .0
+        .lock()
+        .unwrap()
+        .attempts
+        .extend([Attempt::FailsAfter(1, stale(agents)), Attempt::Fails(lost())]);
+    let other = async {
+        sleep(Duration::from_millis(500)).await;
+        let began = Instant::now();
+        let (result, ()) = tokio::join!(world.answered(create("pvc-3")), async { world.down(1) });
+        assert!(began.elapsed() < Duration::from_secs(1), "it does not wait for its node any more");
+        result
+    };
+    let (refused, meanwhile) = tokio::join!(world.answered(create("pvc-2")), other);
+    assert_eq!(refused, Err(stale(agents)));
+    assert_eq!(meanwhile, Err(lost()), "one that waits to be sent again is not");
+    let replaced = waiting.await.unwrap();
+    assert_eq!(replaced.current, term(agents));
+    assert!(replaced.to_string().contains("replaced"), "{replaced}");
+    let count = world.script.count();
+    let later = world.answered(create("pvc-4")).await.unwrap_err();
+    assert!(matches!(later, Fault::StaleTerm { .. }), "{later:?}");
+    assert_eq!(world.script.count(), count);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_refused_at_the_same_time_raise_the_term_once() {
+    let agents = 1 << 60;
+    let world = World::of(Script::of((0..5).map(|_| Attempt::FailsAfter(1, stale(agents))))).await;
+    let calls = (0..5).map(|number| world.answered(create(&format!("pvc-{number}"))));
+    let results = futures_util::future::join_all(calls).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    let seen = world.script.seen();
+    assert_eq!(seen.len(), 10);
+    assert!(seen.iter().skip(5).all(|call| call.fence.as_ref().unwrap().term() == term(agents + 1)));
+}
+
+struct Broken;
+
+#[async_trait]
+impl TermSource for Broken {
+    async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
+        match above {
+            None => Ok(Term::FIRST),
+            Some(_) => Err(TermError::Store(std::io::Error::other("disk full").into())),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_cannot_be_raised_ends_the_call_and_not_the_proxy() {
+    let world = World::failing([stale(9)]).await;
+    let (script, reachability) = (world.script.clone(), world.reachability.clone());
+    let relay = RetryRelay::start(script, reachability, Broken).await.unwrap();
+    let error = relay.relay(nameless()).await.unwrap_err();
+    assert_eq!(error.fault(), &stale(9));
+    assert!(relay.replaced().now_or_never().is_none());
+    assert!(relay.relay(nameless()).await.is_ok());
+}
