@@ -289,7 +289,7 @@ async fn an_answer_that_is_read_outlives_the_handles_of_its_connection() {
     let mut response = connection.send(request(b"")).await.unwrap();
     drop(connection);
     for expected in [b"1", b"2"] {
-        assert!(matches!(response.next().await.unwrap(), Part::Message(message) if message == &expected[..]));
+        assert!(matches!(response.next().await.unwrap(), Part::Message(message) if message == expected[..]));
     }
     drop(response);
     tokio::time::timeout(WAIT, end).await.expect("closed").unwrap();
