@@ -1,11 +1,11 @@
 //! Whether a request may have begun where it was to go.
 
-/// Whether the other end may have begun a request that failed.
+/// Whether the driver may have the request of one attempt that failed.
 #[allow(clippy::exhaustive_enums, reason = "there is no third")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// It provably has not, and never will.
+    /// It provably has not, and no copy of that attempt is left that could still reach it.
     NotSent,
-    /// It may have: the request may be running, or have ended.
+    /// It may have: the operation may be running, or have ended.
     Unknown,
 }

@@ -392,7 +392,7 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
         Err(error) => error.into_fault(),
     };
     #[cfg(feature = "metrics")]
-    if fault.delivery() == crate::fault::Delivery::Unknown {
+    if fault.delivery() == csi_proto::Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
     ticket.lost(fault.clone());

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use csi_proto::DriverName;
+use csi_proto::{Delivery, DriverName};
 
 use crate::call::{CallNumber, NodeId, Term};
 use crate::code::Code;
@@ -166,16 +166,6 @@ pub enum Fault {
         /// The driver.
         driver: DriverName,
     },
-}
-
-/// Whether the driver may have the request of one attempt to send a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_enums, reason = "there is no third answer")]
-pub enum Delivery {
-    /// It provably has not, and no copy of that attempt is left that could still reach it.
-    NotSent,
-    /// It may have: the operation may be running, or have ended.
-    Unknown,
 }
 
 impl Fault {

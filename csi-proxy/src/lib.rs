@@ -144,7 +144,7 @@ pub mod startup;
 mod to_the_end;
 pub mod wire;
 
-pub use csi_proto::DriverName;
+pub use csi_proto::{Delivery, DriverName};
 
 pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
@@ -160,7 +160,7 @@ pub use self::endpoint::{
     DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,
     Serving,
 };
-pub use self::fault::{Delivery, Fault};
+pub use self::fault::Fault;
 pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
 pub use self::relay::{

@@ -433,7 +433,9 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::{Delivery, one_of_each};
+    use csi_proto::Delivery;
+
+    use crate::fault::one_of_each;
 
     #[test]
     fn every_fault_survives_the_wire_but_proofs_of_the_near_side() {
