@@ -432,9 +432,9 @@ fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use csi_proto::Delivery;
 
+    use super::*;
     use crate::fault::one_of_each;
 
     #[test]
