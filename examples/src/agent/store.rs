@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use volume_manager::node::RECORD_KIND;
 use volume_manager::store::redb::{self, OpenedTables, RedbStore, Settings, StartedOver, Table};
-use volume_manager::store::{OpenError, RecordKind};
+use volume_manager::store::{OpenError, RecordKind, Store, StoreError};
 
 pub(super) use self::document::{Content, Document, DocumentError};
 pub(super) use self::terms::TermTable;
@@ -96,6 +96,21 @@ impl AgentStore {
             groups: Document::new(groups, groups_table.kind),
             terms: TermTable::new(terms, terms_table.kind),
         })
+    }
+}
+
+/// Calls a store, which is opened again if an earlier failure has stopped it. That may have been of any table of the file, and
+/// may be over.
+fn reopening<T>(
+    store: &mut dyn Store,
+    call: impl Fn(&mut dyn Store) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    match call(store) {
+        Err(StoreError::Stopped { .. }) => {
+            store.reopen()?;
+            call(store)
+        }
+        outcome => outcome,
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinError;
 use volume_manager::store::{Change, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError};
 
+use super::reopening;
+
 /// How many bytes a record has: as many as fit into a page of 64 KiB of the database with what is around them.
 const PART_BYTES: usize = 60 << 10;
 
@@ -44,17 +46,15 @@ pub(in super::super) struct Document(Arc<Mutex<Inner>>);
 struct Inner {
     store: Box<dyn Store>,
     kind: RecordKind,
-    /// The records that there are. `None` if that has to be seen first, in a store that may have to be opened again.
+    /// The records that there are. `None` if that has to be seen first.
     records: Option<BTreeSet<RecordKey>>,
-    /// Whether an earlier failure may have stopped the store.
-    failed: bool,
 }
 
 impl Document {
     /// The document in a store, in records of this kind.
     pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
         let store = Box::new(store);
-        Self(Arc::new(Mutex::new(Inner { store, kind, records: None, failed: false })))
+        Self(Arc::new(Mutex::new(Inner { store, kind, records: None })))
     }
 
     /// What is saved, and leaves it as it is. Blocks.
@@ -68,7 +68,7 @@ impl Document {
     /// Replaces what is saved. It is on the disk when this returns. Blocks.
     ///
     /// # Errors
-    /// If the disk does not take it: it is then as it was, or as it was to be. The next save opens the store again first.
+    /// If the disk does not take it: it is then as it was, or as it was to be.
     pub(in super::super) fn save(&self, bytes: &[u8]) -> Result<(), DocumentError> {
         self.lock().attempt(|inner| inner.save(bytes))
     }
@@ -111,16 +111,7 @@ impl Inner {
         &mut self,
         attempt: impl FnOnce(&mut Self) -> Result<T, DocumentError>,
     ) -> Result<T, DocumentError> {
-        if self.failed {
-            self.store.reopen()?;
-            self.failed = false;
-        }
-        let outcome = attempt(self);
-        if let Err(error) = &outcome {
-            self.records = None;
-            self.failed = matches!(error, DocumentError::Store(error) if error.is_stopped());
-        }
-        outcome
+        attempt(self).inspect_err(|_| self.records = None)
     }
 
     fn head(&self) -> Result<RecordKey, InvalidRecordKey> {
@@ -133,7 +124,7 @@ impl Inner {
     }
 
     fn read(&mut self) -> Result<Content, DocumentError> {
-        let loaded = self.store.load()?;
+        let loaded = reopening(&mut *self.store, |store| store.load())?;
         self.records = Some(loaded.records.iter().map(|(key, _)| key.clone()).collect());
         if let Some(unreadable) = loaded.quarantined.iter().find(|one| one.id.is_in_place()) {
             return Ok(Content::Damaged(format!("{}: {}", unreadable.id, unreadable.reason)));
@@ -167,13 +158,13 @@ impl Inner {
         let now: BTreeSet<RecordKey> = changes.iter().map(|change| change.key().clone()).collect();
         let before = self.records.take().unwrap_or_default();
         changes.extend(before.difference(&now).cloned().map(Change::Remove));
-        self.store.commit(&changes)?;
+        reopening(&mut *self.store, |store| store.commit(&changes))?;
         self.records = Some(now);
         Ok(())
     }
 
     fn set_aside(&mut self) -> Result<(), DocumentError> {
-        let loaded = self.store.load()?;
+        let loaded = reopening(&mut *self.store, |store| store.load())?;
         for older in loaded.quarantined.iter().filter(|one| !one.id.is_in_place()) {
             self.store.discard(&older.id)?;
         }

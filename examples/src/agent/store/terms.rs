@@ -13,6 +13,8 @@ use volume_manager::store::{
     Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError, envelope,
 };
 
+use super::reopening;
+
 /// The terms are not read or written.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum TermError {
@@ -36,15 +38,13 @@ struct Inner {
     kind: RecordKind,
     /// What is on the disk. `None` if that has to be seen first.
     terms: Option<BTreeMap<DriverName, u64>>,
-    /// Whether an earlier failure may have stopped the store.
-    failed: bool,
 }
 
 impl TermTable {
     /// The terms in a store that has nothing else, in records of this kind.
     pub(super) fn new(store: impl Store + 'static, kind: RecordKind) -> Self {
         let store = Box::new(store);
-        Self(Arc::new(Mutex::new(Inner { store, kind, terms: None, failed: false })))
+        Self(Arc::new(Mutex::new(Inner { store, kind, terms: None })))
     }
 
     /// The highest term of each driver that ever had one.
@@ -59,7 +59,7 @@ impl TermTable {
     /// Raises a driver's term. It is on the disk when this returns. One that is not above that of the driver changes nothing.
     ///
     /// # Errors
-    /// If the disk does not take it: it is open then which term the driver has. The next call opens the store again first.
+    /// If the disk does not take it: it is open then which term the driver has.
     pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TermError> {
         let (table, driver) = (self.clone(), driver.clone());
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.raise(driver, term))).await?
@@ -94,16 +94,7 @@ impl Inner {
         &mut self,
         attempt: impl FnOnce(&mut Self) -> Result<T, TermError>,
     ) -> Result<T, TermError> {
-        if self.failed {
-            self.store.reopen()?;
-            self.failed = false;
-        }
-        let outcome = attempt(self);
-        if let Err(error) = &outcome {
-            self.terms = None;
-            self.failed = matches!(error, TermError::Store(error) if error.is_stopped());
-        }
-        outcome
+        attempt(self).inspect_err(|_| self.terms = None)
     }
 
     fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TermError> {
@@ -111,7 +102,7 @@ impl Inner {
             return Ok(());
         }
         let change = put(self.kind, &driver, term)?;
-        self.store.commit(&[change])?;
+        reopening(&mut *self.store, |store| store.commit(std::slice::from_ref(&change)))?;
         self.terms.get_or_insert_default().insert(driver, term);
         Ok(())
     }
@@ -126,7 +117,7 @@ impl Inner {
 
     /// What is on the disk. Of what was salvaged of a damaged file the highest counts: it was a proxy's once.
     fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TermError> {
-        let loaded = self.store.load()?;
+        let loaded = reopening(&mut *self.store, |store| store.load())?;
         let mut terms = BTreeMap::new();
         for (key, payload) in &loaded.records {
             match term(key, payload) {
