@@ -47,7 +47,7 @@ pub(super) struct Walk {
 impl Walk {
     /// Where, for an error.
     pub(super) fn at(&self) -> &Path {
-        self.path.as_deref().unwrap_or(Path::new("/"))
+        self.path.as_deref().unwrap_or_else(|| Path::new("/"))
     }
 }
 

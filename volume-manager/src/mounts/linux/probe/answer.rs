@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::ffi::OsStringExt;
 
 #[cfg(any(feature = "runtime", test))]
-use super::super::super::DeviceNumber;
-use super::super::super::{Inspection, MountId, Presence, Removed, escape};
+use super::super::super::{DeviceNumber, MountId};
+use super::super::super::{Inspection, Presence, Removed, escape};
 
 /// How an operation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
