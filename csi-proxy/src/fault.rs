@@ -6,8 +6,8 @@ use std::time::Duration;
 use csi_proto::{Delivery, DriverName};
 
 use crate::call::{CallNumber, NodeId, Term};
-use crate::code::Code;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 /// A failure that no driver reported: it happened between the caller and the driver.
 ///

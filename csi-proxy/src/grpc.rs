@@ -97,7 +97,7 @@ pub(crate) async fn room(stream: &mut SendStream<Framed>) -> Result<(), h2::Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::Code;
+    use csi_proto::Code;
 
     #[test]
     fn an_outcome_survives_as_trailers() {

@@ -113,7 +113,6 @@
 
 mod address;
 pub mod call;
-mod code;
 #[cfg(feature = "runtime")]
 mod dispatcher;
 #[cfg(feature = "runtime")]
@@ -150,7 +149,6 @@ pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
     Call, CallId, CallNumber, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession, Term,
 };
-pub use self::code::Code;
 #[cfg(feature = "runtime")]
 pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher, MemoryTerms, TermStore, TermStoreError};
 #[cfg(feature = "runtime")]
@@ -177,6 +175,7 @@ pub use self::route::{Route, RouteError, Router, TopologyRouter, TopologySetting
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]
 pub use self::session_relay::{NodeWatch, SessionRelay, SessionService};
+pub use csi_proto::Code;
 
 #[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]

@@ -19,8 +19,8 @@ use std::time::Duration;
 use csi_proto::{DriverName, Method};
 
 use crate::call::MethodPath;
-use crate::code::Code;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 const OPERATIONS: &str = "csi_plugin_operations_seconds";
 const FAULTS: &str = "csi_plugin_relay_faults_total";

@@ -140,7 +140,7 @@ mod tests {
 
     use super::log::Log;
     use super::*;
-    use crate::code::Code;
+    use csi_proto::Code;
 
     fn logged(level: tracing::Level, act: impl FnOnce()) -> String {
         let (log, _logging) = Log::start(level);

@@ -6,8 +6,8 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::call::Metadata;
-use crate::code::Code;
 use crate::fault::Fault;
+use csi_proto::Code;
 
 /// Who decided an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]

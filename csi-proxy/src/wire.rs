@@ -50,10 +50,10 @@ use crate::call::{
     Call, CallId, CallNumber, Fence, GivenUp, InvalidFence, InvalidMethodPath, InvalidNodeId, MAX_GIVEN_UP,
     Metadata, MetadataError, MethodPath, NodeId, Term,
 };
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
 use crate::protobuf::append as field;
+use csi_proto::Code;
 
 /// A header or closing cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

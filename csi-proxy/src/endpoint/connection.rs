@@ -23,12 +23,12 @@ use super::EndpointSettings;
 use super::authority::ProperAuthority;
 use super::front::{Front, Question};
 use crate::call::MethodPath;
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::grpc::{read_metadata, room, write_outcome};
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
 use crate::replies::{Replies, Reply};
+use csi_proto::Code;
 
 /// How long a new connection may take to say that it speaks HTTP/2.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::{EndpointSettings, place};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::observe::{Abandoned, Observation};
 use crate::outcome::Outcome;
@@ -20,6 +19,7 @@ use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 use crate::route::{Chosen, Inquiry, RouteError, Router, Way};
 use crate::startup::{self, Learner, Subject, View};
+use csi_proto::Code;
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 

@@ -12,7 +12,7 @@ use super::event::{Before, CallNumber, Counts, End, Event, Limits};
 use super::request::{self, Deed, Read, Request};
 use super::rule::{Rule, Violation};
 use super::volume::{Facts, Offers, Verdict, Volume};
-use crate::code::Code;
+use csi_proto::Code;
 
 /// Longest name of a node in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;

@@ -2,7 +2,7 @@
 
 use csi_proto::Method;
 
-use crate::code::Code;
+use csi_proto::Code;
 
 /// Bounds of a [`Monitor`](super::Monitor).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

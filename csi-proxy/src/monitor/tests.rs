@@ -10,7 +10,7 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::*;
-use crate::code::Code;
+use csi_proto::Code;
 
 const NODE: &str = "node-1";
 

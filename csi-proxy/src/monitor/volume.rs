@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::request::{Deed, Request};
-use crate::code::Code;
 use crate::operation::Digest;
+use csi_proto::Code;
 
 /// Most nodes whose attachments are known of one volume. Of more, nothing is.
 const MAX_ATTACHMENTS: usize = 64;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::identity::Identity;
 use super::subject::{self, Key};
-use crate::code::Code;
 use crate::outcome::{Origin, Outcome};
+use csi_proto::Code;
 
 /// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
 #[derive(Clone, PartialEq, Eq)]

@@ -22,10 +22,10 @@ use tokio::task::JoinSet;
 
 use super::{Relay, RelayError};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::replies::{Replies, Reply};
+use csi_proto::Code;
 
 /// The node that all calls of the suite are for.
 pub const NODE: &str = "conformance-node";

@@ -3,10 +3,10 @@
 use csi_proto::DriverName;
 
 use crate::call::NodeId;
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::operation::Subject;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 /// A call goes to no node, or what came back from one cannot be passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use prost::Message;
 
 use super::facts::{Fact, Facts, mask_controller, mask_group, mask_node, mask_plugin};
 use super::question::Question;
-use crate::code::Code;
 use crate::outcome::{Origin, Outcome};
+use csi_proto::Code;
 
 /// First pause after a failed round; doubles from round to round.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

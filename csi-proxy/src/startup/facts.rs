@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::question::Question;
 use crate::call::NodeId;
-use crate::code::Code;
+use csi_proto::Code;
 
 /// A driver's answer to a capability question.
 #[derive(Debug, Clone, PartialEq, Eq)]

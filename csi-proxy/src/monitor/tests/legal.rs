@@ -4,7 +4,7 @@ use super::super::*;
 use super::{
     Bench, Made, NODE, attach, delete, detach, expand, publish_from, stage_with, unpublish, unstage,
 };
-use crate::code::Code;
+use csi_proto::Code;
 
 const SEEDS: u64 = 200;
 const STEPS: u64 = 500;

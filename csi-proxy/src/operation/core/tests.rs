@@ -12,8 +12,8 @@ use prost::Message as _;
 
 use super::*;
 use crate::call::{CallNumber, GivenUp};
-use crate::code::Code;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 const WAIT: Duration = Duration::from_secs(2);
 

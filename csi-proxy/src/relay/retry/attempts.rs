@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use csi_proto::Delivery;
+
 use super::reachability::{Missing, NodeStatus};
 use crate::call::{CallId, NodeId, NodeSession};
-use crate::fault::{Delivery, Fault};
+use crate::fault::Fault;
 
 /// How long a call that may have begun waits for the instance that has it, after each loss.
 pub(super) const INSTANCE_WAIT: Duration = Duration::from_secs(30);

@@ -273,7 +273,7 @@ impl Core {
     fn synced(&mut self, now: Instant) -> bool {
         let (Hub::Listing { list_lost } | Hub::Lost { list_lost, .. }) = self.hub else { return false };
         self.hub = Hub::Listed;
-        self.unseen.get_or_insert(now.min(list_lost + LIST_LIMIT) + self.grace);
+        self.unseen.get_or_insert_with(|| now.min(list_lost + LIST_LIMIT) + self.grace);
         true
     }
 

@@ -67,7 +67,7 @@ impl<R: Relay> Sending<R> {
                 Next::Wait { until, .. } => match &mut changes {
                     // Once more, for what has changed before this.
                     None => {
-                        changes = Some((self.shared.reachability.subscribe(), self.shared.term.subscribe()))
+                        changes = Some((self.shared.reachability.subscribe(), self.shared.term.subscribe()));
                     }
                     Some((nodes, term)) => {
                         tokio::select! {
@@ -176,7 +176,7 @@ async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, 
         Ok(first) => first,
         Err(end) => return end.map(Replies::outcome),
     };
-    if !method.is_some_and(|method| !method.is_server_streaming()) {
+    if method.is_none_or(Method::is_server_streaming) {
         return Ok(Replies::stream(stream::iter([Reply::Message(first)]).chain(replies)));
     }
     match end(replies.next().await) {

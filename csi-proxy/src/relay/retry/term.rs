@@ -47,7 +47,7 @@ pub fn next_term(previous: Option<Term>, above: Option<Term>, now: SystemTime) -
     let least = previous.max(above);
     match least {
         Some(above) if above.get() >= MAX_TERM => Err(TermError::Exhausted { above }),
-        Some(least) => Ok(Term::new(clock).map_or(least.next(), |clock| clock.max(least.next()))),
+        Some(least) => Ok(Term::new(clock).map_or_else(|| least.next(), |clock| clock.max(least.next()))),
         None => Ok(Term::new(clock).unwrap_or(Term::FIRST)),
     }
 }

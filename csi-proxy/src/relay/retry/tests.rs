@@ -7,6 +7,7 @@ use std::sync::Mutex as StdMutex;
 use std::time::Duration;
 
 use bytes::Bytes;
+use csi_proto::Delivery;
 use csi_proto::csi::v1 as csi;
 use futures_util::FutureExt as _;
 use prost::Message as _;
@@ -15,9 +16,9 @@ use tokio::time::{Instant, sleep};
 use super::open::MAX_HELD;
 use super::*;
 use crate::call::{CallId, MethodPath, NodeId, NodeSession};
-use crate::code::Code;
-use crate::fault::{Delivery, Fault};
+use crate::fault::Fault;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 const GRACE: Duration = Duration::from_secs(5);
 

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use super::way::{Answer, Way};
 use super::{Inquiry, TopologyRouter};
 use crate::call::NodeId;
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
 use crate::route::keeper::OpenAttempt;
 use crate::route::{Ballot, End, Refusal, VolumeRequest, field};
+use csi_proto::Code;
 
 /// The field of the response with the volume, and the field of a volume with its topologies.
 const VOLUME: u32 = 1;

@@ -6,11 +6,11 @@ use futures_util::{StreamExt as _, stream};
 use super::way::{Answer, Way};
 use super::{AT_ONCE, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::operation::Subject;
 use crate::outcome::Origin;
 use crate::route::{Event, Refusal, field};
+use csi_proto::Code;
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
 const SNAPSHOT_IDS: u32 = 2;

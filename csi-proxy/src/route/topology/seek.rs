@@ -6,11 +6,11 @@ use futures_util::{StreamExt as _, stream};
 use super::way::{Answer, Way};
 use super::{Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
-use crate::code::Code;
 use crate::operation::Subject;
 use crate::outcome::Origin;
 use crate::replies::{Replies, Reply};
 use crate::route::{Event, Refusal};
+use csi_proto::Code;
 
 impl TopologyRouter {
     /// A unary call about something that has an id.

@@ -12,10 +12,10 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::call::{Call, Metadata};
-use crate::code::Code;
 use crate::observe::Abandoned;
 use crate::operation::journal::memory::MemoryDisk;
 use crate::relay::{Relay, RelayError};
+use csi_proto::Code;
 
 const SEEDS: u64 = 6;
 const VOLUMES: usize = 200;

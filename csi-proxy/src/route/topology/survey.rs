@@ -16,12 +16,12 @@ use super::known::Facts;
 use super::way::Way;
 use super::{AT_ONCE, TopologyRouter, path};
 use crate::call::{Metadata, NodeId};
-use crate::code::Code;
 use crate::fault::Fault;
 use crate::observe::Abandoned;
 use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::route::Event;
+use csi_proto::Code;
 
 /// How long all that is asked of a node at once may take.
 const VISIT: Duration = Duration::from_secs(120);

@@ -13,12 +13,12 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::call::{Call, Metadata, NodeSession};
-use crate::code::Code;
 use crate::observe::Abandoned;
 use crate::operation::journal::faulty;
 use crate::operation::journal::memory::MemoryDisk;
 use crate::relay::{ClockTerms, Reachability, Relay, RelayError, RetryRelay};
 use crate::replies::Reply;
+use csi_proto::Code;
 
 /// The nodes as they are, whatever the route is told, and every call to them.
 #[derive(Default)]
@@ -379,18 +379,26 @@ async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned()
         assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
         world.lock().offline.insert("edge-1".to_owned());
         route.left(&node("edge-1"));
-        let patient = PatientRelay::new(Arc::clone(&world), MINUTE);
+        let reachability = Reachability::new(MINUTE);
+        let session = |number| NodeSession { instance: 1, number };
+        reachability.hub_connected();
+        reachability.node_up(&node("edge-1"), session(1));
+        reachability.synced();
+        reachability.node_down(&node("edge-1"), session(1));
+        let retry = RetryRelay::start(Arc::clone(&world), reachability.clone(), ClockTerms::default());
+        let retry = retry.await.unwrap();
         let decommission = async {
             sleep(Duration::from_secs(1)).await;
             route.decommission(&node("edge-1")).await.unwrap();
             world.lock().offline.clear();
             world.take_calls();
             route.arrived(&node("edge-1"));
+            reachability.node_up(&node("edge-1"), session(2));
             sleep(MINUTE).await;
         };
         let waiting = async {
             let began = Instant::now();
-            (delete(&route, &patient, "edge-1/pvc-1").await, began.elapsed() < MINUTE / 2)
+            (delete(&route, &retry, "edge-1/pvc-1").await, began.elapsed() < MINUTE / 2)
         };
         assert_eq!(tokio::join!(waiting, decommission).0, (Code::UNAVAILABLE, true));
         assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);

@@ -15,8 +15,8 @@ use super::super::super::subject::Subject;
 use super::super::*;
 use super::{create, delete, driver, group, id};
 use crate::call::{CallNumber, GivenUp};
-use crate::code::Code;
 use crate::outcome::Outcome;
+use csi_proto::Code;
 
 const SEEDS: u64 = 100;
 const STEPS: u64 = 400;

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use super::super::{ClockTerms, Reachability, RetryRelay};
 use super::*;
 use crate::call::{Call, CallId, MethodPath, NodeId, NodeSession};
-use crate::code::Code;
 use crate::outcome::Outcome;
 use crate::relay::RelayError;
+use csi_proto::Code;
 
 /// Ranges of a volume, each of 10 bytes, two in a message. Every stream breaks off after so many messages.
 #[derive(Debug, Default)]

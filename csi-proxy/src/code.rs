@@ -1,3 +1,0 @@
-//! gRPC status codes, which csi-proto has.
-
-pub use csi_proto::Code;
