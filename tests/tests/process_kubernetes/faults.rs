@@ -11,7 +11,7 @@ use rustix::mount::MountFlags;
 
 use super::cluster::{Cluster, attachment, claim, driver, of_claim, persistent_volume, pod};
 use super::ground::Ground;
-use super::{ground, may_mount, mounted, place, start_agent, vacated};
+use super::{ground, may_mount, mounted, place, start_agent};
 
 /// A node where one pod has its volume, and the hub knows it.
 async fn node_with_a_pod(mut node: Ground) -> (Ground, Cluster) {
