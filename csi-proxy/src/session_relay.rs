@@ -122,6 +122,7 @@ impl Way {
         let detail = || failure.detail().to_owned();
         match failure.reason() {
             Reason::PeerOffline => Fault::NodeOffline { node: self.node.clone() },
+            Reason::WrongSession => Fault::WrongSession { node: self.node.clone() },
             Reason::NoSuchService => Fault::DriverNotRegistered { driver: self.driver.clone() },
             Reason::LinkLost => Fault::LinkLost { reason: detail() },
             Reason::Draining => Fault::Draining { what: detail() },
@@ -130,8 +131,6 @@ impl Way {
             Reason::TooLarge => Fault::FrameTooLarge { reason: detail() },
             Reason::Overloaded => Fault::Overloaded { what: detail(), max: 0 },
             Reason::Forbidden => Fault::Forbidden { reason: detail() },
-            // As good as offline: nothing was given to a service.
-            Reason::WrongSession => Fault::NodeOffline { node: self.node.clone() },
             Reason::ServiceLost => Fault::ServiceLost { what: "the node's dispatcher".to_owned() },
             _ => Fault::Protocol { reason: failure.to_string() },
         }

@@ -113,13 +113,9 @@ async fn once_over(over: Over) {
     // Not in step, so that either side is cut alone too.
     let wired = Wired::start(over, [every(2000), every(2300)], WORK).await;
     let (volumes, slowest) = wired.volumes(Duration::from_secs(seconds)).await;
-    let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
-    let resumed = counts["edge_transport_hub_resumed_total"];
     let cuts = wired.cables.each_ref().map(Cable::cuts);
-    println!("{over:?}: {volumes} volumes, the slowest {slowest:?}; {cuts:?} cuts, {resumed} resumptions");
+    println!("{over:?}: {volumes} volumes, the slowest {slowest:?}; {cuts:?} cuts");
     assert!(cuts.iter().all(|cuts| *cuts + 3 >= seconds / 3), "{cuts:?}");
-    // QUIC follows a NAT that has forgotten it, and nothing is to be resumed.
-    assert!(over == Over::Quic || resumed > 0.0);
     wait::until("no call is open but the question who is there", async || {
         let counts = metrics::of(wired.stand.hub.as_ref().unwrap()).await;
         (counts["edge_transport_hub_open_calls"] == counts["edge_transport_hub_own_calls"]).then_some(())

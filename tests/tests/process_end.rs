@@ -48,7 +48,13 @@ async fn a_proxy_that_ends_lets_the_open_call_finish() {
 
 #[tokio::test]
 async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::empty(Over::Uds);
+    stand.start_driver();
+    stand.start_hub().await;
+    // The proxy may just be asking the driver what it offers, which keeps the session open for up to 10 s.
+    stand.start_agent(&["--drain-timeout", "60s"]);
+    stand.start_proxy(&[]);
+    ready(&stand.proxy_socket()).await;
     stand.driver.as_ref().unwrap().signal(Signal::STOP);
     let client = controller(&stand.proxy_socket());
     let agent = stand.agent.as_mut().unwrap();

@@ -25,10 +25,7 @@ async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_tha
     stand.start_hub().await;
     stand.start_agent(&[]);
     stand.start_proxy(&[]);
-    let other_socket = stand.path("other.sock");
-    let _other_proxy = stand.proxy_at("other-proxy", &other_socket, NODE, &[]);
     ready(&stand.proxy_socket()).await;
-    ready(&other_socket).await;
 
     let name = format!("{HELD}pvc");
     let leader = Sidecar::new(controller(&stand.proxy_socket()), PATIENCE);
@@ -38,16 +35,19 @@ async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_tha
     };
     wait::until("the driver is at it", async || (driver.of("CreateVolume", &name).begun == 1).then_some(()))
         .await;
-    // The sidecar ends, and the pod with it: their host is gone.
+    // The sidecar ends, and the pod with it: their host is gone. Another pod has the driver's proxy now.
     create.abort();
     stand.proxy.as_mut().unwrap().kill();
+    let other_socket = stand.path("other.sock");
+    let _other_proxy = stand.proxy_at("other-proxy", &other_socket, NODE, &[]);
+    ready(&other_socket).await;
 
     let next = Sidecar::new(controller(&other_socket), PATIENCE);
     let create = {
         let (next, name) = (next.clone(), name.clone());
         tokio::spawn(async move { next.create(&name).await.end })
     };
-    stand.agent.as_ref().unwrap().logged("asks for what is under way").await;
+    stand.agent.as_ref().unwrap().logged("joins the same operation").await;
     driver.release();
     assert_eq!(create.await.unwrap().unwrap(), id_of(&name));
     let executions = driver.of("CreateVolume", &name);

@@ -252,7 +252,7 @@ async fn a_volume_has_one_call_at_a_time_whoever_makes_it() {
     let first = staging("/s");
     wait::until("the driver is at it", async || (driver.count("NodeStageVolume") == 1).then_some(())).await;
     let second = staging("/s");
-    stand.agent.as_ref().unwrap().logged("asks for what is under way").await;
+    stand.agent.as_ref().unwrap().logged("joins the same operation").await;
 
     let other = staging("/other").await.unwrap().unwrap_err();
     assert_eq!(other.code(), Code::Aborted, "{other}");

@@ -71,32 +71,32 @@ async fn a_volume_is_made_and_deleted_over_quic_without_verification() {
     one_volume_over(Over::QuicInsecure).await;
 }
 
-async fn two_proxies_over(over: Over) {
-    let stand = Stand::start(over).await;
+/// Both know the node, and one certificate serves both. The node takes calls of the later one only.
+async fn a_second_proxy_over(over: Over) {
+    let mut stand = Stand::start(over).await;
+    controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
     let second_socket = stand.path("csi-2.sock");
     let mut second = stand.proxy_at("proxy-2", &second_socket, NODE, &[]);
     ready(&second_socket).await;
-    // Both serve, turn by turn: neither has fenced the other.
-    for round in 0..5 {
-        for (which, socket) in [(1, stand.proxy_socket()), (2, second_socket.clone())] {
-            let name = format!("pvc-{which}-{round}");
-            controller(&socket)
-                .create_volume(create_volume(&name))
-                .await
-                .unwrap_or_else(|status| panic!("{name}: {status}"));
-        }
-    }
+    controller(&second_socket).create_volume(create_volume("pvc-2")).await.unwrap();
+    let refused = controller(&stand.proxy_socket()).create_volume(create_volume("pvc-3")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let first = stand.proxy.as_mut().unwrap();
+    let status = first.ended().await;
+    assert_eq!(status.code(), Some(1), "{}", first.log());
+    assert!(first.log().contains("this proxy was replaced"), "{}", first.log());
+    controller(&second_socket).create_volume(create_volume("pvc-4")).await.unwrap();
     assert!(second.runs());
 }
 
 #[tokio::test]
-async fn two_proxies_for_one_driver_serve_side_by_side() {
-    two_proxies_over(Over::Uds).await;
+async fn a_second_proxy_of_a_driver_replaces_the_first_which_ends() {
+    a_second_proxy_over(Over::Uds).await;
 }
 
 #[tokio::test]
-async fn two_proxies_with_one_certificate_serve_side_by_side() {
-    two_proxies_over(Over::Wss).await;
+async fn a_second_proxy_with_the_same_certificate_replaces_the_first() {
+    a_second_proxy_over(Over::Wss).await;
 }
 
 #[tokio::test]

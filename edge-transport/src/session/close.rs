@@ -71,7 +71,7 @@ pub enum CloseReason {
     },
     /// Another instance of the peer is connected and alive.
     #[error(
-        "peer {peer} is connected with session {current} of another instance; found {found}: expected one process of that         name, try again later"
+        "peer {peer} is connected with session {current} of another instance; found {found}: expected one process of that name, try again later"
     )]
     OtherInstance {
         /// The peer.

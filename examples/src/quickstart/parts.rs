@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::session_relay::SERVICE;
-use csi_proxy::{Dispatcher, Endpoint, NodeId, Router, Serving, SessionRelay, SessionService, SocketAddress};
+use csi_proxy::session_relay::{NodeWatch, SERVICE};
+use csi_proxy::{
+    ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
+    Serving, SessionRelay, SessionService, SocketAddress,
+};
 use edge_transport::link::uds::{self, UdsDialer};
 use edge_transport::link::{Dialer, Limits};
 use edge_transport::{Hub, Peer, PeerId, ServiceName};
@@ -77,7 +80,7 @@ impl Parts {
 
         let hub_socket = directory.join("hub.sock");
         let listener = uds::bind(&hub_socket, Limits::default()).map_err(failed("hub"))?;
-        let hub = Hub::builder().listener(Box::new(listener)).start().map_err(failed("hub"))?;
+        let hub = Hub::builder().listener(Box::new(listener)).presence().start().map_err(failed("hub"))?;
         let dialer = || -> Result<Box<dyn Dialer>, NotStarted> {
             Ok(Box::new(UdsDialer::new(&hub_socket, Limits::default()).map_err(failed("link"))?))
         };
@@ -100,7 +103,14 @@ impl Parts {
         agent.connected().await.map_err(failed("agent"))?;
         proxy.connected().await.map_err(failed("proxy"))?;
         let router = Router::fixed(NodeId::new(NODE).map_err(failed("proxy"))?);
-        let endpoint = Endpoint::new(driver_name, router, SessionRelay::new(proxy.clone()));
+        let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
+        let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).map_err(failed("proxy"))?;
+        // Ends when the peer is closed.
+        tokio::spawn(async move { while nodes.next().await.is_some() {} });
+        let relay = SessionRelay::new(proxy.clone());
+        let relay =
+            RetryRelay::start(relay, reachability, ClockTerms::default()).await.map_err(failed("proxy"))?;
+        let endpoint = Endpoint::new(driver_name, router, relay);
         let serving = endpoint.serve(address("csi.sock")?).await.map_err(failed("proxy"))?;
         let directory = directory.to_owned();
         Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable })
