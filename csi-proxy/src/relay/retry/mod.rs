@@ -135,12 +135,14 @@ impl<R> Shared<R> {
             Refusal::Outdated => true,
             Refusal::Replaced(replaced) => {
                 tracing::error!("{replaced}");
+                self.reachability.wake();
                 false
             }
             Refusal::Raise { above } => match self.terms.raise(Some(above)).await {
                 Ok(term) => {
                     tracing::warn!(%found, %current, %term, "a node knows a higher term than this proxy, which has lost its state; the term is raised");
                     self.term.send_modify(|in_use| in_use.raised(term));
+                    self.reachability.wake();
                     true
                 }
                 Err(error) => {

@@ -1,10 +1,11 @@
 //! Which node a call can be sent to now, and how long it is worth waiting for one that it cannot be sent to.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 use crate::call::{NodeId, NodeSession};
 
@@ -58,25 +59,32 @@ pub enum Missing {
 /// Something has to report here what it sees: `session_relay::follow_presence` does it for `edge_transport`. To begin with the hub counts
 /// as just lost.
 #[derive(Debug, Clone)]
-pub struct Reachability(Arc<watch::Sender<Core>>);
+pub struct Reachability(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    core: Mutex<Core>,
+    /// Wakes calls in the order in which they began to wait, which a `watch` does not.
+    changed: Arc<Notify>,
+}
 
 impl Reachability {
     /// Knows of no node yet. A node or hub that is lost is expected back for so long ([`DEFAULT_RECONNECT_GRACE`]); zero: never.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
-        Self(Arc::new(watch::Sender::new(Core::new(grace, now()))))
+        Self(Arc::new(Shared { core: Mutex::new(Core::new(grace, now())), changed: Arc::default() }))
     }
 
     /// The reconnect grace.
     #[must_use]
     pub fn grace(&self) -> Duration {
-        self.0.borrow().grace
+        self.core().grace
     }
 
     /// What can be done with a call to this node now.
     #[must_use]
     pub fn status(&self, node: &NodeId) -> NodeStatus {
-        self.0.borrow().status(node, now())
+        self.core().status(node, now())
     }
 
     /// The same once no grace runs any more: the node is connected, or it is not worth waiting for.
@@ -91,32 +99,48 @@ impl Reachability {
 
     /// There is a connection to a hub. What nodes it has is not known until [`Self::synced`].
     pub fn hub_connected(&self) {
-        self.0.send_if_modified(Core::hub_connected);
+        self.change(Core::hub_connected);
     }
 
     /// There is no connection to any hub any more.
     pub fn hub_lost(&self) {
-        self.0.send_if_modified(|core| core.hub_lost(now()));
+        self.change(|core| core.hub_lost(now()));
     }
 
     /// The hub has this session of the node. Ignored if it has reported a higher one of the same instance before.
     pub fn node_up(&self, node: &NodeId, session: NodeSession) {
-        self.0.send_if_modified(|core| core.node_up(node, session, now()));
+        self.change(|core| core.node_up(node, session, now()));
     }
 
     /// The hub has lost this session of the node. Ignored if the node has another one.
     pub fn node_down(&self, node: &NodeId, session: NodeSession) {
-        self.0.send_if_modified(|core| core.node_down(node, session, now()));
+        self.change(|core| core.node_down(node, session, now()));
     }
 
     /// The list of nodes is complete. A node that was up before and was not reported as down since is up.
     pub fn synced(&self) {
-        self.0.send_if_modified(|core| core.synced(now()));
+        self.change(|core| core.synced(now()));
     }
 
-    /// Notifies of every change from now on.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Core> {
-        self.0.subscribe()
+    /// Ready after the next change.
+    pub(super) fn changed(&self) -> OwnedNotified {
+        Arc::clone(&self.0.changed).notified_owned()
+    }
+
+    /// Wakes what waits for a change.
+    pub(super) fn wake(&self) {
+        self.0.changed.notify_waiters();
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.0.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, event: impl FnOnce(&mut Core) -> bool) {
+        let changed = event(&mut self.core());
+        if changed {
+            self.wake();
+        }
     }
 }
 

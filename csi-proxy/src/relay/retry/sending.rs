@@ -1,11 +1,13 @@
 //! Drives the attempts of one call.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use csi_proto::Method;
 use futures_util::{StreamExt as _, stream};
+use tokio::sync::futures::OwnedNotified;
 
 use super::Shared;
 use super::attempts::{Attempts, Next, Repeat};
@@ -50,7 +52,7 @@ impl<R: Relay> Sending<R> {
 
     /// Sends until there is an answer of the node, of which nothing has been lost yet.
     pub(super) async fn send(&mut self) -> Result<Replies, Fault> {
-        let mut changes = None;
+        let mut change: Option<Pin<Box<OwnedNotified>>> = None;
         loop {
             let term = match self.shared.term.borrow().term() {
                 Ok(term) => term,
@@ -64,17 +66,12 @@ impl<R: Relay> Sending<R> {
             match self.attempts.next(status, now()) {
                 Next::Fail(fault) => return Err(fault),
                 Next::Wait { or, .. } if !self.open.may_be_held() => return Err(or),
-                Next::Wait { until, .. } => match &mut changes {
+                Next::Wait { until, .. } => match change.take() {
                     // Once more, for what has changed before this.
-                    None => {
-                        changes = Some((self.shared.reachability.subscribe(), self.shared.term.subscribe()));
-                    }
-                    Some((nodes, term)) => {
-                        tokio::select! {
-                            _ = nodes.changed() => {}
-                            _ = term.changed() => {}
-                            () = tokio::time::sleep_until(until.into()) => {}
-                        }
+                    None => change = Some(Box::pin(self.shared.reachability.changed())),
+                    Some(changed) => {
+                        // Whether it changed or not the state is looked at again.
+                        let _ = tokio::time::timeout_at(until.into(), changed).await;
                     }
                 },
                 Next::Send(session) => {
