@@ -151,6 +151,8 @@ pub use self::call::{
 };
 #[cfg(feature = "runtime")]
 pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher, MemoryTerms, TermStore, TermStoreError};
+#[cfg(feature = "testing")]
+pub use self::driver::Connector;
 #[cfg(feature = "runtime")]
 pub use self::driver::{Driver, DriverSettings};
 #[cfg(feature = "runtime")]

@@ -15,6 +15,8 @@ pub struct Client {
     path: PathBuf,
     windows: Windows,
     connect: Duration,
+    #[cfg(feature = "testing")]
+    connector: Option<super::Connector>,
     current: Mutex<Option<Connection>>,
     dialing: tokio::sync::Mutex<()>,
 }
@@ -24,7 +26,23 @@ impl Client {
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, windows: Windows, connect: Duration) -> Self {
         let (current, dialing) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { path: path.into(), windows, connect, current, dialing }
+        Self {
+            path: path.into(),
+            windows,
+            connect,
+            #[cfg(feature = "testing")]
+            connector: None,
+            current,
+            dialing,
+        }
+    }
+
+    /// Takes its connections from this and not from the socket, whose path is for the log alone.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_connector(mut self, connector: super::Connector) -> Self {
+        self.connector = Some(connector);
+        self
     }
 
     /// Where the socket is.
@@ -55,9 +73,17 @@ impl Client {
         if let Some(connection) = self.current() {
             return Ok(connection);
         }
-        let connection = Connection::open(&self.path, self.windows, self.connect).await?;
+        let connection = self.open().await?;
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
         Ok(connection)
+    }
+
+    async fn open(&self) -> Result<Connection, ConnectError> {
+        #[cfg(feature = "testing")]
+        if let Some(connector) = &self.connector {
+            return connector.open(&self.path, self.windows).await;
+        }
+        Connection::open(&self.path, self.windows, self.connect).await
     }
 
     fn current(&self) -> Option<Connection> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use h2::client::{Builder, SendRequest};
 use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -73,20 +74,32 @@ impl Connection {
             let socket = UnixStream::connect(path).await.map_err(failed)?;
             let peer = socket.peer_cred().ok().and_then(|peer| peer.pid());
             let socket = QuietSocket::new(socket).map_err(failed)?;
-            let handshake = Builder::new()
-                .enable_push(false)
-                .initial_window_size(windows.stream)
-                .initial_connection_window_size(windows.connection)
-                .max_frame_size(MAX_FRAME)
-                .max_header_list_size(MAX_HEADERS)
-                .handshake(socket)
-                .await;
-            let (requests, connection) =
-                handshake.map_err(|source| ConnectError::Http2 { path: path.to_owned(), source })?;
-            Ok((requests, connection, peer))
+            Self::begin(path, socket, peer, windows).await
         };
         let late = |_| ConnectError::Late { path: path.to_owned(), bound };
-        let (requests, connection, peer) = timeout(bound, dial).await.map_err(late)??;
+        timeout(bound, dial).await.map_err(late)?
+    }
+
+    /// The path is for the log and for errors.
+    pub(super) async fn begin<T>(
+        path: &Path,
+        socket: T,
+        peer: Option<i32>,
+        windows: Windows,
+    ) -> Result<Self, ConnectError>
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let handshake = Builder::new()
+            .enable_push(false)
+            .initial_window_size(windows.stream)
+            .initial_connection_window_size(windows.connection)
+            .max_frame_size(MAX_FRAME)
+            .max_header_list_size(MAX_HEADERS)
+            .handshake(socket)
+            .await;
+        let (requests, connection) =
+            handshake.map_err(|source| ConnectError::Http2 { path: path.to_owned(), source })?;
         let closed = watch::Sender::new(false);
         let closing = closed.clone();
         let socket = path.to_owned();

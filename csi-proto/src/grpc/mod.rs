@@ -28,6 +28,8 @@
 
 mod client;
 mod connection;
+#[cfg(feature = "testing")]
+mod connector;
 mod error;
 mod message;
 mod messages;
@@ -42,6 +44,8 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 
 pub use self::client::Client;
 pub use self::connection::{Connection, Windows};
+#[cfg(feature = "testing")]
+pub use self::connector::Connector;
 pub use self::error::{CallError, ConnectError, UnaryError};
 pub use self::message::{Framed, MessageError};
 pub use self::messages::{Messages, ReadError};

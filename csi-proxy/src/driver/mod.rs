@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+#[cfg(feature = "testing")]
+pub use csi_proto::grpc::Connector;
 use csi_proto::grpc::{CallError, Client, Part, Request, Response, Windows};
 use csi_proto::{DriverName, Method};
 use futures_util::stream;
@@ -89,6 +91,22 @@ impl Driver {
     #[must_use]
     pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
         let client = |windows| Client::new(address.path(), windows, settings.connect);
+        let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
+        Self(Arc::new(Shared { name, address, settings, unary, streams }))
+    }
+
+    /// A driver inside this process, whose address is for the log alone.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_connector(
+        name: DriverName,
+        address: SocketAddress,
+        settings: DriverSettings,
+        connector: &Connector,
+    ) -> Self {
+        let client = |windows| {
+            Client::new(address.path(), windows, settings.connect).with_connector(connector.clone())
+        };
         let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
         Self(Arc::new(Shared { name, address, settings, unary, streams }))
     }
