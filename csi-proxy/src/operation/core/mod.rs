@@ -256,6 +256,7 @@ impl Core {
     fn begin(&mut self, identity: Identity, waiters: Vec<Waiter>) {
         let Some(Waiter { id: runner, .. }) = waiters.first() else { return };
         let runner = *runner;
+        let calls = self.calls_of(&identity);
         for key in identity.keys() {
             self.void(key);
         }
@@ -274,7 +275,7 @@ impl Core {
         }
         let mut known = Operation {
             identity,
-            calls: Vec::with_capacity(waiters.len()),
+            calls,
             state: State::Running {
                 runner,
                 waiters: waiters.iter().map(|waiter| (waiter.id, waiter.until)).collect(),
@@ -285,6 +286,15 @@ impl Core {
         }
         self.operations.insert(operation, known);
         self.actions.push_back(Action::Run { operation, waiter: runner });
+    }
+
+    /// The calls of the result that is kept for the same request. Their numbers have begun, so they get the next result
+    /// of it or none.
+    fn calls_of(&mut self, identity: &Identity) -> Vec<CallId> {
+        let holder = identity.keys().first().and_then(|key| self.holders.get(key));
+        let known = holder.and_then(|holder| self.operations.get_mut(holder));
+        let equal = known.filter(|known| known.identity == *identity);
+        equal.map(|known| std::mem::take(&mut known.calls)).unwrap_or_default()
     }
 
     fn left(&mut self, waiter: WaiterId) {

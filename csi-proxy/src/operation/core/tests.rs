@@ -317,6 +317,18 @@ fn an_equal_call_runs_again_once_a_caller_has_the_result() {
     assert_eq!(bench.again(1, &delete("v")), Seen::Joins, "the result is void, and the same runs");
 }
 
+/// Its number has begun, so it could get nothing else.
+#[test]
+fn a_call_that_lost_its_result_gets_the_one_of_the_next_run() {
+    let mut bench = Bench::new();
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!("it runs") };
+    bench.answered(operation, done());
+    let (_, Seen::Runs(again)) = bench.fenced(&delete("v"), fence(2, 1, &[])) else { panic!("it runs") };
+    bench.answered(again, failed(Code::NOT_FOUND));
+    let (_, seen) = bench.fenced(&delete("v"), fence(1, 1, &[]));
+    assert_eq!(seen, Seen::Answered(failed(Code::NOT_FOUND)));
+}
+
 #[test]
 fn a_result_that_no_caller_waited_for_is_given_once() {
     for answer in [done(), failed(Code::NOT_FOUND), failed(Code::INTERNAL), failed(Code::new(99))] {

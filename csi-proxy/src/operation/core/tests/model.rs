@@ -366,13 +366,15 @@ impl Walk {
             return Err(format!("{identity:?} begins while something runs on its volume"));
         }
         let execution = self.executions.len();
+        // The calls that had the result until now get the next one: their numbers have begun.
+        let calls = self.kept_of(&identity).map(|last| self.executions[last].calls.clone());
         self.executions.push(Execution {
             identity,
             began: self.sequence,
             ended: None,
             kept: None,
             made: Vec::new(),
-            calls: BTreeSet::new(),
+            calls: calls.unwrap_or_default(),
             claimed: None,
             ended_at: self.now,
         });
@@ -472,7 +474,13 @@ impl Walk {
 
     /// The execution whose result a call gets, by the rules.
     fn kept(&self, call: Call) -> Option<usize> {
-        let identity = &self.calls[call].identity;
+        let at = self.kept_of(&self.calls[call].identity)?;
+        let execution = &self.executions[at];
+        (execution.claimed.is_none() || execution.calls.contains(&call)).then_some(at)
+    }
+
+    /// The execution whose result is kept for copies of its calls at least.
+    fn kept_of(&self, identity: &Identity) -> Option<usize> {
         let (at, last) =
             self.executions.iter().enumerate().rfind(|(_, execution)| execution.identity == *identity)?;
         let (ended, is_final) = (last.ended?, last.kept?);
@@ -489,7 +497,7 @@ impl Walk {
                 began_on_it || made_it
             });
         let there = match last.claimed {
-            Some(claimed) => last.calls.contains(&call) && self.now < claimed + Duration::from_secs(60),
+            Some(claimed) => self.now < claimed + Duration::from_secs(60),
             None => is_final && self.now < last.ended_at + Duration::from_secs(600),
         };
         (there && !touched).then_some(at)
