@@ -6,8 +6,9 @@
 //! come or begin after it.
 //!
 //! A number begins once. What has begun is remembered until its number is below the lowest open one, whatever becomes
-//! of its result. Only a call that changes nothing may begin again under its number: the proxy sends it again when it
-//! cannot know whether it arrived, and a second reading does no harm.
+//! of its result; only what provably never reached the driver has not begun. Only a call that changes nothing may begin
+//! again under its number: the proxy sends it again when it cannot know whether it arrived, and a second reading does
+//! no harm.
 //!
 //! No bound makes the fence forget: at a bound calls are refused.
 
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use csi_proto::DriverName;
 
 use super::ranges::Ranges;
-use crate::call::{Fence, MAX_GIVEN_UP, Term};
+use crate::call::{CallNumber, Fence, MAX_GIVEN_UP, Term};
 use crate::fault::Fault;
 
 /// Most drivers that are fenced. Only drivers that were registered have a fence, so an operator alone could reach this.
@@ -102,13 +103,22 @@ impl Fences {
         }
     }
 
-    /// A call begins, joins or gets a result. Its number never begins again.
-    pub(crate) fn begin(&mut self, driver: &DriverName, fence: &Fence) {
-        if let Some(known) = self.0.get_mut(driver)
-            && known.term == fence.term()
-        {
-            let number = fence.number().get();
-            known.begun.insert(number, number);
+    /// A call begins, joins or gets a result. Its number never begins again. Whether it begins only now.
+    pub(crate) fn begin(&mut self, driver: &DriverName, fence: &Fence) -> bool {
+        let number = fence.number().get();
+        match self.0.get_mut(driver) {
+            Some(known) if known.term == fence.term() && !known.begun.contains(number) => {
+                known.begun.insert(number, number);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What made a number [begin](Self::begin) has provably not reached the driver: it has not begun after all.
+    pub(crate) fn take_back(&mut self, driver: &DriverName, term: Term, number: CallNumber) {
+        if let Some(known) = self.0.get_mut(driver).filter(|known| known.term == term) {
+            known.begun.remove(number.get());
         }
     }
 }

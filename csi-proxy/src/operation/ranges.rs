@@ -27,6 +27,18 @@ impl Ranges {
         self.0.insert(first, last);
     }
 
+    pub(super) fn remove(&mut self, number: u64) {
+        let holds = self.0.range(..=number).next_back().map(|(first, last)| (*first, *last));
+        let Some((first, last)) = holds.filter(|(_, last)| *last >= number) else { return };
+        self.0.remove(&first);
+        if first < number {
+            self.0.insert(first, number - 1);
+        }
+        if number < last {
+            self.0.insert(number + 1, last);
+        }
+    }
+
     pub(super) fn remove_below(&mut self, number: u64) {
         while let Some(range) = self.0.first_entry()
             && *range.key() < number
@@ -49,15 +61,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_a_set(changes in proptest::collection::vec((0..4u8, 0..60u64, 0..6u64), 0..60)) {
+        fn ranges_are_a_set(changes in proptest::collection::vec((0..6u8, 0..60u64, 0..6u64), 0..60)) {
             let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
             for (change, number, more) in changes {
-                if change == 0 {
-                    ranges.remove_below(number);
-                    set.retain(|known| *known >= number);
-                } else {
-                    ranges.insert(number, number + more);
-                    set.extend(number..=number + more);
+                match change {
+                    0 => {
+                        ranges.remove_below(number);
+                        set.retain(|known| *known >= number);
+                    }
+                    1 => {
+                        ranges.remove(number);
+                        set.remove(&number);
+                    }
+                    _ => {
+                        ranges.insert(number, number + more);
+                        set.extend(number..=number + more);
+                    }
                 }
                 for number in 0..70 {
                     prop_assert_eq!(ranges.contains(number), set.contains(&number), "{}", number);
@@ -75,5 +94,7 @@ mod tests {
         ranges.insert(u64::MAX - 1, u64::MAX - 1);
         ranges.remove_below(u64::MAX);
         assert!(ranges.contains(u64::MAX) && !ranges.contains(u64::MAX - 1) && ranges.len() == 1);
+        ranges.remove(u64::MAX);
+        assert!(ranges.len() == 0);
     }
 }

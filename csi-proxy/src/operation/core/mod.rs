@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use csi_proto::method::Service;
-use csi_proto::{DriverName, Method};
+use csi_proto::{Delivery, DriverName, Method};
 
 pub use self::event::{Action, Counts, Event, OperationId, WaiterId, Way};
 use self::queue::Queue;
@@ -21,7 +21,7 @@ use super::fence::{Fences, Passage};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
 use super::subject::{Key, is_making};
-use crate::call::{CallId, Fence, Term};
+use crate::call::{CallId, CallNumber, Fence, Term};
 use crate::fault::Fault;
 
 /// Most [`Core::begun`] entries.
@@ -69,6 +69,8 @@ enum State {
         runner: WaiterId,
         /// All that wait, and when their callers stop waiting; in the order in which they came.
         waiters: Vec<(WaiterId, Option<Instant>)>,
+        /// The numbers that have begun with it, and not before.
+        numbers: Vec<(Term, CallNumber)>,
     },
     Kept {
         answer: Answer,
@@ -173,7 +175,9 @@ impl Core {
     /// Why it may not.
     pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
         match self.fences.arrive(driver, fence, repeatable)? {
-            Passage::Begin => self.fences.begin(driver, fence),
+            Passage::Begin => {
+                self.fences.begin(driver, fence);
+            }
             Passage::Join => {
                 return Err(Fault::StaleCall { driver: driver.clone(), number: fence.number() });
             }
@@ -238,8 +242,11 @@ impl Core {
             }
         }
         known.asked_by(waiter.call);
-        if let Some(fence) = &waiter.fence {
-            self.fences.begin(identity.driver(), fence);
+        if let Some(fence) = &waiter.fence
+            && self.fences.begin(identity.driver(), fence)
+            && let State::Running { numbers, .. } = &mut known.state
+        {
+            numbers.push((fence.term(), fence.number()));
         }
         true
     }
@@ -267,10 +274,13 @@ impl Core {
         }
         self.note_begun(operation, &identity);
         self.counts.running += 1;
+        let mut numbers = Vec::with_capacity(waiters.len());
         for Waiter { id, fence, .. } in &waiters {
             self.waiters.insert(*id, operation);
-            if let Some(fence) = fence {
-                self.fences.begin(identity.driver(), fence);
+            if let Some(fence) = fence
+                && self.fences.begin(identity.driver(), fence)
+            {
+                numbers.push((fence.term(), fence.number()));
             }
         }
         let mut known = Operation {
@@ -279,6 +289,7 @@ impl Core {
             state: State::Running {
                 runner,
                 waiters: waiters.iter().map(|waiter| (waiter.id, waiter.until)).collect(),
+                numbers,
             },
         };
         for waiter in &waiters {
@@ -307,7 +318,7 @@ impl Core {
     }
 
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
-        let Some(Ended { identity, calls, runner, waiters }) = self.stop(operation) else { return };
+        let Some(Ended { identity, calls, runner, waiters, .. }) = self.stop(operation) else { return };
         let made = answer.keys(&identity);
         // What was done on the node is undone by a reboot, or by the driver's own end, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
@@ -341,8 +352,14 @@ impl Core {
 
     /// The next equal call runs it again.
     fn lost(&mut self, operation: OperationId, fault: &Fault) {
-        let Some(Ended { identity, runner, waiters, .. }) = self.stop(operation) else { return };
+        let Some(Ended { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
         self.note_made(&identity);
+        // It may be sent again, for the refusal may be lost on its way, and may begin then.
+        if fault.delivery() == Delivery::NotSent {
+            for (term, number) in numbers {
+                self.fences.take_back(identity.driver(), term, number);
+            }
+        }
         for (waiter, _) in waiters.into_iter().filter(|(waiter, _)| *waiter != runner) {
             self.actions.push_back(Action::Fail { waiter, fault: fault.clone() });
         }
@@ -358,7 +375,7 @@ impl Core {
     /// Takes an operation out that was running.
     fn stop(&mut self, operation: OperationId) -> Option<Ended> {
         let Operation { identity, calls, state } = self.operations.remove(&operation)?;
-        let State::Running { runner, waiters } = state else {
+        let State::Running { runner, waiters, numbers } = state else {
             self.operations.insert(operation, Operation { identity, calls, state });
             return None;
         };
@@ -367,7 +384,7 @@ impl Core {
         for (waiter, _) in &waiters {
             self.waiters.remove(waiter);
         }
-        Some(Ended { identity, calls, runner, waiters })
+        Some(Ended { identity, calls, runner, waiters, numbers })
     }
 
     fn note_begun(&mut self, operation: OperationId, identity: &Identity) {
@@ -459,6 +476,7 @@ struct Ended {
     calls: Vec<CallId>,
     runner: WaiterId,
     waiters: Vec<(WaiterId, Option<Instant>)>,
+    numbers: Vec<(Term, CallNumber)>,
 }
 
 impl Operation {

@@ -329,6 +329,40 @@ fn a_call_that_lost_its_result_gets_the_one_of_the_next_run() {
     assert_eq!(seen, Seen::Answered(failed(Code::NOT_FOUND)));
 }
 
+/// Its refusal may be lost with a link, and it is sent again.
+#[test]
+fn what_never_reached_the_driver_may_begin_again() {
+    let reason = String::new;
+    let refused = || Fault::DriverRefused { driver: driver(), reason: reason() };
+    let gone = || Fault::DriverGone { driver: driver(), reason: reason() };
+    for (fault, again) in [(refused(), true), (gone(), false)] {
+        let mut bench = Bench::new();
+        let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else {
+            panic!("it runs")
+        };
+        assert_eq!(bench.fenced(&delete("v"), fence(2, 1, &[])).1, Seen::Joins);
+        bench.event(Event::Lost { operation, fault: fault.clone() });
+        let (_, seen) = bench.fenced(&delete("v"), fence(1, 1, &[]));
+        assert_eq!(matches!(seen, Seen::Runs(_)), again, "{fault}: {seen:?}");
+        let (_, seen) = bench.fenced(&delete("v"), fence(2, 1, &[]));
+        assert_eq!(matches!(seen, Seen::Joins), again, "{fault}: {seen:?}");
+    }
+}
+
+/// The driver has run it for an earlier copy.
+#[test]
+fn a_number_that_began_before_stays_begun_though_a_later_run_never_reached_the_driver() {
+    let mut bench = Bench::new();
+    let (_, Seen::Runs(operation)) = bench.fenced(&delete("v"), fence(1, 1, &[])) else { panic!("it runs") };
+    bench.answered(operation, done());
+    let (_, Seen::Runs(again)) = bench.fenced(&delete("v"), fence(2, 1, &[])) else { panic!("it runs") };
+    assert_eq!(bench.fenced(&delete("v"), fence(1, 1, &[])).1, Seen::Joins);
+    let fault = Fault::DriverRefused { driver: driver(), reason: String::new() };
+    bench.event(Event::Lost { operation: again, fault });
+    let (_, seen) = bench.fenced(&delete("v"), fence(1, 1, &[]));
+    assert!(matches!(seen, Seen::Failed(Fault::StaleCall { .. })), "{seen:?}");
+}
+
 #[test]
 fn a_result_that_no_caller_waited_for_is_given_once() {
     for answer in [done(), failed(Code::NOT_FOUND), failed(Code::INTERNAL), failed(Code::new(99))] {

@@ -59,6 +59,8 @@ struct Execution {
     kept: Option<bool>,
     made: Vec<Key>,
     calls: BTreeSet<Call>,
+    /// Those of them that had no execution before.
+    first: BTreeSet<Call>,
     /// When a caller had the result first, or when it finished, if only copies of its calls may have it.
     claimed: Option<Instant>,
     ended_at: Instant,
@@ -352,7 +354,9 @@ impl Walk {
 
     fn shares(&mut self, call: Call, execution: usize) {
         self.executions[execution].calls.insert(call);
-        self.calls[call].shared = true;
+        if !std::mem::replace(&mut self.calls[call].shared, true) {
+            self.executions[execution].first.insert(call);
+        }
     }
 
     /// The driver is called. Here the promises of the fence are judged, whatever was expected.
@@ -375,6 +379,7 @@ impl Walk {
             kept: None,
             made: Vec::new(),
             calls: calls.unwrap_or_default(),
+            first: BTreeSet::new(),
             claimed: None,
             ended_at: self.now,
         });
@@ -508,11 +513,10 @@ impl Walk {
         self.running.remove(&operation);
         let name = self.executions[at].identity.keys()[0].subject().clone();
         let word = at.to_string();
-        let event = match self.draw(8) {
-            0 => Event::Lost {
-                operation,
-                fault: Fault::DriverGone { driver: driver(), reason: String::new() },
-            },
+        let (driver, reason) = (driver(), String::new());
+        let event = match self.draw(9) {
+            0 => Event::Lost { operation, fault: Fault::DriverGone { driver, reason } },
+            8 => Event::Lost { operation, fault: Fault::DriverRefused { driver, reason } },
             kind => {
                 let code = [Code::OK, Code::OK, Code::OK, Code::OK, Code::OK, Code::INTERNAL, Code::ABORTED]
                     [usize::try_from(kind - 1).unwrap()];
@@ -540,6 +544,11 @@ impl Walk {
             // What asks again is for copies of its calls alone.
             known.claimed = (claimed || !answer.is_final()).then_some(self.now);
         }
+        if let Event::Lost { fault: Fault::DriverRefused { .. }, .. } = &event {
+            for call in std::mem::take(&mut known.first) {
+                self.calls[call].shared = false;
+            }
+        }
         let answered = matches!(event, Event::Answered { .. });
         for waiter in &expected.clone() {
             self.ended(self.waiters[waiter].0, answered);
@@ -553,7 +562,9 @@ impl Walk {
                 Action::Answer { waiter, answer, way: Way::Joined } if number(&answer) == at => {
                     told.insert(waiter);
                 }
-                Action::Fail { waiter, fault: Fault::DriverGone { .. } } => drop(told.insert(waiter)),
+                Action::Fail { waiter, fault: Fault::DriverGone { .. } | Fault::DriverRefused { .. } } => {
+                    told.insert(waiter);
+                }
                 other => rest.push(other),
             }
         }
