@@ -1,22 +1,27 @@
-//! What requests and answers say: real CSI messages, in which it can be told what belongs to what.
+//! What requests and answers say: real CSI messages, in which it can be read what belongs to what.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1::{
-    ControllerPublishVolumeRequest, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, Volume,
+    ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
+    CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse,
+    DeleteVolumeRequest, Snapshot, Volume,
 };
-use csi_proxy::{Code, Outcome};
+use csi_proxy::Outcome;
 use prost::Message;
 
-use crate::plan::{Operation, OperationKind, Place};
+use crate::ids::{AttemptId, ExecutionId, OperationId};
+use crate::plan::{Operation, OperationKind};
 
 /// A method that nobody knows, as of a later version of CSI. It answers with a stream.
 const WATCH: &str = "/csi.v2.Later/Watch";
 /// Where an answer that is a CSI message says what it is.
 const PART: &str = "part";
 const VARIANT: &str = "variant";
+/// The secret of a request: the attempt that made it.
+const TOKEN: &str = "token";
 
 fn map<const N: usize>(entries: [(&str, String); N]) -> BTreeMap<String, String> {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
@@ -29,116 +34,173 @@ impl Operation {
             OperationKind::Create => Method::CreateVolume.path(),
             OperationKind::Delete => Method::DeleteVolume.path(),
             OperationKind::Publish => Method::ControllerPublishVolume.path(),
+            OperationKind::Unpublish => Method::ControllerUnpublishVolume.path(),
+            OperationKind::Snapshot => Method::CreateSnapshot.path(),
+            OperationKind::Expand => Method::ControllerExpandVolume.path(),
             OperationKind::Watch => WATCH,
         }
     }
 
-    /// The request. Its secrets are others each time, as with a token that is renewed.
-    pub(crate) fn request(&self, secret: u64) -> Bytes {
-        let secrets = map([("token", secret.to_string())]);
+    /// The request of an attempt. Its secret is another each time, as a token that is renewed, and no part of its identity.
+    pub(crate) fn request(&self, attempt: AttemptId) -> Bytes {
+        let secrets = map([(TOKEN, attempt.0.to_string())]);
         let (volume, variant) = (self.volume, self.variant.to_string());
+        let volume_id = format!("id-{volume}");
         match self.kind {
             OperationKind::Create => {
                 let name = format!("volume-{volume}");
                 let parameters = map([(VARIANT, variant), ("class", "fast".to_owned())]);
-                CreateVolumeRequest { name, parameters, secrets, ..Default::default() }.encode_to_vec().into()
+                CreateVolumeRequest { name, parameters, secrets, ..Default::default() }.encode_to_vec()
             }
-            OperationKind::Delete => {
-                DeleteVolumeRequest { volume_id: format!("id-{volume}"), secrets }.encode_to_vec().into()
+            OperationKind::Delete => DeleteVolumeRequest { volume_id, secrets }.encode_to_vec(),
+            OperationKind::Publish => {
+                let node_id = variant;
+                ControllerPublishVolumeRequest { volume_id, node_id, secrets, ..Default::default() }
+                    .encode_to_vec()
             }
-            OperationKind::Publish => ControllerPublishVolumeRequest {
-                volume_id: format!("id-{volume}"),
-                node_id: variant,
-                secrets,
-                ..Default::default()
+            OperationKind::Unpublish => {
+                let node_id = variant;
+                ControllerUnpublishVolumeRequest { volume_id, node_id, secrets }.encode_to_vec()
             }
-            .encode_to_vec()
-            .into(),
-            OperationKind::Watch => variant.into(),
+            OperationKind::Snapshot => {
+                let (source_volume_id, name) = (volume_id, format!("snapshot-{variant}"));
+                CreateSnapshotRequest { source_volume_id, name, secrets, ..Default::default() }
+                    .encode_to_vec()
+            }
+            OperationKind::Expand => {
+                let capacity_range = Some(csi_proto::csi::v1::CapacityRange {
+                    required_bytes: self.variant as i64 + 1,
+                    limit_bytes: 0,
+                });
+                ControllerExpandVolumeRequest { volume_id, capacity_range, secrets, ..Default::default() }
+                    .encode_to_vec()
+            }
+            OperationKind::Watch => format!("{variant} {}", attempt.0).into_bytes(),
         }
+        .into()
     }
 
     /// A message of the answer.
     pub(crate) fn message(&self, part: Part) -> Bytes {
         let mut text = part.text();
         text.extend(std::iter::repeat_n('.', self.size));
-        if self.kind != OperationKind::Create {
-            return text.into();
+        let id = format!("id-{}", self.volume);
+        match self.kind {
+            OperationKind::Create => {
+                let volume =
+                    Volume { volume_id: id, volume_context: map([(PART, text)]), ..Default::default() };
+                CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
+            }
+            OperationKind::Snapshot => {
+                let snapshot = Snapshot { snapshot_id: text, source_volume_id: id, ..Default::default() };
+                CreateSnapshotResponse { snapshot: Some(snapshot) }.encode_to_vec().into()
+            }
+            _ => text.into(),
         }
-        let volume_id = format!("id-{}", self.volume);
-        let volume = Volume { volume_id, volume_context: map([(PART, text)]), ..Default::default() };
-        CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
     }
 }
 
-/// Which of a node's operations a driver is asked for.
-pub(crate) fn wanted(operations: &[Operation], agent: Place, path: &str, body: &Bytes) -> Option<usize> {
+/// What a request asks for, and the attempt that made it. `None` if it makes no sense, after it was twisted on its way.
+pub(crate) fn wanted(
+    operations: &[Operation],
+    agent: usize,
+    driver: usize,
+    path: &str,
+    body: &Bytes,
+) -> Option<(OperationId, AttemptId)> {
     let body = body.clone();
     let number = |text: &str, prefix: &str| text.strip_prefix(prefix)?.parse::<usize>().ok();
-    let (kind, volume, variant) = match Method::from_path(path) {
+    let (kind, volume, variant, secrets) = match Method::from_path(path) {
         Some(Method::CreateVolume) => {
             let request = CreateVolumeRequest::decode(body).ok()?;
-            let variant = request.parameters.get(VARIANT)?;
-            (OperationKind::Create, number(&request.name, "volume-")?, number(variant, "")?)
+            let variant = number(request.parameters.get(VARIANT)?, "")?;
+            (OperationKind::Create, number(&request.name, "volume-")?, variant, request.secrets)
         }
         Some(Method::DeleteVolume) => {
             let request = DeleteVolumeRequest::decode(body).ok()?;
-            (OperationKind::Delete, number(&request.volume_id, "id-")?, 0)
+            (OperationKind::Delete, number(&request.volume_id, "id-")?, 0, request.secrets)
         }
         Some(Method::ControllerPublishVolume) => {
             let request = ControllerPublishVolumeRequest::decode(body).ok()?;
-            (OperationKind::Publish, number(&request.volume_id, "id-")?, number(&request.node_id, "")?)
+            let variant = number(&request.node_id, "")?;
+            (OperationKind::Publish, number(&request.volume_id, "id-")?, variant, request.secrets)
         }
-        None if path == WATCH => (OperationKind::Watch, 0, number(std::str::from_utf8(&body).ok()?, "")?),
+        Some(Method::ControllerUnpublishVolume) => {
+            let request = ControllerUnpublishVolumeRequest::decode(body).ok()?;
+            let variant = number(&request.node_id, "")?;
+            (OperationKind::Unpublish, number(&request.volume_id, "id-")?, variant, request.secrets)
+        }
+        Some(Method::CreateSnapshot) => {
+            let request = CreateSnapshotRequest::decode(body).ok()?;
+            let variant = number(&request.name, "snapshot-")?;
+            (OperationKind::Snapshot, number(&request.source_volume_id, "id-")?, variant, request.secrets)
+        }
+        Some(Method::ControllerExpandVolume) => {
+            let request = ControllerExpandVolumeRequest::decode(body).ok()?;
+            let variant = usize::try_from(request.capacity_range?.required_bytes).ok()?.checked_sub(1)?;
+            (OperationKind::Expand, number(&request.volume_id, "id-")?, variant, request.secrets)
+        }
+        None if path == WATCH => {
+            let text = std::str::from_utf8(&body).ok()?.to_owned();
+            let (variant, attempt) = text.split_once(' ')?;
+            let secrets = map([(TOKEN, attempt.to_owned())]);
+            (OperationKind::Watch, 0, number(variant, "")?, secrets)
+        }
         _ => return None,
     };
-    let asked = (agent, kind, volume, variant);
-    operations.iter().position(|known| (known.agent, known.kind, known.volume, known.variant) == asked)
+    let asked = (agent, driver, kind, volume, variant);
+    let found = operations
+        .iter()
+        .position(|known| (known.agent, known.driver, known.kind, known.volume, known.variant) == asked)?;
+    Some((OperationId(found), AttemptId(number(secrets.get(TOKEN)?, "")?)))
 }
 
 /// A message of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    pub(crate) operation: usize,
-    pub(crate) execution: usize,
+    pub(crate) operation: OperationId,
+    pub(crate) execution: ExecutionId,
     /// Counts from 1.
     pub(crate) number: usize,
 }
 
 impl Part {
     fn text(self) -> String {
-        format!("part {} {} {} ", self.operation, self.execution, self.number)
+        format!("part {} {} {} ", self.operation.0, self.execution.0, self.number)
     }
 
     pub(crate) fn read(message: &Bytes) -> Option<Self> {
         let volume = CreateVolumeResponse::decode(message.clone()).ok().and_then(|response| response.volume);
+        let snapshot =
+            CreateSnapshotResponse::decode(message.clone()).ok().and_then(|response| response.snapshot);
         let inside = volume.as_ref().and_then(|volume| volume.volume_context.get(PART));
+        let inside = inside.or_else(|| snapshot.as_ref().map(|snapshot| &snapshot.snapshot_id));
+        let inside = inside.filter(|text| text.starts_with("part"));
         let text = inside.map_or_else(|| std::str::from_utf8(message), |text| Ok(text)).ok()?;
         let [operation, execution, number] = numbers(text, "part")?;
-        Some(Self { operation, execution, number })
+        Some(Self { operation: OperationId(operation), execution: ExecutionId(execution), number })
     }
 }
 
 /// The end that the driver gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Closing {
-    pub(crate) operation: usize,
-    pub(crate) execution: usize,
+    pub(crate) operation: OperationId,
+    pub(crate) execution: ExecutionId,
     /// How many messages came before.
     pub(crate) messages: usize,
 }
 
 impl Closing {
-    /// As a status: a success, or an error of the driver.
-    pub(crate) fn outcome(self, fails: bool) -> Outcome {
+    /// As the message of a status. Each word of it can stand in a header.
+    pub(crate) fn text(self) -> String {
         let Self { operation, execution, messages } = self;
-        let code = if fails { Code::INTERNAL } else { Code::OK };
-        Outcome::from_driver(code, format!("end {operation} {execution} {messages} "))
+        format!("end {} {} {messages} ", operation.0, execution.0)
     }
 
     pub(crate) fn read(outcome: &Outcome) -> Option<Self> {
         let [operation, execution, messages] = numbers(&outcome.message, "end")?;
-        Some(Self { operation, execution, messages })
+        Some(Self { operation: OperationId(operation), execution: ExecutionId(execution), messages })
     }
 }
 

@@ -45,10 +45,4 @@ impl Chance {
     pub(crate) fn millis(&mut self, low: u64, high: u64) -> Duration {
         self.time(Duration::from_millis(low), Duration::from_millis(high))
     }
-
-    /// One of several.
-    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T], otherwise: T) -> T {
-        let index = self.below(choices.len());
-        choices.get(index).copied().unwrap_or(otherwise)
-    }
 }

@@ -1,31 +1,32 @@
-//! Simulation of hub, agents and proxies.
+//! Simulation of hubs, agents and proxies.
 //!
-//! The parts are the real ones: `edge_transport`'s routing table, hops and sessions, `csi_proxy`'s operations and what they write,
-//! driven as the tokio drivers drive them.
-//! Around them everything is made up, from one seed: time, clocks, links, processes, drivers and the sidecars that ask. There is no
-//! thread, no socket and no clock of the machine, so that a seed always gives the same run.
+//! All parts are the shipped ones: `edge_transport`'s hub and peer over memory links, `csi_proxy`'s relays, dispatcher and driver client.
+//! They run on one thread in tokio's paused time. Around them everything is made up, from one seed: the network, when processes
+//! begin and end, the drivers, and the sidecars that ask. No socket, no file and no clock of the machine takes part, so that a seed always
+//! gives the same run.
 //!
 //! For a time faults happen. Then they stop, and all must become well. What must hold at every moment is in `oracle`, one
 //! file for each property.
 
-mod agent;
 mod answer;
 mod chance;
-mod clock;
-mod desk;
+mod context;
+mod driver;
+mod facts;
 mod fault;
-mod hub;
-mod journal;
-mod link;
+mod ids;
+mod network;
 mod oracle;
-mod peer;
 mod plan;
+mod planted;
+mod process;
 mod sidecar;
+mod terms;
 mod trace;
-mod vendor;
 mod world;
 
 pub use oracle::Violation;
+pub use planted::Planted;
 
 use world::World;
 
@@ -35,8 +36,6 @@ use world::World;
 pub struct Run {
     /// The property that was broken, if one was.
     pub violation: Option<Violation>,
-    /// How many things happened.
-    pub happened: u64,
     /// Executions in drivers.
     pub executions: usize,
     /// Attempts of sidecars that did not get their driver's answer.
@@ -47,17 +46,28 @@ pub struct Run {
     pub trace: String,
 }
 
-/// Runs what a seed decides.
-#[must_use]
-pub fn run(seed: u64, tracing: bool) -> Run {
-    let mut world = World::new(seed, tracing);
-    let violation = world.run().err();
-    Run {
+/// There is no runtime to run on.
+#[derive(Debug, thiserror::Error)]
+#[error("the runtime of a run cannot be built: {0}")]
+pub struct RunError(#[from] std::io::Error);
+
+/// Runs what a seed decides, with a fault of our own planted or without.
+///
+/// # Errors
+/// If there is no runtime to run on.
+pub fn run(seed: u64, planted: Option<Planted>, tracing: bool) -> Result<Run, RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let (violation, context) = runtime.block_on(async {
+        let mut world = World::new(seed, planted, tracing);
+        let violation = world.run().await.err();
+        (violation, std::sync::Arc::clone(&world.context))
+    });
+    drop(runtime);
+    Ok(context.with(|inner| Run {
         violation,
-        happened: world.happened,
-        executions: world.executions.len(),
-        retries: world.sidecars.iter().map(|sidecar| u64::from(sidecar.attempts)).sum(),
-        fingerprint: world.trace.fingerprint(),
-        trace: world.trace.into_text(),
-    }
+        executions: inner.facts.executions.len(),
+        retries: inner.retries,
+        fingerprint: inner.trace.fingerprint(),
+        trace: inner.trace.take(),
+    }))
 }

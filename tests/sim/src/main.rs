@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
+use edge_csi_sim::Planted;
 
 /// Runs seeds. The first that breaks a property is told, with the end of its trace and the command that runs it again.
 #[derive(Debug, Parser)]
@@ -25,6 +26,9 @@ struct Options {
     /// Go on after a seed that breaks a property, and tell them all in one line each.
     #[arg(long)]
     keep_going: bool,
+    /// Plant a fault of our own, which is to be found.
+    #[arg(long)]
+    planted: Option<Planted>,
 }
 
 /// How many lines of a trace are told without `--trace`.
@@ -43,10 +47,9 @@ fn main() -> ExitCode {
 fn seeds(options: &Options, out: &mut impl Write) -> io::Result<u64> {
     let (first, count) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let began = Instant::now();
-    let (mut broken, mut happened, mut executions, mut retries) = (0, 0, 0, 0);
+    let (mut broken, mut executions, mut retries) = (0, 0, 0);
     for seed in first..first.saturating_add(count) {
-        let run = edge_csi_sim::run(seed, options.trace);
-        happened += run.happened;
+        let run = simulate(seed, options.planted, options.trace)?;
         executions += run.executions;
         retries += run.retries;
         write!(out, "{}", run.trace)?;
@@ -57,21 +60,28 @@ fn seeds(options: &Options, out: &mut impl Write) -> io::Result<u64> {
             continue;
         }
         if !options.trace {
-            let trace = edge_csi_sim::run(seed, true).trace;
+            let trace = simulate(seed, options.planted, true)?.trace;
             let lines: Vec<&str> = trace.lines().collect();
             for line in lines.iter().skip(lines.len().saturating_sub(LINES)) {
                 writeln!(out, "{line}")?;
             }
         }
         writeln!(out, "seed {seed} breaks a property: {violation}")?;
-        writeln!(out, "replay: cargo xtask sim --seed {seed} --trace")?;
+        let planted = options.planted.and_then(|planted| planted.to_possible_value());
+        let planted =
+            planted.map_or_else(String::new, |planted| format!(" --planted {}", planted.get_name()));
+        writeln!(out, "replay: cargo xtask sim --seed {seed}{planted} --trace")?;
         return Ok(broken);
     }
     let seconds = began.elapsed().as_secs_f64();
     writeln!(
         out,
-        "{count} seeds in {seconds:.1} s, {:.0} a second; {happened} happenings, {executions} executions, {retries} retries; {broken} broken",
+        "{count} seeds in {seconds:.1} s, {:.0} a second; {executions} executions, {retries} retries; {broken} broken",
         count as f64 / seconds.max(1e-9),
     )?;
     Ok(broken)
+}
+
+fn simulate(seed: u64, planted: Option<Planted>, tracing: bool) -> io::Result<edge_csi_sim::Run> {
+    edge_csi_sim::run(seed, planted, tracing).map_err(io::Error::other)
 }

@@ -4,51 +4,50 @@ use std::time::Duration;
 
 use crate::chance::Chance;
 use crate::fault::Fault;
+use crate::ids::OperationId;
 
-/// A link's two ways.
+/// A link's two ways: up to the hub, down to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
     Up,
     Down,
 }
 
-/// A peer by its place: agents first, then proxies.
+/// A machine: agents first, then proxies.
 pub(crate) type Place = usize;
 
 /// How frames travel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Roads {
-    /// Lanes may overtake each other, as streams of QUIC do.
+pub(crate) struct Road {
+    /// Calls may overtake each other, as streams of QUIC do.
     pub(crate) lanes: bool,
     pub(crate) latency: Duration,
     pub(crate) jitter: Duration,
 }
 
 /// What no link of ours does, but a broken or hostile one may. In thousandths of the frames.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Hostile {
     /// The frame comes twice.
-    pub(crate) doubled: u64,
-    /// The frame's header cannot be read.
-    pub(crate) garbled: u64,
+    pub(crate) doubled: u16,
+    /// The frame is lost.
+    pub(crate) lost: u16,
     /// One bit of the frame is another, and may be in a body or a number.
-    pub(crate) twisted: u64,
+    pub(crate) twisted: u16,
 }
 
 impl Hostile {
     /// Frames come as they were sent, once, or the link ends.
-    pub(crate) const fn is_none(self) -> bool {
-        self.doubled == 0 && self.garbled == 0 && self.twisted == 0
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::default()
     }
 }
 
 /// What a sidecar wants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
-    pub(crate) proxy: Place,
-    pub(crate) agent: Place,
     /// Two orders of the same operation want the same of the driver.
-    pub(crate) operation: usize,
+    pub(crate) operation: OperationId,
     pub(crate) starts: Duration,
     /// How long each attempt waits.
     pub(crate) patience: Option<Duration>,
@@ -56,6 +55,8 @@ pub(crate) struct Order {
     pub(crate) reading: Duration,
     /// It sometimes leaves before its time.
     pub(crate) restless: bool,
+    /// After so many attempts nobody wants it any more, as with a claim that was deleted.
+    pub(crate) attempts: Option<u32>,
 }
 
 /// What a driver can be asked for.
@@ -64,6 +65,9 @@ pub(crate) enum OperationKind {
     Create,
     Delete,
     Publish,
+    Unpublish,
+    Snapshot,
+    Expand,
     /// A stream, of a method that nobody knows: it changes nothing, and each call is executed.
     Watch,
 }
@@ -72,6 +76,8 @@ pub(crate) enum OperationKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) agent: Place,
+    /// The driver's number, which is its proxy's.
+    pub(crate) driver: usize,
     pub(crate) kind: OperationKind,
     pub(crate) volume: usize,
     /// Makes two requests for the same volume different.
@@ -90,20 +96,25 @@ impl Operation {
     /// Whether both do something to the same volume.
     pub(crate) fn is_about(&self, other: &Self) -> bool {
         let changes = self.kind != OperationKind::Watch && other.kind != OperationKind::Watch;
-        changes && (self.agent, self.volume) == (other.agent, other.volume)
+        changes && (self.agent, self.driver, self.volume) == (other.agent, other.driver, other.volume)
+    }
+
+    /// Whether its answer says what was made.
+    pub(crate) const fn creates(&self) -> bool {
+        matches!(self.kind, OperationKind::Create)
     }
 }
 
 /// All that a seed decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
+    pub(crate) hubs: usize,
     pub(crate) agents: usize,
+    /// As many as drivers.
     pub(crate) proxies: usize,
     /// By place.
-    pub(crate) roads: Vec<Roads>,
+    pub(crate) roads: Vec<Road>,
     pub(crate) hostile: Hostile,
-    /// Calls outlive their links. Otherwise they end with them, as with a part that does not know how.
-    pub(crate) resumes: bool,
     /// Bounds so low that they are met.
     pub(crate) narrow: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
@@ -111,8 +122,6 @@ pub(crate) struct Plan {
     pub(crate) orders: Vec<Order>,
     /// When faults stop.
     pub(crate) calm: Duration,
-    /// The journals write before a driver is called.
-    pub(crate) eager: bool,
 }
 
 /// How long all may take to be well once the faults have stopped, beside the drivers' work: a dead link noticed, the longest wait of
@@ -126,30 +135,42 @@ const SHORT: Duration = Duration::from_millis(500);
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
-        let agents = 1 + chance.below(3);
-        let proxies = 1 + chance.below(2);
+        let (hubs, agents, proxies) = (1, 1 + chance.below(3), 1 + chance.below(2));
         let calm = chance.millis(5_000, 30_000);
-        let mut roads = Vec::new();
-        for _ in 0..agents + proxies {
-            let slow = chance.happens(250);
-            roads.push(Roads {
-                lanes: chance.happens(500),
-                latency: if slow { chance.millis(50, 200) } else { chance.millis(0, 20) },
-                jitter: if slow { chance.millis(0, 150) } else { chance.millis(0, 10) },
-            });
-        }
+        let roads = (0..agents + proxies).map(|_| Self::road(&mut chance)).collect();
         let hostile = match chance.below(10) {
             0 => Hostile { doubled: 60, ..Hostile::default() },
-            1 => Hostile { garbled: 40, ..Hostile::default() },
-            2 => Hostile { doubled: 30, garbled: 20, twisted: 30 },
+            1 => Hostile { lost: 40, ..Hostile::default() },
+            2 => Hostile { doubled: 30, lost: 20, twisted: 30 },
             _ => Hostile::default(),
         };
-        let (resumes, narrow, eager) = (chance.happens(850), chance.happens(200), chance.happens(250));
-        let faults = Self::faults(&mut chance.fork(), agents, agents + proxies, calm);
+        let narrow = chance.happens(200);
+        let faults = Self::faults(&mut chance.fork(), agents, agents + proxies, hubs, calm);
         let mut chance = chance.fork();
+        let operations = Self::operations(&mut chance, agents, proxies);
+        let mut orders = Vec::new();
+        for (index, operation) in operations.iter().enumerate() {
+            for _ in 0..1 + chance.below(8) / 4 + chance.below(8) / 7 {
+                let hostile = !hostile.is_none();
+                orders.push(Self::order(&mut chance, OperationId(index), operation, hostile, calm));
+            }
+        }
+        Self { hubs, agents, proxies, roads, hostile, narrow, faults, operations, orders, calm }
+    }
+
+    fn road(chance: &mut Chance) -> Road {
+        let slow = chance.happens(250);
+        Road {
+            lanes: chance.happens(500),
+            latency: if slow { chance.millis(50, 200) } else { chance.millis(0, 20) },
+            jitter: if slow { chance.millis(0, 400) } else { chance.millis(0, 10) },
+        }
+    }
+
+    fn operations(chance: &mut Chance, agents: usize, drivers: usize) -> Vec<Operation> {
         let mut operations: Vec<Operation> = Vec::new();
         for variant in 0..3 + chance.below(10) {
-            let mut wanted = Self::operation(&mut chance, agents, variant);
+            let mut wanted = Self::operation(chance, agents, drivers, variant);
             // Two that both take longer than their sidecars wait could void each other's answers for ever.
             if operations.iter().any(|other| wanted.is_about(other) && other.work > SHORT) {
                 wanted.work = wanted.work.min(SHORT);
@@ -161,43 +182,29 @@ impl Plan {
                 operations.push(wanted);
             }
         }
-        let mut orders = Vec::new();
-        for (operation, Operation { agent, messages, .. }) in operations.iter().enumerate() {
-            // A stream takes several round trips.
-            let longer = if *messages > 1 { 15_000 } else { 0 };
-            for _ in 0..1 + chance.below(8) / 4 + chance.below(8) / 7 {
-                orders.push(Order {
-                    proxy: agents + chance.below(proxies),
-                    agent: *agent,
-                    operation,
-                    starts: chance.time(Duration::ZERO, calm),
-                    // With frames lost on links that stay, only the time ends some calls.
-                    patience: (!hostile.is_none() || !chance.happens(200))
-                        .then(|| chance.millis(2_000 + longer, 15_000 + longer)),
-                    reading: if chance.happens(200) { chance.millis(10, 500) } else { Duration::ZERO },
-                    restless: chance.happens(300),
-                });
-            }
-        }
-        Self { agents, proxies, roads, hostile, resumes, narrow, faults, operations, orders, calm, eager }
+        operations
     }
 
-    fn operation(chance: &mut Chance, agents: usize, watch: usize) -> Operation {
+    fn operation(chance: &mut Chance, agents: usize, drivers: usize, watch: usize) -> Operation {
         let work = match chance.below(20) {
             0..=11 => chance.millis(0, 50),
             12..=16 => chance.millis(100, 5_000),
             17..=18 => chance.millis(5_000, 25_000),
             _ => chance.millis(25_000, LONGEST_WORK),
         };
-        let (kind, variant) = match chance.below(10) {
-            0..=3 => (OperationKind::Create, chance.below(2)),
-            4..=5 => (OperationKind::Delete, 0),
-            6..=7 => (OperationKind::Publish, chance.below(2)),
+        let (kind, variant) = match chance.below(20) {
+            0..=6 => (OperationKind::Create, chance.below(2)),
+            7..=9 => (OperationKind::Delete, 0),
+            10..=12 => (OperationKind::Publish, chance.below(2)),
+            13..=14 => (OperationKind::Unpublish, chance.below(2)),
+            15 => (OperationKind::Snapshot, chance.below(2)),
+            16 => (OperationKind::Expand, chance.below(2)),
             _ => (OperationKind::Watch, watch),
         };
         let stream = kind == OperationKind::Watch;
         Operation {
             agent: chance.below(agents),
+            driver: chance.below(drivers),
             kind,
             volume: if stream { 0 } else { chance.below(2) },
             variant,
@@ -208,7 +215,34 @@ impl Plan {
         }
     }
 
-    fn faults(chance: &mut Chance, agents: usize, places: usize, calm: Duration) -> Vec<(Duration, Fault)> {
+    fn order(
+        chance: &mut Chance,
+        id: OperationId,
+        operation: &Operation,
+        hostile: bool,
+        calm: Duration,
+    ) -> Order {
+        // A stream takes several round trips.
+        let longer = if operation.messages > 1 { 15_000 } else { 0 };
+        Order {
+            operation: id,
+            starts: chance.time(Duration::ZERO, calm),
+            // With frames lost on links that stay, only the time ends some calls.
+            patience: (hostile || !chance.happens(200))
+                .then(|| chance.millis(2_000 + longer, 15_000 + longer)),
+            reading: if chance.happens(200) { chance.millis(10, 500) } else { Duration::ZERO },
+            restless: chance.happens(300),
+            attempts: chance.happens(250).then(|| 1 + chance.below(3) as u32),
+        }
+    }
+
+    fn faults(
+        chance: &mut Chance,
+        agents: usize,
+        places: usize,
+        hubs: usize,
+        calm: Duration,
+    ) -> Vec<(Duration, Fault)> {
         // Some seeds know one kind of fault only: what goes wrong there is easier to read.
         let only = chance.happens(300).then(|| chance.below(Fault::KINDS));
         let count = chance.below(14);
@@ -216,7 +250,7 @@ impl Plan {
             .map(|_| {
                 let at = chance.time(Duration::from_millis(10), calm);
                 let kind = only.unwrap_or_else(|| chance.below(Fault::KINDS));
-                (at, Fault::of(kind, chance, agents, places))
+                (at, Fault::of(kind, chance, agents, places, hubs))
             })
             .collect();
         faults.sort_by_key(|(at, _)| *at);
@@ -229,6 +263,10 @@ impl Plan {
         self.calm + HEALING + 2 * works
     }
 
+    pub(crate) fn operation_of(&self, id: OperationId) -> Option<&Operation> {
+        self.operations.get(id.0)
+    }
+
     pub(crate) const fn places(&self) -> usize {
         self.agents + self.proxies
     }
@@ -237,6 +275,7 @@ impl Plan {
         place < self.agents
     }
 
+    /// The name of a place's peer.
     pub(crate) fn name(&self, place: Place) -> String {
         if self.is_agent(place) {
             format!("edge-{}", place + 1)
@@ -244,4 +283,9 @@ impl Plan {
             format!("proxy-{}", place + 1 - self.agents)
         }
     }
+}
+
+/// The name of a driver.
+pub(crate) fn driver_name(driver: usize) -> String {
+    format!("sim-{driver}.csi.example.com")
 }

@@ -39,7 +39,7 @@ impl Trace {
         self.fingerprint
     }
 
-    pub(crate) fn into_text(self) -> String {
-        self.text
+    pub(crate) fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
     }
 }

@@ -1,67 +1,53 @@
-//! Once a hub has let a later life of a peer in, nothing of an older one passes through it.
+//! A copy of a call that was given up never begins after a later call has begun.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use edge_transport::{Epoch, PeerId};
+use super::{Expect, Verdict};
+use crate::facts::{Execution, Facts};
+use crate::ids::Moment;
+use crate::plan::OperationKind;
 
-use super::Verdict;
+const PROPERTY: &str = "no copy of a call that was given up begins after a later one";
 
-const PROPERTY: &str = "no frame and no answer comes from a fenced epoch";
+/// What is on its way inside a process at one moment of the clock.
+const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Fence {
-    /// Where bits are twisted, a hello may claim any epoch.
-    whole: bool,
-    /// By life of the hub and name: the epochs that were let in, and when.
-    admitted: BTreeMap<(u32, String), Vec<(Epoch, Duration)>>,
+    expect: Expect,
     verdict: Verdict,
 }
 
 impl Fence {
-    pub(crate) fn new(whole: bool) -> Self {
-        Self { whole, admitted: BTreeMap::new(), verdict: Verdict::default() }
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
     }
 
-    /// A hub has let a peer in.
-    pub(crate) fn admitted(&mut self, hub: u32, name: &str, epoch: Epoch, at: Duration) {
-        let lives = self.admitted.entry((hub, name.to_owned())).or_default();
-        if self.whole
-            && let Some((later, since)) = lives.iter().find(|(later, _)| *later > epoch)
-        {
-            let since = *since;
-            self.verdict.broken(PROPERTY, at, || {
-                format!("{name} was let in with epoch {epoch}, after epoch {later} at {since:?}")
-            });
-        }
-        lives.push((epoch, at));
-    }
-
-    fn fenced(&self, hub: u32, name: &str, epoch: Epoch) -> Option<(Epoch, Duration)> {
-        let lives = self.admitted.get(&(hub, name.to_owned()))?;
-        lives.iter().find(|(later, _)| *later > epoch).copied()
-    }
-
-    /// A hub was given a frame of a call by a peer, and has passed it on or not.
-    pub(crate) fn routed(&mut self, hub: u32, name: &PeerId, epoch: Epoch, passed: bool) {
-        if passed
-            && self.whole
-            && let Some((later, at)) = self.fenced(hub, name.as_str(), epoch)
-        {
-            self.verdict.broken(PROPERTY, at, || {
-                format!("the hub passed on a frame of {name} epoch {epoch} after it had let epoch {later} in")
-            });
-        }
-    }
-
-    /// A caller has got an answer through a hub, of an execution that an agent's life began at `began`.
-    pub(crate) fn answered(&mut self, at: Duration, hub: u32, agent: &str, epoch: Epoch, began: Duration) {
-        if let Some((later, since)) = self.fenced(hub, agent, epoch)
-            && self.whole
-            && since < began
-        {
-            self.verdict.broken(PROPERTY, at, || {
-                format!("an answer that {agent} epoch {epoch} began at {began:?} came through a hub that had let epoch {later} in at {since:?}")
+    pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
+        let (Some(attempt), Some(wanted)) = (facts.attempt(run.attempt), facts.operation(run.operation))
+        else {
+            return;
+        };
+        let Some(given_up) = attempt.given_up().filter(|_| self.expect.whole) else { return };
+        // Streams have a connection of their own to a driver, on which they may pass others in a moment.
+        let streams = |id| facts.operation(id).is_some_and(|wanted| wanted.kind == OperationKind::Watch);
+        let before = |other: &Execution| {
+            let alike = streams(other.operation) == streams(run.operation);
+            other.began < now && (alike || other.began.at + INSIDE < now.at)
+        };
+        let later = facts.executions.iter().find(|other| {
+            let of_one_line = facts
+                .operation(other.operation)
+                .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
+            let asked = facts.attempt(other.attempt).map(|attempt| attempt.asked);
+            of_one_line && before(other) && asked.is_some_and(|asked| asked > given_up)
+        });
+        if let Some(later) = later {
+            self.verdict.broken(PROPERTY, now.at, || {
+                format!(
+                    "{:?} of {:?}, given up at {:?}, begins after {:?} of {:?} began at {:?}",
+                    run.attempt, run.operation, given_up.at, later.attempt, later.operation, later.began.at
+                )
             });
         }
     }

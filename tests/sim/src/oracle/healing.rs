@@ -18,7 +18,7 @@ pub(crate) struct Healing {
 
 impl Healing {
     /// The time to heal is over, and these orders are not done.
-    pub(crate) fn late(&mut self, at: Duration, orders: &[usize]) {
+    pub(crate) fn late(&mut self, at: Duration, orders: &[crate::ids::OrderId]) {
         self.verdict.broken("faults stop, then every call gets its end", at, || {
             format!("the orders {orders:?} have no answer of their driver")
         });

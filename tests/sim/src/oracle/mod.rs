@@ -1,24 +1,37 @@
-//! What must hold, whatever goes wrong. One file a property; each is told what happens and knows nothing else of the run.
+//! What must hold, whatever goes wrong. One file a property; each sees what has happened from outside and knows nothing of how the
+//! parts work.
 
 mod bounds;
 mod fence;
 mod healing;
+mod lost;
 mod once;
-mod outlives;
 mod own_answer;
+mod retry;
+mod sent;
+mod stale;
 mod turn;
 mod void;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub(crate) use bounds::Bounds;
-pub(crate) use fence::Fence;
 pub(crate) use healing::{Healing, Leftovers};
-pub(crate) use once::Once;
-pub(crate) use outlives::{Failed, Outlives};
-pub(crate) use own_answer::OwnAnswer;
-pub(crate) use turn::Turn;
-pub(crate) use void::Void;
+
+use self::fence::Fence;
+use self::lost::Lost;
+use self::once::Once;
+use self::own_answer::OwnAnswer;
+use self::retry::Retry;
+use self::sent::Sent;
+use self::stale::Stale;
+use self::turn::Turn;
+use self::void::Void;
+use crate::facts::{End, Facts, Replied};
+use crate::ids::{AttemptId, ExecutionId, Moment};
+use crate::plan::Plan;
 
 /// A property was broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,52 +58,129 @@ impl Verdict {
     }
 }
 
+/// What a run allows the oracle to expect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expect {
+    /// What arrives is what was sent. Where bits are twisted, it cannot be said whose answer it is.
+    pub(crate) whole: bool,
+    /// No bound is so low that a result is forgotten for it.
+    pub(crate) keeps: bool,
+    /// What is put on a link leaves at once.
+    pub(crate) prompt: bool,
+    /// Frames may come twice.
+    pub(crate) doubles: bool,
+    /// What a proxy hears of its hub it hears soon, and no call is refused for a bound.
+    pub(crate) informed: bool,
+    /// How long a call waits for its turn.
+    pub(crate) wait: Duration,
+}
+
+impl Expect {
+    pub(crate) fn new(plan: &Plan, wait: Duration) -> Self {
+        use crate::fault::Fault;
+        let deafens = |fault: &Fault| match fault {
+            Fault::Stall { place, .. }
+            | Fault::Held { place, .. }
+            | Fault::HalfOpen { place, .. }
+            | Fault::Away { place, .. } => !plan.is_agent(*place),
+            _ => false,
+        };
+        let stalls = |fault: &Fault| matches!(fault, Fault::Stall { .. });
+        Self {
+            whole: plan.hostile.twisted == 0,
+            keeps: !plan.narrow,
+            doubles: plan.hostile.doubled > 0,
+            informed: plan.hostile.is_none()
+                && !plan.narrow
+                && !plan.faults.iter().any(|(_, fault)| deafens(fault)),
+            prompt: !plan.faults.iter().any(|(_, fault)| stalls(fault)),
+            wait,
+        }
+    }
+}
+
 /// All properties.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    pub(crate) once: Once,
-    pub(crate) outlives: Outlives,
-    pub(crate) own_answer: OwnAnswer,
-    pub(crate) void: Void,
-    pub(crate) turn: Turn,
-    pub(crate) fence: Fence,
+    once: Once,
+    own_answer: OwnAnswer,
+    void: Void,
+    turn: Turn,
+    fence: Fence,
+    stale: Stale,
+    sent: Sent,
+    retry: Retry,
+    lost: Lost,
     pub(crate) bounds: Bounds,
     pub(crate) healing: Healing,
 }
 
 impl Oracle {
-    /// With `whole`, what arrives is what was sent: where bits are twisted on the way, nobody can tell whose answer it is.
-    /// `window` is how long calls wait for their way, where nothing else may end them; `keeps` that no
-    /// bound makes an agent forget an answer; `acknowledges` that callers say which answers they have; `wait` how long a call waits for its turn.
-    pub(crate) fn new(
-        whole: bool,
-        window: Option<Duration>,
-        keeps: bool,
-        acknowledges: bool,
-        wait: Duration,
-    ) -> Self {
+    pub(crate) fn new(expect: Expect) -> Self {
         Self {
-            once: Once::new(whole, keeps, acknowledges),
-            outlives: Outlives::new(window),
-            own_answer: OwnAnswer::new(whole),
-            void: Void::default(),
-            turn: Turn::new(wait),
-            fence: Fence::new(whole),
-            bounds: Bounds::new(whole),
+            once: Once::new(expect),
+            own_answer: OwnAnswer::new(expect),
+            void: Void::new(expect),
+            turn: Turn::new(expect),
+            fence: Fence::new(expect),
+            stale: Stale::new(expect),
+            sent: Sent::new(expect),
+            retry: Retry::new(expect),
+            lost: Lost::new(expect),
+            bounds: Bounds::default(),
             healing: Healing::default(),
         }
     }
 
+    /// A driver begins an execution.
+    pub(crate) fn began(&mut self, now: Moment, facts: &Facts, execution: ExecutionId) {
+        let Some(run) = facts.execution(execution) else { return };
+        self.once.began(now, facts, execution, run);
+        self.turn.began(now, facts, run);
+        self.fence.began(now, facts, run);
+        self.stale.began(now, facts, run);
+        self.sent.began(now, facts, run);
+    }
+
+    /// A frame has arrived at a peer.
+    pub(crate) fn arrives(&mut self, now: Moment, facts: &Facts) {
+        self.retry.arrives(now, facts);
+    }
+
+    /// An agent ends its answer to a call.
+    pub(crate) fn replies(&mut self, now: Moment, facts: &Facts, replied: Replied) {
+        self.turn.replies(now, facts, &replied);
+        self.once.replies(now, facts, &replied);
+        self.void.replies(now, facts, &replied);
+    }
+
+    /// A sidecar's call ends.
+    pub(crate) fn ends(
+        &mut self,
+        now: Moment,
+        facts: &Facts,
+        attempt: AttemptId,
+        end: &End,
+        messages: &[Bytes],
+    ) {
+        self.own_answer.ends(now, facts, attempt, end, messages);
+        self.sent.ends(now, facts, attempt, end);
+        self.lost.ends(now, facts, attempt, end);
+    }
+
     /// The first violation that was seen.
     pub(crate) fn violation(&mut self) -> Option<Violation> {
-        let Self { once, outlives, own_answer, void, turn, fence, bounds, healing } = self;
+        let Self { once, own_answer, void, turn, fence, stale, sent, retry, lost, bounds, healing } = self;
         [
             once.verdict(),
             own_answer.verdict(),
-            outlives.verdict(),
             void.verdict(),
             turn.verdict(),
             fence.verdict(),
+            stale.verdict(),
+            sent.verdict(),
+            retry.verdict(),
+            lost.verdict(),
             bounds.verdict(),
             healing.verdict(),
         ]

@@ -1,64 +1,98 @@
-//! What waits for something else on its volume has its turn in the order of coming, and who is refused hears of it in time.
+//! What waits for something else on its volume has its turn in the order of arrival, and what is refused hears of it in time.
 
 use std::time::Duration;
 
-use csi_proxy::operation::{AskerId, Key};
+use csi_proxy::Fault;
 
-use super::Verdict;
-use crate::world::PeerIndex;
+use super::{Expect, Verdict};
+use crate::facts::{Delivery, Execution, Facts, Replied};
+use crate::ids::{Moment, OperationId};
+use crate::plan::Operation;
 
 const PROPERTY: &str = "first come, first served, or refused in time";
 
-/// What a clock that goes wrong may add.
-const DRIFT: Duration = Duration::from_millis(5);
+/// What is on its way inside a process at one moment of the clock.
+const INSIDE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Turn {
-    wait: Duration,
-    /// In the order in which they came.
-    line: Vec<(PeerIndex, AskerId, Vec<Key>)>,
+    expect: Expect,
     verdict: Verdict,
 }
 
 impl Turn {
-    pub(crate) fn new(wait: Duration) -> Self {
-        Self { wait, line: Vec::new(), verdict: Verdict::default() }
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
     }
 
-    /// An agent has a request wait for its turn.
-    pub(crate) fn waits(&mut self, agent: PeerIndex, asker: AskerId, keys: &[Key]) {
-        self.line.push((agent, asker, keys.to_vec()));
-    }
-
-    /// A request that waited is not needed.
-    pub(crate) fn let_go(&mut self, agent: PeerIndex, asker: AskerId) {
-        self.line.retain(|waits| (waits.0, waits.1) != (agent, asker));
-    }
-
-    /// An agent is about to have an operation done with the request of a call, which has waited or has just come.
-    pub(crate) fn begins(&mut self, at: Duration, agent: PeerIndex, asker: AskerId, keys: &[Key]) {
-        let ahead = self.line.iter().take_while(|waits| (waits.0, waits.1) != (agent, asker));
-        let passed =
-            ahead.filter(|waits| waits.0 == agent).find(|waits| keys.iter().any(|key| waits.2.contains(key)));
-        if let Some((_, other, _)) = passed {
-            self.verdict.broken(PROPERTY, at, || {
-                format!("process {agent} begins {asker:?} before {other:?}, which came first")
+    /// A driver begins to do an operation.
+    pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
+        let of = |delivery: &&Delivery| delivery.agent == run.agent;
+        let mine = |delivery: &&Delivery| of(delivery) && delivery.attempt == run.attempt;
+        // What a link has not taken yet looks as if it waited.
+        let seen = self.expect.whole && self.expect.prompt;
+        let Some(own) = facts.deliveries.iter().rfind(mine).filter(|_| seen) else { return };
+        let passed = facts.deliveries.iter().filter(of).find(|other| {
+            let waits = other.over.is_none() && other.at < own.at && other.operation != run.operation;
+            let in_time = other.at.at + self.expect.wait > now.at + INSIDE && other.at.at + INSIDE < now.at;
+            waits
+                && in_time
+                && are_in_one_line(facts, other.operation, run.operation)
+                && !has_begun(facts, other)
+                && !has_place_before(facts, run, other)
+        });
+        if let Some(passed) = passed {
+            self.verdict.broken(PROPERTY, now.at, || {
+                format!(
+                    "{:?} begins {:?} before {:?}, which came first",
+                    run.agent, run.attempt, passed.attempt
+                )
             });
         }
-        self.let_go(agent, asker);
     }
 
-    /// A call that asked at `asked` is told that something else is pending.
-    pub(crate) fn refused(&mut self, at: Duration, asked: Duration, until: Option<Duration>) {
-        let in_time = until.is_none_or(|until| at == asked || at < until);
-        if at > asked + self.wait + DRIFT || !in_time {
-            self.verdict.broken(PROPERTY, at, || {
-                format!("who asked at {asked:?} and waits until {until:?} is refused now")
-            });
+    /// An agent ends its answer to a call.
+    pub(crate) fn replies(&mut self, now: Moment, facts: &Facts, replied: &Replied) {
+        let fault = replied.outcome.as_ref().and_then(csi_proxy::Outcome::fault);
+        let (Some(Fault::OperationPending { .. }), Some(delivery)) =
+            (fault, facts.deliveries.get(replied.delivery))
+        else {
+            return;
+        };
+        let waited = now.at - delivery.at.at;
+        let linked = facts.links.get(&delivery.link).is_some_and(|link| link.lost.is_none());
+        if linked && self.expect.prompt && self.expect.whole && waited > self.expect.wait + INSIDE {
+            self.verdict
+                .broken(PROPERTY, now.at, || format!("{:?} is refused after {waited:?}", delivery.attempt));
         }
     }
 
     pub(super) const fn verdict(&mut self) -> &mut Verdict {
         &mut self.verdict
     }
+}
+
+/// Whether an agent can know that both are about one volume: what makes it names it, all others have its id.
+fn are_in_one_line(facts: &Facts, one: OperationId, other: OperationId) -> bool {
+    let creates = |id| facts.operation(id).is_some_and(Operation::creates);
+    facts.are_about_one(one, other) && creates(one) == creates(other)
+}
+
+/// Whether a call was begun, or has joined what runs.
+fn has_begun(facts: &Facts, delivery: &Delivery) -> bool {
+    facts.executions.iter().any(|run| {
+        run.agent == delivery.agent
+            && run.operation == delivery.operation
+            && run.ended.is_none_or(|ended| ended > delivery.at)
+    })
+}
+
+/// Whether an equal call had a place in the line before another one.
+fn has_place_before(facts: &Facts, run: &Execution, other: &Delivery) -> bool {
+    facts.deliveries.iter().any(|equal| {
+        equal.agent == run.agent
+            && equal.operation == run.operation
+            && equal.at < other.at
+            && equal.over.is_none_or(|over| over > other.at)
+    })
 }

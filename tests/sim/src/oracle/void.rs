@@ -1,47 +1,62 @@
-//! An answer is void as soon as another operation begins on its volume: whoever asks after that does not get it.
+//! A result is void as soon as another operation begins on its volume: a call that asks after that does not get it.
 
 use std::time::Duration;
 
-use super::Verdict;
-use crate::plan::{Operation, OperationKind};
-use crate::vendor::Execution;
+use super::{Expect, Verdict};
+use crate::facts::{Facts, Replied};
 
-#[derive(Debug, Default)]
+/// What is on its way inside a process at one moment of the clock.
+const INSIDE: Duration = Duration::from_millis(2);
+
+#[derive(Debug)]
 pub(crate) struct Void {
+    expect: Expect,
     verdict: Verdict,
 }
 
 impl Void {
-    /// An agent gives the answer of an execution to a call that asked at `asked`.
-    pub(crate) fn given(
-        &mut self,
-        at: Duration,
-        runs: &[Execution],
-        operations: &[Operation],
-        execution: usize,
-        asked: Duration,
-    ) {
-        let Some(given) = runs.get(execution) else { return };
-        let (Some(ended), Some(wanted)) = (given.ended, operations.get(given.operation)) else { return };
-        if asked <= ended {
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
+    }
+
+    /// An agent gives an answer.
+    pub(crate) fn replies(&mut self, now: crate::ids::Moment, facts: &Facts, replied: &Replied) {
+        let Some(execution) = replied.execution.filter(|_| self.expect.whole) else { return };
+        let (Some(given), Some(delivery)) =
+            (facts.execution(execution), facts.deliveries.get(replied.delivery))
+        else {
+            return;
+        };
+        let (Some(ended), Some(wanted)) = (given.ended, facts.operation(given.operation)) else { return };
+        let asked = delivery.at;
+        // The end may be known to the agent a moment later.
+        if asked.at <= ended.at + INSIDE {
             return;
         }
-        let creates = |operation: &Operation| operation.kind == OperationKind::Create;
-        let later = runs.iter().enumerate().find_map(|(index, run)| {
-            let other = operations.get(run.operation).filter(|other| other.is_about(wanted))?;
-            // Which volume a creation is about is known to nobody before its answer is given, and never if that is an error.
-            let touched = match (creates(wanted), creates(other)) {
-                (false, true) => run.given.filter(|_| !other.fails)?,
-                (true, false) if wanted.fails => return None,
+        let later = facts.executions.iter().enumerate().find(|(index, run)| {
+            let Some(other) = facts.operation(run.operation).filter(|other| other.is_about(wanted)) else {
+                return false;
+            };
+            // Which volume a creation is about is known to nothing before its answer is given, and never if that is an error.
+            let touched = match (wanted.creates(), other.creates()) {
+                (false, true) if other.fails || !self.expect.prompt => return false,
+                (false, true) => match run.given {
+                    Some(given) => given,
+                    None => return false,
+                },
+                (true, false) if wanted.fails => return false,
                 _ => run.began,
             };
             // What begins while a volume is made may undo it before its end.
-            let after = if creates(wanted) { index > execution } else { touched >= ended };
-            (run.operation != given.operation && after && touched < asked).then_some(index)
+            let after = if wanted.creates() { *index > execution.0 } else { touched >= ended };
+            run.operation != given.operation && after && touched < asked
         });
-        if let Some(later) = later {
-            self.verdict.broken("a void answer is not given", at, || {
-                format!("who asked at {asked:?} got the answer of execution {execution}, which ended at {ended:?}; execution {later} has begun on the same volume since")
+        if let Some((later, _)) = later {
+            self.verdict.broken("a void result is not given", now.at, || {
+                format!(
+                    "{:?}, which asked at {:?}, gets the result of {execution:?}, which ended at {:?}; execution {later} has begun on the same volume since",
+                    delivery.attempt, asked.at, ended.at
+                )
             });
         }
     }

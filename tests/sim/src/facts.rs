@@ -1,0 +1,446 @@
+//! What has happened, as it is seen from outside: calls at their sidecars, frames at the agents' ends of links, and executions in
+//! drivers. The oracle reads it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proxy::{Call, CallId, Fault, Outcome};
+use edge_transport::frame::{self, Frame, Kind, Part};
+use edge_transport::{Reason, SessionId};
+
+use crate::answer::{Closing, wanted};
+use crate::ids::{AttemptId, ExecutionId, LifeId, LinkId, Moment, OperationId, OrderId};
+use crate::plan::{Operation, Place, Plan};
+
+/// What is on its way inside a process at one moment of the clock.
+const INSIDE: Duration = Duration::from_millis(2);
+
+/// How a sidecar's call ended.
+#[derive(Debug, Clone)]
+pub(crate) enum End {
+    /// With what the driver says.
+    Answered(Outcome),
+    /// With a failure of ours.
+    Failed(Fault),
+    /// The sidecar has left before its time.
+    Left,
+    /// The sidecar's time was over.
+    Late,
+    /// The proxy's process has ended.
+    Died,
+}
+
+/// A sidecar's call.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) operation: OperationId,
+    pub(crate) proxy: LifeId,
+    pub(crate) asked: Moment,
+    /// When its sidecar's time is over.
+    pub(crate) until: Option<Duration>,
+    /// The instances of its agent that it was sent to.
+    pub(crate) sent_to: BTreeSet<u64>,
+    pub(crate) ended: Option<(Moment, End)>,
+}
+
+impl Attempt {
+    /// When it ended without the driver's answer.
+    pub(crate) fn given_up(&self) -> Option<Moment> {
+        let (moment, end) = self.ended.as_ref()?;
+        (!matches!(end, End::Answered(_))).then_some(*moment)
+    }
+}
+
+/// One run of an operation in a driver.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    pub(crate) operation: OperationId,
+    /// The call whose request it began with.
+    pub(crate) attempt: AttemptId,
+    /// The agent's process that asked.
+    pub(crate) agent: LifeId,
+    pub(crate) began: Moment,
+    pub(crate) ended: Option<Moment>,
+    /// The agent has the answer.
+    pub(crate) answered: Option<Moment>,
+    /// When the answer was first given to a call.
+    pub(crate) given: Option<Moment>,
+    /// The calls that asked at the agent after the end and were given the answer.
+    pub(crate) later: Vec<AttemptId>,
+    /// A sidecar has the answer.
+    pub(crate) got: bool,
+    /// No call waited for it at the agent when it ended.
+    pub(crate) unwanted: bool,
+}
+
+/// A request of a call that has arrived at an agent.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) attempt: AttemptId,
+    pub(crate) operation: OperationId,
+    pub(crate) agent: LifeId,
+    pub(crate) link: LinkId,
+    pub(crate) at: Moment,
+    /// The term of the proxy that sent it, if it says so.
+    pub(crate) term: Option<u64>,
+    /// The session that it was for.
+    pub(crate) to_session: Option<SessionId>,
+    /// When the agent was through with it, or heard that nobody waits.
+    pub(crate) over: Option<Moment>,
+    /// The agent has said that nothing came of it.
+    pub(crate) refused: bool,
+    /// Why.
+    pub(crate) refusal: Option<Fault>,
+}
+
+/// One link of a process.
+#[derive(Debug)]
+pub(crate) struct LinkFact {
+    pub(crate) life: LifeId,
+    pub(crate) hub: (usize, u32),
+    /// What the peer's hello says.
+    pub(crate) session: Option<SessionId>,
+    /// When the peer got the hub's hello.
+    pub(crate) opened: Option<Moment>,
+    /// When the peer's end was over.
+    pub(crate) lost: Option<Moment>,
+    /// When the first end was over.
+    pub(crate) broken: Option<Moment>,
+}
+
+/// One run of a process.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) place: Place,
+    pub(crate) began: Moment,
+    pub(crate) ended: Option<Moment>,
+    /// It was asked to end in good order, or another one was begun beside it.
+    pub(crate) leaving: Option<Moment>,
+}
+
+/// An agent ends its answer to a call.
+#[derive(Debug)]
+pub(crate) struct Replied {
+    pub(crate) delivery: usize,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) execution: Option<ExecutionId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) lives: Vec<Life>,
+    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) executions: Vec<Execution>,
+    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) links: BTreeMap<LinkId, LinkFact>,
+    /// The latest delivery of each call of a link.
+    serving: BTreeMap<(LinkId, u64), usize>,
+}
+
+impl Facts {
+    pub(crate) fn new(plan: Arc<Plan>) -> Self {
+        Self {
+            plan,
+            lives: Vec::new(),
+            attempts: Vec::new(),
+            executions: Vec::new(),
+            deliveries: Vec::new(),
+            links: BTreeMap::new(),
+            serving: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn operation(&self, id: OperationId) -> Option<&Operation> {
+        self.plan.operation_of(id)
+    }
+
+    pub(crate) fn execution(&self, id: ExecutionId) -> Option<&Execution> {
+        self.executions.get(id.0)
+    }
+
+    pub(crate) fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
+        self.attempts.get(id.0)
+    }
+
+    /// Whether both operations do something to the same volume.
+    pub(crate) fn are_about_one(&self, one: OperationId, other: OperationId) -> bool {
+        match (self.operation(one), self.operation(other)) {
+            (Some(one), Some(other)) => one.is_about(other),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn begins(&mut self, place: Place, moment: Moment) -> LifeId {
+        self.lives.push(Life { place, began: moment, ended: None, leaving: None });
+        LifeId(self.lives.len() - 1)
+    }
+
+    /// A process is asked to end, or another one is begun beside it.
+    pub(crate) fn leaves(&mut self, life: LifeId, moment: Moment) {
+        if let Some(life) = self.lives.get_mut(life.0) {
+            life.leaving.get_or_insert(moment);
+        }
+    }
+
+    pub(crate) fn dies(&mut self, life: LifeId, moment: Moment) {
+        if let Some(life) = self.lives.get_mut(life.0) {
+            life.ended.get_or_insert(moment);
+        }
+        let links: Vec<LinkId> =
+            self.links.iter().filter(|(_, link)| link.life == life).map(|(id, _)| *id).collect();
+        for link in links {
+            self.link_lost(link, moment);
+        }
+    }
+
+    pub(crate) fn label(&self, life: LifeId) -> String {
+        let place = self.lives.get(life.0).map_or(usize::MAX, |life| life.place);
+        format!("{}#{}", self.plan.name(place), life.0)
+    }
+
+    pub(crate) fn link_begins(&mut self, link: LinkId, life: LifeId, hub: (usize, u32), _: Moment) {
+        self.links
+            .insert(link, LinkFact { life, hub, session: None, opened: None, lost: None, broken: None });
+    }
+
+    /// The peer's end of a link is over: its calls have ended there.
+    pub(crate) fn link_lost(&mut self, link: LinkId, moment: Moment) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.lost.get_or_insert(moment);
+            link.broken.get_or_insert(moment);
+        }
+        for delivery in self.deliveries.iter_mut().filter(|delivery| delivery.link == link) {
+            delivery.over.get_or_insert(moment);
+        }
+    }
+
+    /// The hub's end of a link is over.
+    pub(crate) fn link_broken(&mut self, link: LinkId, moment: Moment) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.broken.get_or_insert(moment);
+        }
+    }
+
+    /// A hub's process takes no more calls.
+    pub(crate) fn hub_ends(&mut self, hub: (usize, u32), moment: Moment) {
+        for link in self.links.values_mut().filter(|link| link.hub == hub) {
+            link.broken.get_or_insert(moment);
+        }
+    }
+
+    pub(crate) fn asks(
+        &mut self,
+        order: OrderId,
+        proxy: LifeId,
+        moment: Moment,
+    ) -> Option<(AttemptId, OperationId)> {
+        let order = self.plan.orders.get(order.0)?;
+        let (operation, until) = (order.operation, order.patience.map(|patience| moment.at + patience));
+        self.attempts.push(Attempt {
+            operation,
+            proxy,
+            asked: moment,
+            until,
+            sent_to: BTreeSet::new(),
+            ended: None,
+        });
+        Some((AttemptId(self.attempts.len() - 1), operation))
+    }
+
+    pub(crate) fn ends(&mut self, attempt: AttemptId, end: End, moment: Moment) {
+        if let End::Answered(outcome) = &end
+            && let Some(closing) = Closing::read(outcome)
+            && let Some(run) = self.executions.get_mut(closing.execution.0)
+        {
+            run.got = true;
+        }
+        if let Some(attempt) = self.attempts.get_mut(attempt.0) {
+            attempt.ended = Some((moment, end));
+        }
+    }
+
+    /// A frame has arrived at a peer.
+    pub(crate) fn arrived(&mut self, link: LinkId, life: LifeId, frame: &Frame, moment: Moment) {
+        let (id, part) = match &frame.kind {
+            Kind::Hello(_) => {
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.opened.get_or_insert(moment);
+                }
+                return;
+            }
+            Kind::Call(id, part) => (*id, part),
+            _ => return,
+        };
+        let key = (link, id);
+        match part {
+            Part::Request(request) => {
+                let Some((operation, attempt, term)) = self.requested(life, request) else { return };
+                // A frame that comes twice is one request.
+                if self.serving.contains_key(&key) {
+                    return;
+                }
+                self.serving.insert(key, self.deliveries.len());
+                self.deliveries.push(Delivery {
+                    attempt,
+                    operation,
+                    agent: life,
+                    link,
+                    at: moment,
+                    term,
+                    to_session: request.to_session,
+                    over: None,
+                    refused: false,
+                    refusal: None,
+                });
+            }
+            Part::StopWaiting => {
+                let delivery = self.serving.get(&key).and_then(|delivery| self.deliveries.get_mut(*delivery));
+                if let Some(delivery) = delivery {
+                    delivery.over.get_or_insert(moment);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Which call a request is.
+    fn requested(
+        &self,
+        life: LifeId,
+        request: &frame::Request,
+    ) -> Option<(OperationId, AttemptId, Option<u64>)> {
+        let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
+        let driver = (0..self.plan.proxies)
+            .find(|driver| crate::plan::driver_name(*driver) == call.driver.as_str())?;
+        let place = self.lives.get(life.0)?.place;
+        let wanted = wanted(&self.plan.operations, place, driver, call.method.as_str(), &call.body);
+        wanted.map(|(operation, attempt)| (operation, attempt, call.fence.map(|fence| fence.term().get())))
+    }
+
+    /// A peer has put a frame on its way.
+    pub(crate) fn sent(&mut self, link: LinkId, frame: &Frame, moment: Moment) -> Option<Replied> {
+        let (id, reply) = match &frame.kind {
+            Kind::Hello(hello) => {
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.session = Some(hello.session);
+                }
+                return None;
+            }
+            Kind::Call(_, Part::Request(request)) => {
+                let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
+                let attempt = self.attempts.get_mut(attempt_of(call.id)?.0)?;
+                attempt.sent_to.extend(request.to_session.map(|session| session.instance));
+                return None;
+            }
+            Kind::Call(id, Part::Reply(reply)) => (*id, reply),
+            _ => return None,
+        };
+        let end = reply.end.as_ref()?;
+        let delivery = *self.serving.get(&(link, id))?;
+        let outcome = match end {
+            frame::End::Finished(closing) => Outcome::decode(closing.clone()).ok(),
+            _ => None,
+        };
+        let refused = match (end, &outcome) {
+            (frame::End::Failed(failure), _) => {
+                !matches!(failure.reason(), Reason::ServiceLost | Reason::LinkLost | Reason::Deadline)
+            }
+            (_, Some(outcome)) => {
+                outcome.fault().is_some_and(|fault| fault.delivery() == csi_proxy::Delivery::NotSent)
+            }
+            _ => false,
+        };
+        let execution = outcome.as_ref().and_then(Closing::read).map(|closing| closing.execution);
+        let fact = self.deliveries.get_mut(delivery)?;
+        let first = fact.over.is_none();
+        fact.over.get_or_insert(moment);
+        fact.refused |= refused;
+        fact.refusal = outcome.as_ref().and_then(Outcome::fault).cloned();
+        let (attempt, asked, agent) = (fact.attempt, fact.at, fact.agent);
+        let had = |ended: Moment| {
+            self.deliveries
+                .iter()
+                .any(|copy| copy.attempt == attempt && copy.agent == agent && copy.at <= ended)
+        };
+        let ended = execution.and_then(|execution| self.executions.get(execution.0)?.ended);
+        // A call that asked before and has lost its answer gets it again.
+        let later = ended.is_some_and(|ended| asked > ended && !had(ended));
+        if let Some(run) = execution.and_then(|execution| self.executions.get_mut(execution.0)) {
+            run.given.get_or_insert(moment);
+            if first && later && !run.later.contains(&attempt) {
+                run.later.push(attempt);
+            }
+        }
+        Some(Replied { delivery, outcome, execution })
+    }
+
+    pub(crate) fn executes(
+        &mut self,
+        operation: OperationId,
+        attempt: AttemptId,
+        agent: LifeId,
+        moment: Moment,
+    ) -> ExecutionId {
+        self.executions.push(Execution {
+            operation,
+            attempt,
+            agent,
+            began: moment,
+            ended: None,
+            answered: None,
+            given: None,
+            later: Vec::new(),
+            got: false,
+            unwanted: false,
+        });
+        ExecutionId(self.executions.len() - 1)
+    }
+
+    pub(crate) fn executed(&mut self, execution: ExecutionId, moment: Moment) -> Option<OperationId> {
+        let run = self.executions.get(execution.0).filter(|run| run.ended.is_none())?;
+        let (agent, operation) = (run.agent, run.operation);
+        // What an agent hears at the same moment it may not have understood yet.
+        let heard = |over: Option<Moment>| over.is_some_and(|over| over.at + INSIDE < moment.at);
+        let waits = |delivery: &Delivery| {
+            delivery.agent == agent && delivery.operation == operation && !heard(delivery.over)
+        };
+        let unwanted = !self.deliveries.iter().any(waits);
+        let run = self.executions.get_mut(execution.0)?;
+        run.ended = Some(moment);
+        run.unwanted = unwanted;
+        Some(operation)
+    }
+
+    pub(crate) fn answered(&mut self, execution: ExecutionId, moment: Moment) {
+        let Some(run) = self.executions.get_mut(execution.0) else { return };
+        if self.lives.get(run.agent.0).is_some_and(|agent| agent.ended.is_none()) {
+            run.answered = Some(moment);
+        }
+    }
+
+    /// A driver's process has ended: what it was at is not known to anything.
+    pub(crate) fn driver_loses(&mut self, place: Place, driver: usize, moment: Moment) {
+        let plan = Arc::clone(&self.plan);
+        let of = |run: &Execution| {
+            plan.operation_of(run.operation)
+                .is_some_and(|operation| (operation.agent, operation.driver) == (place, driver))
+        };
+        for run in self.executions.iter_mut().filter(|run| run.ended.is_none() && of(run)) {
+            run.ended = Some(moment);
+        }
+    }
+}
+
+/// The id of an attempt's call, the same in all copies of it.
+pub(crate) fn call_id(attempt: AttemptId) -> CallId {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&(attempt.0 as u64 + 1).to_le_bytes());
+    CallId::from_bytes(id)
+}
+
+fn attempt_of(id: CallId) -> Option<AttemptId> {
+    let (number, _) = id.as_bytes().split_first_chunk::<8>()?;
+    usize::try_from(u64::from_le_bytes(*number)).ok()?.checked_sub(1).map(AttemptId)
+}

@@ -1,0 +1,155 @@
+//! No call is lost whose node comes back in time: one that was not sent within the reconnect grace, and one that may have begun, at the
+//! same instance, within half a minute.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use csi_proxy::{Delivery as Proof, Fault};
+
+use super::once::is_void;
+use super::{Expect, Verdict};
+use crate::facts::{Attempt, End, Execution, Facts, Life, LinkFact};
+use crate::ids::{AttemptId, LifeId, Moment};
+use crate::plan::OperationKind;
+
+const PROPERTY: &str = "no call is lost whose node comes back in time";
+
+/// The reconnect grace.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the instance is waited for that may have begun a call.
+const INSTANCE_WAIT: Duration = Duration::from_secs(30);
+/// How long a result is there for the same call.
+const REPLAYED: Duration = Duration::from_secs(60);
+/// How long it may take until a proxy knows what it is to know, and a call to come and go.
+const MARGIN: Duration = Duration::from_secs(3);
+/// A call ends so long before its sidecar stops waiting.
+const SOON: Duration = Duration::from_millis(250);
+/// So many losses of a node within this time, and it has no grace.
+const FLAPPING: (usize, Duration) = (3, Duration::from_secs(65));
+
+#[derive(Debug)]
+pub(crate) struct Lost {
+    expect: Expect,
+    verdict: Verdict,
+}
+
+impl Lost {
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
+    }
+
+    /// A sidecar's call ends.
+    pub(crate) fn ends(&mut self, now: Moment, facts: &Facts, id: AttemptId, end: &End) {
+        let End::Failed(fault) = end else { return };
+        let Some(attempt) = facts.attempt(id).filter(|_| self.expect.informed && fault.is_transient()) else {
+            return;
+        };
+        // It waits no longer than its sidecar.
+        if attempt.until.is_some_and(|until| until <= now.at + SOON) {
+            return;
+        }
+        let Some(wanted) = facts.operation(attempt.operation) else { return };
+        let Some(agent) = stays(facts, wanted.agent, attempt) else { return };
+        if facts.lives.get(attempt.proxy.0).is_none_or(|proxy| proxy.leaving.is_some()) {
+            return;
+        }
+        let ups = ups(facts, attempt.proxy, agent, now.at);
+        let broken = match fault.delivery() {
+            // It does not wait longer than that in all, and only for a node that was there that recently.
+            Proof::NotSent => {
+                let known = ups.iter().any(|(from, _)| *from + MARGIN < attempt.asked.at);
+                let away = now.at - attempt.asked.at - covered(&ups, attempt.asked.at, now.at);
+                let recently = ups.iter().any(|(from, to)| {
+                    *from + MARGIN < attempt.asked.at && *to + GRACE > attempt.asked.at + MARGIN
+                });
+                known && recently && away + MARGIN < GRACE && !flaps(facts, wanted.agent, now.at)
+            }
+            Proof::Unknown => {
+                let last = ups.iter().map(|(_, to)| *to).max();
+                let repeats = wanted.kind != OperationKind::Watch;
+                // What was sent to an instance that the hub still took for connected ends with it.
+                let instances: BTreeSet<u64> = facts
+                    .links
+                    .values()
+                    .filter(|link| link.life == agent)
+                    .filter_map(|link| Some(link.session?.instance))
+                    .collect();
+                repeats
+                    && attempt.sent_to == instances
+                    && !is_over(facts, id, attempt, agent, now)
+                    && last.is_some_and(|last| now.at < last + INSTANCE_WAIT.saturating_sub(MARGIN))
+                    && last.is_some_and(|last| last > attempt.asked.at)
+                    && matches!(fault, Fault::LinkLost { .. })
+            }
+        };
+        if broken {
+            self.verdict.broken(PROPERTY, now.at, || {
+                format!(
+                    "{id:?}, made at {:?}, ends with {fault:?}; its way was there {ups:?}",
+                    attempt.asked.at
+                )
+            });
+        }
+    }
+
+    pub(super) const fn verdict(&mut self) -> &mut Verdict {
+        &mut self.verdict
+    }
+}
+
+/// Whether the agent has refused the last copy of a call for a result that is not there any more: it does not begin twice.
+fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: LifeId, now: Moment) -> bool {
+    let copies = facts.deliveries.iter().filter(|copy| copy.attempt == id && copy.agent == agent);
+    let refusals: Vec<&Fault> = copies.filter_map(|copy| copy.refusal.as_ref()).collect();
+    let of_call = |run: &&Execution| run.agent == agent && run.operation == attempt.operation;
+    let mut runs = facts.executions.iter().filter(of_call);
+    if refusals.is_empty() {
+        return false;
+    }
+    // It waits for its turn anew and not for ever, and its driver may be away.
+    refusals.iter().any(|refusal| !matches!(refusal, Fault::StaleCall { .. }))
+        || runs.any(|run| {
+            let old = run.ended.is_some_and(|ended| now.at > ended.at + REPLAYED.saturating_sub(MARGIN));
+            run.answered.is_none() || old || is_void(facts, run, now)
+        })
+}
+
+/// The one process of an agent's place that was there all the time.
+fn stays(facts: &Facts, place: usize, attempt: &Attempt) -> Option<LifeId> {
+    let during = |life: &Life| life.place == place && life.ended.is_none_or(|ended| ended > attempt.asked);
+    let mut found = facts.lives.iter().enumerate().filter(|(_, life)| during(life));
+    let (index, life) = found.next()?;
+    let stays = life.began < attempt.asked && life.ended.is_none() && life.leaving.is_none();
+    (stays && found.next().is_none()).then_some(LifeId(index))
+}
+
+/// When both processes had links to the same hub.
+fn ups(facts: &Facts, proxy: LifeId, agent: LifeId, now: Duration) -> Vec<(Duration, Duration)> {
+    let open = |link: &LinkFact| {
+        let from = link.opened?;
+        Some((from.at, link.broken.map_or(now, |broken| broken.at)))
+    };
+    let of = |life: LifeId| facts.links.values().filter(move |link| link.life == life);
+    let both = of(proxy).flat_map(|near| of(agent).map(move |far| (near, far)));
+    both.filter(|(near, far)| near.hub == far.hub)
+        .filter_map(|(near, far)| {
+            let ((from, to), (other_from, other_to)) = (open(near)?, open(far)?);
+            let (from, to) = (from.max(other_from), to.min(other_to));
+            (from < to).then_some((from, to))
+        })
+        .collect()
+}
+
+/// How much of a time is in these, which do not overlap.
+fn covered(ups: &[(Duration, Duration)], from: Duration, to: Duration) -> Duration {
+    ups.iter().map(|(begins, ends)| (*ends).min(to).saturating_sub((*begins).max(from))).sum()
+}
+
+/// Whether a node was lost so often that it has no grace.
+fn flaps(facts: &Facts, place: usize, now: Duration) -> bool {
+    let of_place = |life: LifeId| facts.lives.get(life.0).is_some_and(|life| life.place == place);
+    let lost = |link: &&LinkFact| {
+        of_place(link.life) && link.broken.is_some_and(|broken| broken.at + FLAPPING.1 > now)
+    };
+    facts.links.values().filter(lost).count() >= FLAPPING.0
+}

@@ -1,0 +1,53 @@
+//! A call that may have begun is sent again only to the same instance of its agent, and only if it is an operation.
+
+use super::{Expect, Verdict};
+use crate::facts::Facts;
+use crate::ids::Moment;
+use crate::plan::OperationKind;
+
+const PROPERTY: &str =
+    "what may have begun is sent again only to the same instance, and only if it is an operation";
+
+#[derive(Debug)]
+pub(crate) struct Retry {
+    expect: Expect,
+    /// How many deliveries were looked at.
+    seen: usize,
+    verdict: Verdict,
+}
+
+impl Retry {
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, seen: 0, verdict: Verdict::default() }
+    }
+
+    /// A frame has arrived at a peer.
+    pub(crate) fn arrives(&mut self, now: Moment, facts: &Facts) {
+        let (seen, all) = (self.seen, &facts.deliveries);
+        self.seen = all.len();
+        if !self.expect.whole || self.expect.doubles {
+            return;
+        }
+        for (index, copy) in all.iter().enumerate().skip(seen) {
+            let repeats =
+                facts.operation(copy.operation).is_none_or(|wanted| wanted.kind != OperationKind::Watch);
+            let bad = all
+                .iter()
+                .take(index)
+                .filter(|earlier| earlier.attempt == copy.attempt && !earlier.refused)
+                .find(|earlier| earlier.agent != copy.agent || !repeats);
+            if let Some(earlier) = bad {
+                self.verdict.broken(PROPERTY, now.at, || {
+                    format!(
+                        "{:?} comes to {:?}; {:?} has had it since {:?}",
+                        copy.attempt, copy.agent, earlier.agent, earlier.at.at
+                    )
+                });
+            }
+        }
+    }
+
+    pub(super) const fn verdict(&mut self) -> &mut Verdict {
+        &mut self.verdict
+    }
+}

@@ -1,0 +1,54 @@
+//! Nothing is called not sent that was sent: a call that ends so has reached no agent that did not refuse it, and never begins.
+
+use csi_proxy::Delivery as Proof;
+
+use super::{Expect, Verdict};
+use crate::facts::{End, Execution, Facts};
+use crate::ids::{AttemptId, Moment};
+
+const PROPERTY: &str = "what is called not sent was not sent";
+
+#[derive(Debug)]
+pub(crate) struct Sent {
+    expect: Expect,
+    verdict: Verdict,
+}
+
+impl Sent {
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
+    }
+
+    /// A sidecar's call ends.
+    pub(crate) fn ends(&mut self, now: Moment, facts: &Facts, attempt: AttemptId, end: &End) {
+        if !self.expect.whole || !is_not_sent(end) {
+            return;
+        }
+        let has = facts.deliveries.iter().find(|delivery| delivery.attempt == attempt && !delivery.refused);
+        let ran = facts.executions.iter().find(|run| run.attempt == attempt);
+        let when = has.map(|delivery| delivery.at).or(ran.map(|run| run.began));
+        if let Some(when) = when {
+            self.verdict.broken(PROPERTY, now.at, || {
+                format!("{attempt:?} ends with {end:?}; an agent has had it since {:?}", when.at)
+            });
+        }
+    }
+
+    /// A driver begins an execution.
+    pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
+        let ended = facts.attempt(run.attempt).and_then(|attempt| attempt.ended.as_ref());
+        if let Some((since, end)) = ended.filter(|(_, end)| self.expect.whole && is_not_sent(end)) {
+            self.verdict.broken(PROPERTY, now.at, || {
+                format!("{:?} begins; it ended at {:?} with {end:?}", run.attempt, since.at)
+            });
+        }
+    }
+
+    pub(super) const fn verdict(&mut self) -> &mut Verdict {
+        &mut self.verdict
+    }
+}
+
+fn is_not_sent(end: &End) -> bool {
+    matches!(end, End::Failed(fault) if fault.delivery() == Proof::NotSent)
+}

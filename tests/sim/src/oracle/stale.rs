@@ -1,0 +1,71 @@
+//! A call begins only on the session that it is for, and with no lower term than the agent has had before.
+
+use super::{Expect, Verdict};
+use crate::facts::{Delivery, Execution, Facts};
+use crate::ids::Moment;
+
+const SESSION: &str = "a call begins only on the session that it is for";
+const TERM: &str = "no call of an older term begins";
+
+#[derive(Debug)]
+pub(crate) struct Stale {
+    expect: Expect,
+    verdict: Verdict,
+}
+
+impl Stale {
+    pub(crate) fn new(expect: Expect) -> Self {
+        Self { expect, verdict: Verdict::default() }
+    }
+
+    /// A driver begins an execution.
+    pub(crate) fn began(&mut self, now: Moment, facts: &Facts, run: &Execution) {
+        if !self.expect.whole {
+            return;
+        }
+        let copies = facts
+            .deliveries
+            .iter()
+            .filter(|delivery| delivery.agent == run.agent && delivery.attempt == run.attempt);
+        let rightly = |delivery: &Delivery| {
+            let session = facts.links.get(&delivery.link).and_then(|link| link.session);
+            delivery.to_session.is_some() && delivery.to_session == session
+        };
+        if !copies.clone().any(rightly) {
+            self.verdict.broken(SESSION, now.at, || {
+                let copies: Vec<_> = copies.clone().map(|copy| (copy.at.at, copy.to_session)).collect();
+                format!("{:?} begins at {:?}; its copies were for {copies:?}", run.attempt, run.agent)
+            });
+        }
+        // The latest copy: an earlier one may have been refused, and the proxy have raised its term for that.
+        let Some(term) = copies.clone().filter_map(|copy| copy.term).max() else { return };
+        let Some(wanted) = facts.operation(run.operation) else { return };
+        let higher = facts.executions.iter().find_map(|other| {
+            let of_driver = facts
+                .operation(other.operation)
+                .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
+            let terms = facts
+                .deliveries
+                .iter()
+                .filter(|copy| {
+                    copy.agent == other.agent && copy.attempt == other.attempt && copy.at < other.began
+                })
+                .filter_map(|copy| copy.term);
+            // The lowest one that it can have begun with.
+            let least = terms.min().filter(|least| of_driver && *least > term);
+            least.map(|least| (least, other.attempt, other.began))
+        });
+        if let Some((least, attempt, began)) = higher.filter(|(.., began)| *began < now) {
+            self.verdict.broken(TERM, now.at, || {
+                format!(
+                    "{:?} begins with term {term}, after {attempt:?} with term {least} began at {:?}",
+                    run.attempt, began.at
+                )
+            });
+        }
+    }
+
+    pub(super) const fn verdict(&mut self) -> &mut Verdict {
+        &mut self.verdict
+    }
+}

@@ -1,0 +1,103 @@
+//! Faults of our own, to be planted: each breaks one rule of the delivery guarantee, and the oracle has to find it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use csi_proxy::{Call, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, RelayError, Replies, Term};
+
+/// What is wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[non_exhaustive]
+pub enum Planted {
+    /// A proxy sends a call that may have begun to another instance of its agent.
+    OtherInstance,
+    /// A proxy says of what may have been sent that it was not.
+    CalledNotSent,
+    /// A proxy gives up calls without a wait.
+    NoGrace,
+    /// Calls have no fence.
+    NoFence,
+    /// A call does not say which others were given up.
+    NoGivenUp,
+    /// All proxies have the same term.
+    NoTerm,
+    /// Calls are for any session of their node.
+    NoSession,
+    /// Each copy of a call has a number and an id of its own.
+    FreshNumbers,
+}
+
+impl Planted {
+    /// The relay of a proxy, over the one that this wraps.
+    pub(crate) fn below<R: Relay + 'static>(planted: Option<Self>, relay: R) -> Arc<dyn Relay> {
+        match planted {
+            Some(Self::NoFence | Self::NoGivenUp | Self::NoTerm | Self::NoSession | Self::FreshNumbers) => {
+                Arc::new(Below { relay, planted, numbers: AtomicU64::new(1 << 32) })
+            }
+            _ => Arc::new(relay),
+        }
+    }
+
+    /// What sidecars are given for the relay of a proxy.
+    pub(crate) fn above<R: Relay + 'static>(planted: Option<Self>, relay: R) -> Arc<dyn Relay> {
+        match planted {
+            Some(Self::OtherInstance | Self::CalledNotSent) => Arc::new(Above { relay, planted }),
+            _ => Arc::new(relay),
+        }
+    }
+}
+
+/// Under the relay that retries.
+struct Below<R> {
+    relay: R,
+    planted: Option<Planted>,
+    numbers: AtomicU64,
+}
+
+impl<R> Below<R> {
+    fn changed(&self, fence: &Fence) -> Option<Fence> {
+        let (mut term, mut number) = (fence.term(), fence.number());
+        let (mut lowest, mut given_up) = (fence.lowest_open(), fence.given_up().clone());
+        match self.planted {
+            Some(Planted::NoGivenUp) => (lowest, given_up) = (CallNumber::FIRST, GivenUp::default()),
+            Some(Planted::NoTerm) => term = Term::new(u64::MAX / 4)?,
+            Some(Planted::FreshNumbers) => {
+                number = CallNumber::new(self.numbers.fetch_add(1, Ordering::Relaxed))?;
+                (lowest, given_up) = (CallNumber::FIRST, GivenUp::default());
+            }
+            _ => return None,
+        }
+        Fence::new(term, number, lowest, given_up).ok()
+    }
+}
+
+#[async_trait::async_trait]
+impl<R: Relay> Relay for Below<R> {
+    async fn relay(&self, mut call: Call) -> Result<Replies, RelayError> {
+        match self.planted {
+            Some(Planted::NoSession) => call.session = None,
+            _ => call.fence = call.fence.as_ref().and_then(|fence| self.changed(fence)),
+        }
+        self.relay.relay(call).await
+    }
+}
+
+/// Over the relay that retries.
+struct Above<R> {
+    relay: R,
+    planted: Option<Planted>,
+}
+
+#[async_trait::async_trait]
+impl<R: Relay> Relay for Above<R> {
+    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+        let lost = |error: &RelayError| error.fault().delivery() == Delivery::Unknown;
+        match self.relay.relay(call.clone()).await {
+            Err(error) if lost(&error) && self.planted == Some(Planted::CalledNotSent) => {
+                Err(Fault::NodeOffline { node: call.node }.into())
+            }
+            Err(error) if lost(&error) => self.relay.relay(call).await,
+            end => end,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The processes: each is put together of the shipped parts, as the binaries do it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proxy::session_relay::NodeWatch;
+use csi_proxy::{
+    DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, Reachability, RetryRelay, SessionRelay, SessionService,
+    TermError,
+};
+use edge_transport::hub::HubError;
+use edge_transport::peer::{PeerBuilder, PeerError};
+use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings, ServiceName};
+use tokio::sync::Notify;
+
+use crate::context::{Context, Desk};
+use crate::driver::connector;
+use crate::ids::LifeId;
+use crate::network::{Door, Network, listen};
+use crate::plan::{Place, Road};
+use crate::planted::Planted;
+use crate::terms::{Disk, Starts};
+use crate::world::{Bounds, Process, ProcessKind, Step, Wishes};
+
+/// What agents answer.
+const SERVICE: &str = "csi";
+
+/// A process cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Term(#[from] TermError),
+}
+
+/// A hub, and the way to it.
+pub(crate) fn hub(bounds: &Bounds, index: usize) -> Result<(Hub, Door), StartError> {
+    let (listener, door) = listen(format!("sim:hub-{index}"));
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    Ok((hub.settings(bounds.hub.clone()).start()?, door))
+}
+
+fn peer(
+    context: &Arc<Context>,
+    bounds: &Bounds,
+    place: Place,
+    life: LifeId,
+    seed: u64,
+) -> Result<PeerBuilder, StartError> {
+    let (name, road, hubs) = context.with(|inner| {
+        let plan = &inner.plan;
+        (plan.name(place), plan.roads.get(place).copied(), plan.hubs)
+    });
+    let mut settings = PeerSettings::default();
+    settings.session = bounds.session.clone();
+    let mut builder = Peer::builder(PeerId::new(name)?).seed(seed).settings(settings);
+    let road = road.unwrap_or(Road { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
+    for hub in 0..hubs {
+        let (context, address) = (Arc::clone(context), format!("sim:hub-{hub}"));
+        builder = builder.dialer(Box::new(Network { context, place, life, hub, road, address }));
+    }
+    Ok(builder)
+}
+
+/// An agent and its drivers.
+pub(crate) fn agent(
+    context: &Arc<Context>,
+    bounds: &Bounds,
+    place: Place,
+    seed: u64,
+) -> Result<Process, StartError> {
+    let life = context.begins(place);
+    let disk = Disk { context: Arc::clone(context), place, life };
+    let dispatcher = Dispatcher::new().with_terms(disk);
+    for driver in 0..context.with(|inner| inner.plan.proxies) {
+        if let Some((name, address, connector)) = connector(context, place, driver, life) {
+            dispatcher.register(Driver::with_connector(name, address, bounds.driver.clone(), &connector));
+        }
+    }
+    let peer = peer(context, bounds, place, life, seed)?
+        .service(ServiceName::new(SERVICE)?, SessionService::new(dispatcher.clone()))
+        .start()?;
+    Ok(Process { life, peer, kind: ProcessKind::Agent { dispatcher } })
+}
+
+/// A proxy.
+pub(crate) async fn proxy(
+    context: &Arc<Context>,
+    bounds: &Bounds,
+    place: Place,
+    seed: u64,
+    wishes: &Wishes,
+) -> Result<Process, StartError> {
+    let life = context.begins(place);
+    let driver = place - context.with(|inner| inner.plan.agents);
+    let peer = peer(context, bounds, place, life, seed)?.start()?;
+    let planted = context.planted;
+    let grace = if planted == Some(Planted::NoGrace) { Duration::ZERO } else { DEFAULT_RECONNECT_GRACE };
+    let reachability = Reachability::new(grace);
+    let mut nodes = NodeWatch::new(peer.clone(), reachability.clone())?;
+    tokio::spawn(async move { while nodes.next().await.is_some() {} });
+    let starts = Starts { context: Arc::clone(context), driver };
+    let relay =
+        RetryRelay::start(Planted::below(planted, SessionRelay::new(peer.clone())), reachability, starts)
+            .await?;
+    let ended = Arc::new(Notify::new());
+    let (replaced, gone, wishes) = (relay.clone(), Arc::clone(&ended).notified_owned(), wishes.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            biased;
+            () = gone => {}
+            _ = replaced.replaced() => {
+                // As the binary does it.
+                let _ = wishes.send((Duration::ZERO, Step::End { life }));
+            }
+        }
+    });
+    let desk = Desk { life, relay: Planted::above(planted, relay), ended };
+    Ok(Process { life, peer, kind: ProcessKind::Proxy { desk } })
+}
