@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - [`Endpoint`] is the driver's socket where there is no driver. It answers what sidecars ask when they start by itself
-//!   ([`startup`]), and turns everything else into a [`Call`].
+//!   ([`driver_info`]), and turns everything else into a [`Call`].
 //! - [`Router`] says which node a call goes to, always the same or [by topology](TopologyRouter); with [`NodeSockets`] each node has
 //!   a socket of its own. [`Relay`] carries it there: [`Dispatcher`] itself within a process, `SessionRelay` (feature `edge-transport`) over
 //!   a session, or yours over any message bus. [`RetryRelay`] around it sends a call again that was lost on its way.
@@ -99,12 +99,12 @@
 //! # Features
 //!
 //! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
-//!   [wire] form and the [`startup`] state machine.
+//!   [wire] form, the cache of [driver info](driver_info) and the [placements](route::Placements).
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
 //!   count of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
-//! - `redb`: the journal of a route's placements on disk.
+//! - `redb`: what a proxy keeps ([`route::store`]), on disk.
 //!
 //! # Bounds
 //!
@@ -117,6 +117,7 @@ pub mod call;
 mod dispatcher;
 #[cfg(feature = "runtime")]
 mod driver;
+pub mod driver_info;
 #[cfg(feature = "runtime")]
 mod endpoint;
 mod fault;
@@ -138,7 +139,6 @@ pub mod route;
 mod service;
 #[cfg(feature = "edge-transport")]
 pub mod session_relay;
-pub mod startup;
 #[cfg(feature = "runtime")]
 mod to_the_end;
 pub mod wire;

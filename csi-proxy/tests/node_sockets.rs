@@ -17,7 +17,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::startup::DirectoryFacts;
+use csi_proxy::route::store::MemoryStore;
 use csi_proxy::{
     Call, Code, EndpointSettings, Fault, InvalidSocketAddress, NodeId, NodeSocketError, NodeSockets, Outcome,
     Relay, RelayError, Replies,
@@ -67,20 +67,25 @@ fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
 }
 
-/// Sockets in a directory of their own, and what is kept in another.
+/// Sockets in a directory of their own, and what is kept.
 struct Site {
     directory: TempDir,
+    store: MemoryStore,
     nodes: Nodes,
 }
 
 impl Site {
     fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), nodes: Nodes::default() }
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+            store: MemoryStore::default(),
+            nodes: Nodes::default(),
+        }
     }
 
     fn sockets(&self) -> NodeSockets {
         let mut settings = EndpointSettings::default();
-        settings.facts = Some(Arc::new(DirectoryFacts::new(self.directory.path().join("facts"))));
+        settings.driver_info = Some(Arc::new(self.store.clone()));
         settings.first_answer = Duration::from_secs(5);
         let directory = self.directory.path().join("s");
         NodeSockets::new(directory, driver_name(), self.nodes.clone(), settings)

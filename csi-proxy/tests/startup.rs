@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,8 @@ use common::{
     Script, Stage, connect, controller_capabilities, driver_name, framed, node, plugin_capabilities, raw_call,
 };
 use csi_proto::csi::v1 as csi;
-use csi_proxy::startup::{DirectoryFacts, FactsStore, FaultyFacts, Kept, MAX_RECORD, MemoryFacts, Subject};
+use csi_proxy::driver_info::{DriverInfoStore, Info, MAX_RECORD};
+use csi_proxy::route::store::{FaultyStore, MemoryStore, StoreError};
 use csi_proxy::{
     Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Outcome, Relay, RelayError, Replies,
     Router, SocketAddress,
@@ -96,14 +96,16 @@ async fn all_answers(stage: &Stage) -> Vec<(Vec<u8>, Option<u32>)> {
     answers
 }
 
-fn kept_in(store: impl FactsStore + 'static) -> EndpointSettings {
+fn kept_in(store: impl DriverInfoStore + 'static) -> EndpointSettings {
     let mut settings = EndpointSettings::default();
-    settings.facts = Some(Arc::new(store));
+    settings.driver_info = Some(Arc::new(store));
     settings
 }
 
-fn ours() -> Subject {
-    Subject { driver: driver_name(), node: Some(node()) }
+/// What is kept of our node.
+async fn kept(store: &impl DriverInfoStore) -> Option<bytes::Bytes> {
+    let kept = store.load().await.unwrap();
+    kept.into_iter().find(|(kept, _)| *kept == Some(node())).map(|(_, record)| record)
 }
 
 /// A life of an endpoint with its driver on, in which everything is learnt.
@@ -118,17 +120,15 @@ async fn learn(settings: &EndpointSettings) -> Vec<(Vec<u8>, Option<u32>)> {
 /// driver is not ready and how old the answers are.
 #[tokio::test]
 async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_age_is_known() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = DirectoryFacts::new(directory.path().join("facts"));
+    let store = MemoryStore::default();
     let mut settings = kept_in(store.clone());
     let before = learn(&settings).await;
     assert_eq!(before[0].0, framed(&plugin_capabilities(&[1, 2])));
 
     // The edge has been off for a day.
-    let mut kept = store.load(&ours()).unwrap().unwrap();
+    let (info, as_of) = Info::decode(&kept(&store).await.unwrap()).unwrap();
     let day = Duration::from_secs(24 * 3600);
-    kept.as_of -= day;
-    store.keep(&ours(), &kept).unwrap();
+    store.save(Some(&node()), info.encode(as_of - day)).await.unwrap();
     settings.first_answer = Duration::ZERO;
     let second = Stage::without_driver(settings).await;
     assert_eq!(all_answers(&second).await, before);
@@ -140,13 +140,13 @@ async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_a
 }
 
 #[tokio::test]
-async fn what_was_kept_of_another_driver_or_node_is_not_used() {
-    let store = MemoryFacts::default();
+async fn what_was_kept_of_another_node_is_not_used() {
+    let store = MemoryStore::default();
     let mut settings = kept_in(store.clone());
     learn(&settings).await;
     settings.first_answer = Duration::ZERO;
     let directory = tempfile::tempdir().unwrap();
-    for (driver, node) in [("other", "edge-1"), ("csi-hostpath", "edge-2")] {
+    for (driver, node) in [("csi-hostpath", "edge-2"), ("csi-hostpath", "edge-10")] {
         let socket = directory.path().join(format!("{driver}-{node}.sock"));
         let address = SocketAddress::new(socket.to_str().unwrap()).unwrap();
         let router = Router::fixed(node.parse().unwrap());
@@ -165,48 +165,76 @@ async fn what_was_kept_of_another_driver_or_node_is_not_used() {
 
 #[tokio::test]
 async fn a_record_that_cannot_be_used_costs_a_question_and_not_the_start() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = DirectoryFacts::new(directory.path());
+    let store = MemoryStore::default();
     let settings = kept_in(store.clone());
     let before = learn(&settings).await;
-    let file = directory.path().join("csi-hostpath@edge-1.facts");
-    let good = std::fs::read(&file).unwrap();
-    let mut foreign = good.clone();
-    foreign[4] = 200;
-    for bytes in [&b"junk"[..], &good[..good.len() / 2], &foreign, &vec![7; 10 * MAX_RECORD]] {
-        std::fs::write(&file, bytes).unwrap();
+    let good = kept(&store).await.unwrap();
+    for bytes in [&b"junk"[..], &good[..good.len() / 2], b"", &vec![7; 10 * MAX_RECORD]] {
+        store.save(Some(&node()), bytes.to_vec().into()).await.unwrap();
         assert_eq!(learn(&settings).await, before, "learnt again");
-        assert_eq!(std::fs::read(directory.path().join("csi-hostpath@edge-1.facts.damaged")).unwrap(), bytes);
-        assert_eq!(store.load(&ours()).unwrap().unwrap().facts, read(&good), "and kept again");
+        let again = kept(&store).await.unwrap();
+        assert_eq!(Info::decode(&again).unwrap().0, Info::decode(&good).unwrap().0, "and kept again");
     }
-}
-
-fn read(record: &[u8]) -> csi_proxy::startup::Facts {
-    Kept::decode(record, &ours()).unwrap().facts
 }
 
 #[tokio::test]
 async fn a_disk_that_is_full_or_cannot_be_written_or_read_harms_no_answer_and_is_tried_again() {
-    for kind in [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem] {
-        let store = FaultyFacts::new(MemoryFacts::default());
-        let settings = kept_in(store.clone());
-        store.fail_keeps(kind);
-        store.fail_loads(ErrorKind::PermissionDenied);
-        let stage = Stage::with_settings(Script::default(), settings.clone()).await;
-        let before = all_answers(&stage).await;
-        store.fail_loads(None);
-        assert!(store.failed() > 0 && store.load(&ours()).unwrap().is_none());
-        store.fail_keeps(None);
-        // The next round that reaches the driver.
-        let serving = stage.serving.as_ref().unwrap();
-        serving.refresh();
-        let mut rounds = 0;
-        while store.load(&ours()).unwrap().is_none() {
-            rounds += 1;
-            assert!(rounds < 10_000, "never kept");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    let (store, handle) = FaultyStore::new(MemoryStore::default());
+    let settings = kept_in(store.clone());
+    handle.cut_after(0);
+    handle.refuse_loads(true);
+    let stage = Stage::with_settings(Script::default(), settings.clone()).await;
+    let before = all_answers(&stage).await;
+    handle.refuse_loads(false);
+    common::in_time(async {
+        while handle.failures() < 2 {
+            tokio::task::yield_now().await;
         }
-        stage.serving.unwrap().shutdown(Duration::from_secs(5)).await;
-        assert_eq!(all_answers(&Stage::without_driver(settings).await).await, before);
+    })
+    .await;
+    assert_eq!(kept(&store).await, None);
+    handle.cut_after(None);
+    // The next round that reaches the driver.
+    let serving = stage.serving.as_ref().unwrap();
+    serving.refresh();
+    let saved = async {
+        while kept(&store).await.is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    common::in_time(saved).await;
+    stage.serving.unwrap().shutdown(Duration::from_secs(5)).await;
+    assert_eq!(all_answers(&Stage::without_driver(settings).await).await, before);
+}
+
+/// Keeps nothing until the end of the world.
+#[derive(Debug)]
+struct Hangs;
+
+#[async_trait::async_trait]
+impl DriverInfoStore for Hangs {
+    async fn load(&self) -> Result<Vec<(Option<csi_proxy::NodeId>, bytes::Bytes)>, StoreError> {
+        Ok(Vec::new())
     }
+
+    async fn save(&self, _: Option<&csi_proxy::NodeId>, _: bytes::Bytes) -> Result<(), StoreError> {
+        std::future::pending().await
+    }
+
+    async fn remove(&self, _: Option<&csi_proxy::NodeId>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_keeps_nobody_from_asking_the_driver() {
+    let stage = Stage::with_settings(Script::default(), kept_in(Hangs)).await;
+    let answers = all_answers(&stage).await;
+    let ready = async {
+        while !stage.startup.status().ready {
+            tokio::task::yield_now().await;
+        }
+    };
+    common::in_time(ready).await;
+    assert_eq!(all_answers(&stage).await, answers);
 }

@@ -47,7 +47,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         identity.as_ref(),
     )?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
-    let destination = Destination::open(&options, state.as_ref())?;
+    let destination = Destination::open(&options, state.as_ref()).await?;
     let drain_timeout = options.drain_timeout.duration();
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
@@ -59,11 +59,14 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
 
     let reachability = Reachability::new(options.reconnect_grace.duration());
     let relay = SessionRelay::new(peer.clone());
-    let relay = RetryRelay::start(relay, reachability.clone(), ClockTerms::default());
-    let relay = relay.await.map_err(Fatal::runtime)?;
-    let front = Front::new(&options, state.as_ref(), &destination, relay.clone())?;
+    let relay = match &destination.store {
+        Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
+        None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
+    };
+    let relay = relay.map_err(Fatal::runtime)?;
+    let front = Front::new(&options, &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
-    let follower = front.follower(&options, state.as_ref(), &destination, &online)?;
+    let follower = front.follower(&options, &destination, &online).await?;
     let (commands, commanded) = mpsc::channel(1);
     let control = match &state {
         Some(state) => Some(tokio::spawn(control::serve(control::bind(state.path())?, commands))),

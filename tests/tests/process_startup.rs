@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, Over, Stand};
 use edge_csi_tests::{page, wait};
 use tonic::Code;
 
@@ -30,7 +30,7 @@ fn state(stand: &Stand) -> PathBuf {
 }
 
 fn record(stand: &Stand) -> PathBuf {
-    state(stand).join("driver-facts").join(format!("{DRIVER}@{NODE}.facts"))
+    state(stand).join(format!("placements-{DRIVER}.redb"))
 }
 
 fn start_proxy(stand: &mut Stand) {
@@ -85,18 +85,20 @@ async fn with_hub_and_edge_off_a_proxy_that_was_killed_answers_as_before_and_say
 }
 
 #[tokio::test]
-async fn a_record_that_was_damaged_is_set_aside_and_said_and_learnt_again_when_the_edge_is_back() {
+async fn a_store_that_was_damaged_is_set_aside_and_said_and_learnt_again_when_the_edge_is_back() {
     let (mut stand, before) = learnt().await;
     stand.proxy = None;
     let good = fs::read(record(&stand)).unwrap();
-    for bytes in [&good[..good.len() - 1], &b"CSIF\xff\0\0\0"[..], &vec![0; 1 << 20]] {
+    let mut overwritten = good.clone();
+    overwritten[64..4096].fill(0xa5);
+    for bytes in [&good[..good.len() / 2], &good[..4], &overwritten] {
         fs::write(record(&stand), bytes).unwrap();
         start_proxy(&mut stand);
         ready(&stand.proxy_socket()).await;
         assert_eq!(answers(&stand).await, before);
         let proxy = stand.proxy.take().unwrap();
-        proxy.logged("it was set aside as").await;
-        assert_eq!(fs::read(record(&stand).with_extension("facts.damaged")).unwrap(), bytes);
+        proxy.logged("cannot be used and was set aside").await;
+        assert_eq!(fs::read(record(&stand).with_extension("redb.damaged")).unwrap().len(), bytes.len());
         drop(proxy);
         fs::remove_file(stand.path("proxy.log")).unwrap();
     }

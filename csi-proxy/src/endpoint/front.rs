@@ -5,26 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proto::{DriverName, Method};
+use csi_proto::{Code, DriverName, Method};
 use futures_util::StreamExt as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{EndpointSettings, place};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
+use crate::driver_info::{self, DriverInfo, Key, Mode, View};
 use crate::fault::Fault;
 use crate::observe::{Abandoned, Observation};
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 use crate::route::{Chosen, Inquiry, RouteError, Router, Way};
-use crate::startup::{self, Learner, Subject, View};
-use csi_proto::Code;
 
 const NODE_SERVICE: &str = "csi.v1.Node";
-
-/// The time that a background question gives the driver.
-const ASKING: Duration = Duration::from_secs(10);
 
 /// A call before its node is chosen.
 pub(super) struct Question {
@@ -44,7 +40,10 @@ pub(super) struct Front {
     relay: Arc<dyn Relay>,
     relay_node_calls: bool,
     stands_for_node: bool,
-    learner: Arc<Learner>,
+    drivers: Arc<DriverInfo>,
+    key: Key,
+    /// Somebody else refreshes it.
+    is_shared: bool,
     first_answer: Duration,
 }
 
@@ -54,85 +53,94 @@ impl Front {
         router: Router,
         relay: Arc<dyn Relay>,
         settings: &EndpointSettings,
+        shared: Option<Arc<DriverInfo>>,
     ) -> Self {
-        let subject = Subject { driver: driver.clone(), node: router.only_node().cloned() };
         let EndpointSettings { relay_node_calls, stands_for_node, first_answer, .. } = *settings;
-        let learner = Arc::new(Learner::new(subject, settings.facts.clone(), stands_for_node));
-        Self { driver, router, relay, relay_node_calls, stands_for_node, learner, first_answer }
+        let (key, is_shared) = (router.only_node().cloned(), shared.is_some());
+        let drivers = match (shared, router.by_topology()) {
+            (Some(shared), _) => shared,
+            (None, Some(topology)) => Arc::clone(topology.drivers()),
+            (None, None) => {
+                let mode = Mode::Each { node_info: stands_for_node };
+                DriverInfo::new(driver.clone(), mode, settings.driver_info.clone())
+            }
+        };
+        if router.by_topology().is_none() {
+            drivers.change(|cache, now| cache.add(&key, now));
+        }
+        Self {
+            driver,
+            router,
+            relay,
+            relay_node_calls,
+            stands_for_node,
+            drivers,
+            key,
+            is_shared,
+            first_answer,
+        }
     }
 
     pub(super) fn refresh(&self) {
-        if let Some(topology) = self.router.by_topology() {
-            topology.refresh();
+        match self.router.by_topology() {
+            Some(_) => self.drivers.change(driver_info::Cache::refresh),
+            None => self.drivers.change(|cache, now| cache.refresh_one(&self.key, now)),
         }
-        self.learner.refresh();
     }
 
     pub(super) fn online(&self) {
-        self.learner.online();
+        self.drivers.change(|cache, now| cache.arrived(&self.key, now));
     }
 
     pub(super) fn startup(&self) -> View {
-        View::new(Arc::clone(&self.learner))
+        View::new(Arc::clone(&self.drivers), self.key.clone())
+    }
+
+    /// Takes in what was kept of earlier starts.
+    pub(super) async fn load(&self) {
+        self.drivers.load().await;
     }
 
     /// Keeps what is to be kept for the next start.
     pub(super) async fn settle(&self) {
-        self.learner.settle().await;
+        if !self.is_shared {
+            self.drivers.settle().await;
+        }
     }
 
     /// Starts to learn what is answered locally.
     pub(super) fn learn(self: &Arc<Self>) -> JoinHandle<()> {
         let front = Arc::clone(self);
         tokio::spawn(async move {
-            let survey = async {
-                if let Some(topology) = front.router.by_topology() {
-                    topology.run(&*front.relay).await;
-                }
-            };
-            // What was asked before a node came online was asked in vain.
-            let hastened = async {
-                if let Some(topology) = front.router.by_topology() {
-                    loop {
-                        topology.comes_online().await;
-                        front.learner.online();
-                    }
-                }
-            };
-            tokio::join!(survey, hastened, front.learner.run(|question| front.ask(question)));
+            match front.router.by_topology() {
+                _ if front.is_shared => {}
+                Some(topology) => topology.run(&*front.relay).await,
+                None => front.drivers.run(async |_, question| front.ask(question).await).await,
+            }
         })
     }
 
-    async fn ask(&self, asked: startup::Question) -> Result<Bytes, Outcome> {
+    async fn ask(&self, asked: driver_info::Question) -> Result<Bytes, Outcome> {
         let method =
             MethodPath::new(asked.path()).map_err(|error| Fault::Protocol { reason: error.to_string() })?;
-        let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
-        let end = Instant::now() + ASKING;
-        let node = match self.router.choose(&method, &Bytes::new()).await.map_err(refused)? {
-            Chosen::Node(node) => node,
-            Chosen::Topology(topology) => {
-                return topology.startup(&self.way(&metadata, end, &abandoned), asked).await;
-            }
-        };
-        let call = self.address(node, Question { method, metadata, body: Bytes::new(), end, abandoned });
-        let (messages, outcome) =
-            self.relay.relay(call).await.unwrap_or_else(Replies::outcome).collect().await;
-        match messages.into_iter().next() {
-            Some(message) if outcome.is_ok() => Ok(message),
-            _ => Err(outcome),
+        match self.router.choose(&method, &Bytes::new()).await.map_err(refused)? {
+            Chosen::Node(node) => driver_info::ask(&*self.relay, &self.driver, node, asked).await,
+            // It asks its nodes by itself.
+            Chosen::Topology(_) => Err(Fault::NotReady { driver: self.driver.clone() }.into()),
         }
     }
 
     pub(super) async fn answer(&self, question: Question) -> Replies {
-        let known = startup::Question::from_path(question.method.as_str());
-        let is_local = |known: &startup::Question| match known {
-            startup::Question::NodeInfo => self.stands_for_node,
+        let known = driver_info::Question::from_path(question.method.as_str());
+        let is_local = |known: &driver_info::Question| match known {
+            driver_info::Question::NodeInfo => self.stands_for_node,
             // Who makes node calls here hears the node itself.
-            startup::Question::NodeCapabilities => !self.relay_node_calls,
+            driver_info::Question::NodeCapabilities => !self.relay_node_calls,
             _ => true,
         };
         if let Some(known) = known.filter(is_local) {
-            return self.learner.answer(known, self.first_answer.min(left(question.end))).await;
+            let wait = self.first_answer.min(left(question.end));
+            return self.drivers.answer(&self.key, known, wait).await;
         }
         if question.method.service() == NODE_SERVICE && !self.relay_node_calls {
             let text = "Node calls mount volumes and mean nothing on another host; make them on the node's own socket";
@@ -164,11 +172,11 @@ impl Front {
 
     /// A new volume says where it is: where its node is, if the driver has not said it.
     fn placed(&self, method: &MethodPath, answer: Replies) -> Replies {
-        match self
-            .learner
-            .place()
-            .filter(|_| Method::from_path(method.as_str()) == Some(Method::CreateVolume))
-        {
+        if Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
+            return answer;
+        }
+        let place = self.drivers.look(|cache| cache.entry(&self.key)?.topology());
+        match place.filter(|place| !place.segments.is_empty()) {
             Some(place) => place::placed(answer, place),
             None => answer,
         }

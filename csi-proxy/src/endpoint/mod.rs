@@ -20,9 +20,9 @@ pub use self::serving::{Drained, Serving};
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
 use crate::call::AllowList;
+use crate::driver_info::{DriverInfo, DriverInfoStore, View};
 use crate::relay::Relay;
 use crate::route::Router;
-use crate::startup::{FactsStore, View};
 
 /// Bounds of an [`Endpoint`].
 #[derive(Debug, Clone)]
@@ -44,9 +44,9 @@ pub struct EndpointSettings {
     /// Whether the endpoint stands for the one node that its router always chooses, as with [`NodeSockets`]; default no. Then
     /// `NodeGetInfo` is one of the start-up calls, and a new volume for which the driver names no place gets the node's.
     pub stands_for_node: bool,
-    /// Where to keep what the driver offers, so that sidecars can start while its node is off; default nowhere. Usually a
-    /// [`DirectoryFacts`](crate::startup::DirectoryFacts). Holds no secret.
-    pub facts: Option<Arc<dyn FactsStore>>,
+    /// Where to keep what the driver says of itself, so that sidecars can start while its node is off; default nowhere. A route by
+    /// topology has a store of its own. Holds no secret.
+    pub driver_info: Option<Arc<dyn DriverInfoStore>>,
     /// How long the first capability questions wait for the driver's first answers; default 10 s.
     pub first_answer: Duration,
 }
@@ -61,7 +61,7 @@ impl Default for EndpointSettings {
             metadata: AllowList::default(),
             relay_node_calls: false,
             stands_for_node: false,
-            facts: None,
+            driver_info: None,
             first_answer: Duration::from_secs(10),
         }
     }
@@ -91,7 +91,18 @@ impl Endpoint {
         relay: impl Relay + 'static,
         settings: EndpointSettings,
     ) -> Self {
-        Self { front: Front::new(driver, router, Arc::new(relay), &settings), settings }
+        Self { front: Front::new(driver, router, Arc::new(relay), &settings, None), settings }
+    }
+
+    /// The same with a cache that somebody else refreshes.
+    fn shared(
+        router: Router,
+        relay: Arc<dyn Relay>,
+        settings: EndpointSettings,
+        driver: DriverName,
+        drivers: Arc<DriverInfo>,
+    ) -> Self {
+        Self { front: Front::new(driver, router, relay, &settings, Some(drivers)), settings }
     }
 
     /// How the start-up answers stand, from now on and while the endpoint serves.
@@ -109,6 +120,7 @@ impl Endpoint {
     /// If somebody listens there already, something else than a socket is there, or the directory is missing or not writable.
     pub async fn serve(self, address: SocketAddress) -> Result<Serving, ServeError> {
         let listener = socket::listen(&address).await?;
+        self.front.load().await;
         Ok(serving::start(listener, address, self.front, self.settings))
     }
 }

@@ -6,18 +6,20 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use csi_proto::DriverName;
 use tokio::sync::Mutex as Turn;
+use tokio::task::AbortHandle;
 
 use super::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
 use crate::address::{InvalidSocketAddress, SocketAddress};
 use crate::call::NodeId;
+use crate::driver_info::{self, DriverInfo, Mode, Question, View};
+use crate::fault::Fault;
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
 use crate::route::Router;
-use crate::startup::View;
 
 /// Most sockets, unless set otherwise. Each takes a file descriptor, and one more for each of its callers.
 pub const DEFAULT_MAX_SOCKETS: usize = 1024;
@@ -107,11 +109,22 @@ struct Shared {
     driver: DriverName,
     relay: Arc<dyn Relay>,
     settings: EndpointSettings,
+    drivers: Arc<DriverInfo>,
     topology_key: Option<String>,
     max_sockets: usize,
     served: Mutex<BTreeMap<NodeId, Served>>,
     /// Held while a socket is opened.
     opening: Turn<()>,
+    /// Asks the drivers of all nodes, from the first socket on.
+    refreshing: OnceLock<AbortHandle>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(refreshing) = self.refreshing.get() {
+            refreshing.abort();
+        }
+    }
 }
 
 struct Served {
@@ -130,15 +143,19 @@ impl NodeSockets {
     ) -> Self {
         settings.stands_for_node = true;
         let (directory, relay) = (directory.into(), Arc::new(relay));
+        let mode = Mode::Each { node_info: true };
+        let drivers = DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
         Self(Arc::new(Shared {
             directory,
             driver,
             relay,
             settings,
+            drivers,
             topology_key: None,
             max_sockets: DEFAULT_MAX_SOCKETS,
             served: Mutex::default(),
             opening: Turn::default(),
+            refreshing: OnceLock::new(),
         }))
     }
 
@@ -194,23 +211,19 @@ impl NodeSockets {
             return Err(NodeSocketError::TooMany { node: node.clone(), max: shared.max_sockets });
         }
         let segment = |source| NodeSocketError::Segment { node: node.clone(), source };
-        let relay: Arc<dyn Relay> = match &shared.topology_key {
-            Some(key) => {
-                let place = NodeSegment::with_key(node.clone(), key).map_err(segment)?;
-                place.topology(&shared.driver).map_err(segment)?;
-                Arc::new(TopologyRelay::new(Arc::clone(&shared.relay), place))
-            }
-            None => Arc::clone(&shared.relay),
-        };
+        let relay =
+            relay_of(&shared.relay, &shared.driver, shared.topology_key.as_deref(), node).map_err(segment)?;
         let directory = shared.directory.join(node.as_str());
         let made = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
         made.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
         let router = Router::fixed(node.clone());
-        let endpoint = Endpoint::with_settings(shared.driver.clone(), router, relay, shared.settings.clone());
+        let (driver, drivers) = (shared.driver.clone(), Arc::clone(&shared.drivers));
+        let endpoint = Endpoint::shared(router, relay, shared.settings.clone(), driver, drivers);
         let startup = endpoint.startup();
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), Served { serving, startup });
+        shared.refreshing.get_or_init(|| shared.refresh());
         Ok(())
     }
 
@@ -234,6 +247,7 @@ impl NodeSockets {
         let known = self.served().remove(node);
         let Some(Served { serving, .. }) = known else { return false };
         let _ = serving.shutdown(bound).await;
+        self.0.drivers.remove(&Some(node.clone())).await;
         // Goes only if it is empty.
         let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
         true
@@ -252,12 +266,48 @@ impl NodeSockets {
         let served = std::mem::take(&mut *self.served());
         let ends = served.into_values().map(|known| known.serving.shutdown(bound));
         let ended = futures_util::future::join_all(ends).await;
+        if let Some(refreshing) = self.0.refreshing.get() {
+            refreshing.abort();
+        }
+        self.0.drivers.settle().await;
         if ended.iter().all(|drained| *drained == Drained::All) { Drained::All } else { Drained::Some }
     }
 
     fn served(&self) -> MutexGuard<'_, BTreeMap<NodeId, Served>> {
         self.0.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Shared {
+    /// Asks the drivers of all nodes, until aborted.
+    fn refresh(&self) -> AbortHandle {
+        let (drivers, driver, relay) =
+            (Arc::clone(&self.drivers), self.driver.clone(), Arc::clone(&self.relay));
+        let topology_key = self.topology_key.clone();
+        let asking = tokio::spawn(async move {
+            let ask = async |node: Option<NodeId>, question: Question| {
+                let node = node.ok_or_else(|| Fault::NotReady { driver: driver.clone() })?;
+                let relay = relay_of(&relay, &driver, topology_key.as_deref(), &node)
+                    .map_err(|error| Fault::NoNode { reason: error.to_string() })?;
+                driver_info::ask(&*relay, &driver, node, question).await
+            };
+            drivers.run(ask).await;
+        });
+        asking.abort_handle()
+    }
+}
+
+/// The way to a node, whose answers say where it is if a key does.
+fn relay_of(
+    relay: &Arc<dyn Relay>,
+    driver: &DriverName,
+    topology_key: Option<&str>,
+    node: &NodeId,
+) -> Result<Arc<dyn Relay>, InvalidSegment> {
+    let Some(key) = topology_key else { return Ok(Arc::clone(relay)) };
+    let place = NodeSegment::with_key(node.clone(), key)?;
+    place.topology(driver)?;
+    Ok(Arc::new(TopologyRelay::new(Arc::clone(relay), place)))
 }
 
 impl fmt::Debug for NodeSockets {

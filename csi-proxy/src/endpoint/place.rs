@@ -1,11 +1,10 @@
 //! Where a new volume is, told by the endpoint that stands for its node.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
 use csi_proto::csi::v1 as csi;
 use futures_util::StreamExt as _;
-use prost::Message as _;
 
 use crate::replies::{Replies, Reply};
+use crate::route::field::with_topology as with;
 
 /// The answer to a CreateVolume with this place, if it names none. Without one a pod could be put where its volume is not.
 pub(super) fn placed(answer: Replies, place: csi::Topology) -> Replies {
@@ -18,22 +17,10 @@ pub(super) fn placed(answer: Replies, place: csi::Topology) -> Replies {
     }
 }
 
-/// Appended, and not encoded anew: fields of a later version stay what they are, and a decoder merges what stands twice.
-fn with(message: Bytes, place: &csi::Topology) -> Bytes {
-    let known = csi::CreateVolumeResponse::decode(message.clone()).ok().and_then(|answer| answer.volume);
-    if known.is_none_or(|volume| !volume.accessible_topology.is_empty()) {
-        return message;
-    }
-    let volume = csi::Volume { accessible_topology: vec![place.clone()], ..Default::default() };
-    let more = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
-    let mut whole = BytesMut::with_capacity(message.len() + more.len());
-    whole.put(message);
-    whole.put_slice(&more);
-    whole.freeze()
-}
-
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
 
     fn place() -> csi::Topology {
@@ -60,7 +47,7 @@ mod tests {
         let volume = csi::Volume { accessible_topology: vec![own], ..Default::default() };
         for answer in [csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec(), vec![], vec![0xff]]
         {
-            assert_eq!(with(answer.clone().into(), &place()), answer);
+            assert_eq!(with(answer.clone().into(), &place()), answer, "{answer:?}");
         }
     }
 }

@@ -70,7 +70,6 @@ mod deferred;
 mod executor;
 mod fence;
 mod identity;
-pub mod journal;
 mod limits;
 mod ranges;
 mod subject;

@@ -5,6 +5,7 @@ use csi_proto::csi::v1 as csi;
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use crate::call::NodeId;
+pub use crate::driver_info::Presence;
 
 /// A node that may be chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,20 +19,6 @@ pub struct Candidate {
     pub presence: Presence,
     /// The largest volume in bytes that it has room for, if that is known.
     pub room: Option<u64>,
-}
-
-/// Whether a node's driver can be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the inputs of the election")]
-pub enum Presence {
-    /// It was, the last time.
-    Online,
-    /// The node could not be reached.
-    Offline,
-    /// It was not tried yet, or the hub could not be reached.
-    Unknown,
-    /// The node is online and has no such driver.
-    WithoutDriver,
 }
 
 /// What becomes of a new volume whose node is offline.

@@ -43,8 +43,8 @@ pub enum Refusal {
         /// The node.
         node: NodeId,
     },
-    /// A volume of that name was made for another request.
-    OtherRequest {
+    /// The placement of that name is damaged: a volume of it may be anywhere.
+    Damaged {
         /// The name.
         name: Box<str>,
     },
@@ -88,6 +88,11 @@ pub enum Refusal {
         /// The node.
         node: NodeId,
     },
+    /// Another proxy has changed a placement.
+    Changed {
+        /// The kind and the name or id.
+        subject: Subject,
+    },
     /// What must be on the disk cannot be written to it.
     NotKept {
         /// Why.
@@ -127,10 +132,6 @@ impl Refusal {
                 Code::RESOURCE_EXHAUSTED,
                 "every node within accessibility_requirements is offline; nothing was sent to one".to_owned(),
             ),
-            Self::OtherRequest { name } => (
-                Code::ALREADY_EXISTS,
-                format!("a volume named {name:?} exists and was made for another request"),
-            ),
             Self::Apart => (
                 Code::FAILED_PRECONDITION,
                 "the volumes are on different nodes; a group snapshot is made on one".to_owned(),
@@ -157,6 +158,12 @@ impl Refusal {
             }
             Self::NotKnown { what } => return fault(what.clone()),
             Self::Decommissioned { node } => return fault(format!("node {node} is decommissioned")),
+            Self::Damaged { name } => {
+                return fault(format!(
+                    "the placement of {name:?} is damaged, and a volume of that name may be on any node; restore the store, or use another name"
+                ));
+            }
+            Self::Changed { subject } => return fault(format!("the placement of {subject} was changed by another proxy")),
             Self::NotKept { reason } => return fault(format!("it cannot be kept on the disk: {reason}")),
             Self::SameId { subject, known, other } => {
                 return fault(format!(
@@ -183,7 +190,8 @@ mod tests {
             Refusal::SourceElsewhere { node: node() },
             Refusal::AllOffline,
             Refusal::Offline { node: node() },
-            Refusal::OtherRequest { name: "pvc-1".into() },
+            Refusal::Damaged { name: "pvc-1".into() },
+            Refusal::Changed { subject: Subject::Volume("v".into()) },
             Refusal::Apart,
             Refusal::NotThere { node: node() },
             Refusal::NoSuchNode { node_id: "n".into() },
@@ -210,13 +218,14 @@ mod tests {
                 | Refusal::NoRoom { .. }
                 | Refusal::SourceElsewhere { .. }
                 | Refusal::AllOffline => Code::RESOURCE_EXHAUSTED,
-                Refusal::OtherRequest { .. } => Code::ALREADY_EXISTS,
                 Refusal::Apart | Refusal::NotThere { .. } => Code::FAILED_PRECONDITION,
                 Refusal::NoSuchNode { .. } => Code::NOT_FOUND,
                 Refusal::BadToken => Code::ABORTED,
                 Refusal::UnknownMethod => Code::UNIMPLEMENTED,
                 Refusal::Offline { .. }
                 | Refusal::NotKnown { .. }
+                | Refusal::Damaged { .. }
+                | Refusal::Changed { .. }
                 | Refusal::SameId { .. }
                 | Refusal::Full { .. }
                 | Refusal::Decommissioned { .. }

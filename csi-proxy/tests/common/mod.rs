@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes};
 use csi_proto::csi::v1 as csi;
-use csi_proxy::startup::View;
+use csi_proxy::driver_info::View;
 use csi_proxy::{Dispatcher, DriverName, Endpoint, EndpointSettings, NodeId, Router, Serving, SocketAddress};
 use prost::Message as _;
 use tempfile::TempDir;

@@ -17,9 +17,8 @@ use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::identity_client::IdentityClient;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::operation::journal::faulty;
-use csi_proxy::operation::journal::memory::MemoryDisk;
 use csi_proxy::route::OfflinePolicy;
+use csi_proxy::route::store::{FaultyStore, MemoryStore};
 use csi_proxy::{Endpoint, NodeId, Router, Serving, SocketAddress, TopologyRouter, TopologySettings};
 use prost::Message as _;
 use tempfile::TempDir;
@@ -30,11 +29,11 @@ use world::{LATER, World, place};
 /// A proxy in front of the world, which may be started again.
 struct Proxy {
     directory: TempDir,
-    disk: MemoryDisk,
+    disk: MemoryStore,
     world: World,
     settings: TopologySettings,
-    /// After so many commits the disk takes no more.
-    commits: Option<u64>,
+    /// After so many writes the disk takes no more.
+    writes: Option<u64>,
     serving: Option<Serving>,
 }
 
@@ -44,9 +43,8 @@ impl Proxy {
     }
 
     async fn with(world: &World, settings: TopologySettings) -> Self {
-        let (directory, disk) = (tempfile::tempdir().unwrap(), MemoryDisk::default());
-        let mut proxy =
-            Self { directory, disk, world: world.clone(), settings, commits: None, serving: None };
+        let (directory, disk) = (tempfile::tempdir().unwrap(), MemoryStore::default());
+        let mut proxy = Self { directory, disk, world: world.clone(), settings, writes: None, serving: None };
         proxy.serve().await;
         proxy
     }
@@ -54,12 +52,9 @@ impl Proxy {
     async fn serve(&mut self) {
         let nodes: Vec<NodeId> =
             self.world.0.lock().unwrap().keys().map(|name| NodeId::new(name).unwrap()).collect();
-        let (journal, handle) = faulty::wrap(self.disk.open());
-        if let Some(commits) = self.commits {
-            handle.cut_after(commits);
-            handle.refuse_reopening(true);
-        }
-        let route = TopologyRouter::open(driver_name(), nodes, journal, self.settings.clone()).unwrap();
+        let (store, handle) = FaultyStore::new(self.disk.clone());
+        handle.cut_after(self.writes);
+        let route = TopologyRouter::open(driver_name(), nodes, store, self.settings.clone()).await.unwrap();
         let address = SocketAddress::new(self.socket().to_str().unwrap()).unwrap();
         let endpoint = Endpoint::new(driver_name(), Router::topology(route), self.world.clone());
         self.serving = Some(endpoint.serve(address).await.unwrap());
@@ -153,25 +148,25 @@ async fn a_retry_after_a_lost_answer_goes_to_the_same_node_though_its_topologies
 
 #[tokio::test]
 async fn the_power_may_go_at_every_write_and_a_name_has_one_volume_at_most_and_none_when_it_is_deleted() {
-    for commits in 0..6 {
+    for writes in 0..6 {
         let world = World::new(&["edge-1", "edge-2"]);
         world.with("edge-2", |node| node.loses_next = true);
         let mut proxy = Proxy::start(&world).await;
-        proxy.commits = Some(commits);
+        proxy.writes = Some(writes);
         proxy.restart().await;
         // What can still be written decides how far each of these comes.
         let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
         let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
         let _ = proxy.delete("edge-2/pvc-1").await;
         let _ = proxy.create(on("pvc-1", &["edge-2", "edge-1"])).await;
-        proxy.commits = None;
+        proxy.writes = None;
         proxy.restart().await;
         let volume = proxy.create(on("pvc-1", &["edge-1", "edge-2"])).await.unwrap();
         let all = || world.volumes("edge-1").len() + world.volumes("edge-2").len();
-        assert_eq!(all(), 1, "{commits} commits");
+        assert_eq!(all(), 1, "{writes} writes");
         proxy.delete(&volume.volume_id).await.unwrap();
-        // What the nodes are stays known.
-        assert_eq!((all(), proxy.disk.rows().len()), (0, 2), "{commits} commits");
+        // The deletion is remembered.
+        assert_eq!((all(), proxy.disk.keys().len()), (0, 1), "{writes} writes");
     }
 }
 
@@ -208,6 +203,7 @@ async fn what_can_never_be_made_is_refused_as_the_spec_says() {
     assert_eq!(code(anywhere).await, Code::InvalidArgument);
     assert_eq!(code(strict("pvc-1", "edge-9")).await, Code::ResourceExhausted);
     proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
+    // The driver knows whether another request of that name is compatible.
     let mut other = strict("pvc-1", "edge-1");
     other.parameters.insert("kind".to_owned(), "other".to_owned());
     assert_eq!(code(other).await, Code::AlreadyExists);
@@ -229,7 +225,7 @@ async fn an_unknown_volume_is_gone_only_when_every_node_says_so() {
     let mut proxy = Proxy::start(&world).await;
     proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
     // The table is lost.
-    proxy.disk = MemoryDisk::default();
+    proxy.disk = MemoryStore::default();
     proxy.restart().await;
     world.with("edge-2", |node| node.offline = true);
     assert_eq!(proxy.delete("edge-1/pvc-1").await.unwrap_err().code(), Code::Unavailable);
@@ -243,7 +239,7 @@ async fn an_unknown_id_is_looked_for_and_then_known() {
     let world = World::new(&["edge-1", "edge-2"]);
     let mut proxy = Proxy::start(&world).await;
     proxy.create(strict("pvc-1", "edge-2")).await.unwrap();
-    proxy.disk = MemoryDisk::default();
+    proxy.disk = MemoryStore::default();
     proxy.restart().await;
     let mut controller = proxy.controller().await;
     let mut found = async |id: &str| {
@@ -418,10 +414,9 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
     let world = World::new(&["edge-1", "edge-2"]);
     let directory = tempfile::tempdir().unwrap();
     let nodes = ["edge-1", "edge-2"].map(|name| NodeId::new(name).unwrap());
-    let disk = MemoryDisk::default();
-    let (journal, _) = faulty::wrap(disk.open());
-    let route =
-        Arc::new(TopologyRouter::open(driver_name(), nodes.clone(), journal, Default::default()).unwrap());
+    let settings = TopologySettings::default();
+    let route = TopologyRouter::open(driver_name(), nodes.clone(), MemoryStore::default(), settings).await;
+    let route = Arc::new(route.unwrap());
     let address = SocketAddress::new(directory.path().join("csi.sock").to_str().unwrap()).unwrap();
     let endpoint = Endpoint::new(driver_name(), Router::topology(Arc::clone(&route)), world.clone());
     let view = endpoint.startup();
@@ -435,13 +430,6 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
         .await;
     };
     ready(true).await;
-    // A thread writes what the nodes have said, and knows no paused clock: a long sleep would be over before it.
-    in_time(async {
-        while disk.rows().len() < nodes.len() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    })
-    .await;
     for node in &nodes {
         world.with(node.as_str(), |node| node.offline = true);
         route.left(node);
@@ -460,4 +448,37 @@ async fn sidecars_are_told_that_the_driver_is_ready_as_soon_as_a_node_of_the_rou
         ready(false).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
     }
+}
+
+/// A sidecar that was not told of the success asks again, for as long as it takes.
+#[tokio::test]
+async fn a_deletion_that_is_repeated_succeeds_while_nodes_are_away_and_after_a_restart() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    proxy.create(strict("pvc-1", "edge-1")).await.unwrap();
+    proxy.delete("edge-1/pvc-1").await.unwrap();
+    for node in ["edge-1", "edge-2"] {
+        world.with(node, |node| node.offline = true);
+    }
+    proxy.delete("edge-1/pvc-1").await.unwrap();
+    proxy.restart().await;
+    proxy.delete("edge-1/pvc-1").await.unwrap();
+    assert_eq!(proxy.delete("edge-1/pvc-2").await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_damaged_placement_bars_its_name_and_its_volume_is_found_by_its_id() {
+    let world = World::new(&["edge-1", "edge-2"]);
+    let mut proxy = Proxy::start(&world).await;
+    for name in ["pvc-1", "pvc-2"] {
+        proxy.create(strict(name, "edge-2")).await.unwrap();
+    }
+    proxy.disk.overwrite(&proxy.disk.keys()[0], b"junk");
+    proxy.restart().await;
+    let barred = proxy.create(strict("pvc-1", "edge-1")).await.unwrap_err();
+    assert_eq!(barred.code(), Code::Unavailable, "{barred}");
+    assert!(barred.message().contains("damaged"), "{barred}");
+    assert_eq!(proxy.create(strict("pvc-2", "edge-1")).await.unwrap().volume_id, "edge-2/pvc-2");
+    proxy.delete("edge-2/pvc-1").await.unwrap();
+    assert_eq!(world.volumes("edge-2"), ["pvc-2"]);
 }

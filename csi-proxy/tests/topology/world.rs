@@ -158,6 +158,9 @@ fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, RelayErro
     if request.parameters.contains_key("refuse") {
         return failed(csi_proxy::Code::INVALID_ARGUMENT, "no");
     }
+    if request.parameters.contains_key("kind") && node.volumes.contains_key(&request.name) {
+        return failed(csi_proxy::Code::ALREADY_EXISTS, "it exists and is of another kind");
+    }
     node.created += 1;
     node.volumes.insert(request.name, id.clone());
     if std::mem::take(&mut node.loses_next) {

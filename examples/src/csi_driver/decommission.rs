@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use csi_proto::DriverName;
 use csi_proxy::call::InvalidNodeId;
+use csi_proxy::route::store::StoreError;
 use csi_proxy::route::{DecommissionError, Decommissioned};
 use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
 use tokio::sync::{oneshot, watch};
@@ -126,7 +127,7 @@ pub(super) enum CommandError {
     )]
     FixedRoute { driver: DriverName, node: NodeId },
     #[error("node {node}: not durable, repeat the command: {source}")]
-    NotDurable { node: NodeId, source: io::Error },
+    NotDurable { node: NodeId, source: StoreError },
     #[error("the node is recommissioned, but has no socket: {0}")]
     NoSocket(#[from] NodeSocketError),
 }

@@ -235,7 +235,7 @@ impl BySocket {
         if !before && known.len() >= MAX_DECOMMISSIONED {
             return Err(DecommissionError::TooMany { max: MAX_DECOMMISSIONED }.into());
         }
-        let durable = self.roster.decommission(&node);
+        let durable = self.roster.decommission(&node).await;
         durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
         self.show();
         self.sockets.release(&node, FAREWELL).await;
@@ -248,7 +248,7 @@ impl BySocket {
         if !self.roster.decommissioned().contains(&node) {
             return Ok(format!("node {node} was not decommissioned"));
         }
-        let durable = self.roster.recommission(&node);
+        let durable = self.roster.recommission(&node).await;
         durable.map_err(|source| CommandError::NotDurable { node: node.clone(), source })?;
         self.show();
         self.sockets.serve(&node).await?;
@@ -272,7 +272,7 @@ fn node_of(peer: &PeerId) -> Option<NodeId> {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use csi_proxy::operation::journal::memory::MemoryJournal;
+    use csi_proxy::route::store::{MemoryStore, RedbStore};
     use csi_proxy::session_relay::SERVICE;
     use csi_proxy::{Call, EndpointSettings, Fault, Relay, RelayError, Replies, TopologySettings};
     use edge_transport::link::memory;
@@ -282,7 +282,6 @@ mod tests {
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
-    use crate::state::StateDirectory;
 
     struct Silent;
 
@@ -326,13 +325,13 @@ mod tests {
     #[tokio::test]
     async fn a_decommissioned_node_has_no_socket_though_it_connects_until_recommissioned() {
         let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let state = StateDirectory::open(state.path()).unwrap();
+        let store = RedbStore::open(state.path().join("proxy.redb"), &driver()).unwrap();
         let sockets = NodeSockets::new(directory.path(), driver(), Nowhere, EndpointSettings::default());
-        let open = || {
-            let roster = Roster::open(&driver(), Some(&state)).unwrap();
+        let open = async || {
+            let roster = Roster::open(Some(store.clone())).await.unwrap();
             Follower::Sockets(BySocket::new(driver(), sockets.clone(), roster, Vec::new()))
         };
-        let mut follower = open();
+        let mut follower = open().await;
         let socket = directory.path().join("edge-1/csi.sock");
         let (peer, session) = (peer("edge-1"), SessionId { instance: 1, number: 1 });
         let (up, down) = (Change::Up { peer: peer.clone(), session }, Change::Down { peer, session });
@@ -349,7 +348,7 @@ mod tests {
         let again = ordered(&mut follower, lose).await.unwrap();
         assert!(again.contains("already") && !socket.exists(), "{again}");
         // As after a restart of the proxy.
-        let mut follower = open();
+        let mut follower = open().await;
         follower.expect(std::slice::from_ref(&up));
         follower.take(&up).await;
         assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![(node("edge-1"), true)], false));
@@ -424,10 +423,10 @@ mod tests {
     async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
         let (_hub, dialer) = hub();
         let proxy = joins(&dialer, "proxy").start().unwrap();
-        let journal = MemoryJournal::default();
         let mut settings = TopologySettings::default();
         settings.discovers = true;
-        let route = TopologyRouter::open(driver(), Vec::new(), journal, settings).unwrap();
+        let route =
+            TopologyRouter::open(driver(), Vec::new(), MemoryStore::default(), settings).await.unwrap();
         let route = Arc::new(route);
         let follower = Follower::Topology(Arc::clone(&route));
         let (_command, commands) = mpsc::channel(1);

@@ -3,21 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proxy::startup::{DirectoryFacts, View};
-use csi_proxy::{
-    DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSockets, Relay, Serving, SocketAddress,
-};
+use csi_proxy::driver_info::View;
+use csi_proxy::{Drained, Endpoint, EndpointSettings, NodeSockets, Relay, Serving, SocketAddress};
 use tokio::sync::Notify;
 
 use super::follow::{BySocket, Follower};
 use super::options::CsiDriverOptions;
 use super::roster::Roster;
-use super::route::Destination;
+use super::route::{Destination, Way};
 use crate::process::Fatal;
-use crate::state::StateDirectory;
-
-/// What drivers have said of themselves, a folder of the state directory, so that a restart with the edge off can answer.
-const FACTS: &str = "driver-facts";
 
 /// The sockets, before they are there.
 #[derive(Debug)]
@@ -30,15 +24,12 @@ impl Front {
     /// What the options mean.
     pub(super) fn new(
         options: &CsiDriverOptions,
-        state: Option<&StateDirectory>,
         destination: &Destination,
         relay: impl Relay + 'static,
     ) -> Result<Self, Fatal> {
         let mut settings = EndpointSettings::default();
-        if let Some(state) = state {
-            let facts = DirectoryFacts::new(state.path().join(FACTS)).with_max_drivers(DEFAULT_MAX_SOCKETS);
-            settings.facts = Some(Arc::new(facts));
-        }
+        // So that a restart with the edge off can answer.
+        settings.driver_info = destination.store.clone().map(|store| Arc::new(store) as _);
         let driver = options.drivername.clone();
         let Some(router) = destination.router() else {
             let directory = options.endpoint_dir.clone().unwrap_or_default();
@@ -62,26 +53,25 @@ impl Front {
     }
 
     /// Who is to know which nodes there are, if anybody is. `online` is told when the one node of a fixed route is there.
-    pub(super) fn follower(
+    pub(super) async fn follower(
         &self,
         options: &CsiDriverOptions,
-        state: Option<&StateDirectory>,
         destination: &Destination,
         online: &Arc<Notify>,
     ) -> Result<Option<Follower>, Fatal> {
-        Ok(match (self, destination) {
+        Ok(match (self, &destination.way) {
             (Self::Each { sockets, .. }, _) => {
-                let mut roster = Roster::open(&options.drivername, state)?;
+                let mut roster = Roster::open(destination.store.clone()).await?;
                 roster.add(options.topology.node.iter().cloned());
                 let (sockets, only) = (sockets.clone(), options.topology.node.clone());
                 let driver = options.drivername.clone();
                 Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
             }
-            (Self::One { .. }, Destination::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
-            (Self::One { .. }, Destination::Fixed(node)) => {
+            (Self::One { .. }, Way::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
+            (Self::One { .. }, Way::Fixed(node)) => {
                 Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
             }
-            (Self::One { .. }, Destination::Sockets { .. }) => None,
+            (Self::One { .. }, Way::Sockets { .. }) => None,
         })
     }
 
@@ -92,7 +82,7 @@ impl Front {
                 Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
             }
             Self::Each { sockets, destination } => {
-                let Destination::Sockets { nodes } = destination else { return Ok(Open::Each(sockets)) };
+                let Way::Sockets { nodes } = destination.way else { return Ok(Open::Each(sockets)) };
                 // All that can be wrong with a name is told before the first socket is there.
                 for node in &nodes {
                     sockets

@@ -1,12 +1,14 @@
 //! Which node the proxy's calls go to.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use csi_proto::DriverName;
-use csi_proxy::operation::journal::redb::RedbJournal;
 use csi_proxy::route::OfflinePolicy;
+use csi_proxy::route::store::{OpenStoreError, RedbStore};
 use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
 
 use super::options::{CsiDriverOptions, Route};
@@ -44,9 +46,17 @@ pub enum Offline {
     Move,
 }
 
-/// Where calls go, as long as the process runs.
+/// Where calls go, as long as the process runs, and what is kept of that.
 #[derive(Debug, Clone)]
-pub(super) enum Destination {
+pub(super) struct Destination {
+    pub(super) way: Way,
+    /// What outlives the process, if there is a state directory.
+    pub(super) store: Option<RedbStore>,
+}
+
+/// Where calls go.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
     Fixed(NodeId),
     Topology(Arc<TopologyRouter>),
     /// Each node's calls come in on a socket of its own.
@@ -58,21 +68,28 @@ pub(super) enum Destination {
 
 impl Destination {
     /// The destination that the options mean.
-    pub(super) fn open(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+    pub(super) async fn open(
+        options: &CsiDriverOptions,
+        state: Option<&StateDirectory>,
+    ) -> Result<Self, Fatal> {
         let TopologyOptions { node, topology_key, .. } = &options.topology;
         if options.endpoint_dir.is_some() && options.route != Some(Route::Sockets) {
             return Err(Fatal::Input(
                 "--endpoint-dir is for several sockets: give --route sockets too".to_owned(),
             ));
         }
+        let store = || {
+            let path = state.map(|state| state.path().join(file_name(&options.drivername)));
+            path.map(|path| open_store(&path, options)).transpose()
+        };
         match (options.route, &options.nodeid) {
-            (Some(Route::Topology), _) => Self::topology(options, state),
-            (Some(Route::Sockets), _) => Self::sockets(options, state),
+            (Some(Route::Topology), _) => Self::topology(options, store()?).await,
+            (Some(Route::Sockets), _) => Self::sockets(options, store()?).await,
             _ if !node.is_empty() || topology_key.is_some() => Err(Fatal::Input(
                 "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
                     .to_owned(),
             )),
-            (None, Some(node)) => Ok(Self::Fixed(node.clone())),
+            (None, Some(node)) => Ok(Self { way: Way::Fixed(node.clone()), store: store()? }),
             (None, None) => Err(Fatal::Input(
                 "--nodeid is missing: name the node of the driver (or set KUBE_NODE_NAME), or give --route topology"
                     .to_owned(),
@@ -80,7 +97,7 @@ impl Destination {
         }
     }
 
-    fn sockets(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+    async fn sockets(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
         let input = |text: &str| Fatal::Input(format!("--route sockets: {text}"));
         if options.endpoint_dir.as_ref().is_none_or(|directory| !directory.is_absolute()) {
             return Err(input(
@@ -91,16 +108,17 @@ impl Destination {
             return Err(input("--nodeid names the one node of a route without sockets; use --node"));
         }
         let only = &options.topology.node;
-        let mut roster = Roster::open(&options.drivername, state)?;
+        let mut roster = Roster::open(store.clone()).await?;
         roster.add(only.iter().cloned());
         let may = |node: &&NodeId| only.is_empty() || only.contains(node);
-        Ok(Self::Sockets { nodes: roster.nodes().filter(may).cloned().collect() })
+        let nodes = roster.nodes().filter(may).cloned().collect();
+        Ok(Self { way: Way::Sockets { nodes }, store })
     }
 
-    fn topology(options: &CsiDriverOptions, state: Option<&StateDirectory>) -> Result<Self, Fatal> {
+    async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
         let TopologyOptions { node, offline, topology_key } = &options.topology;
         let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
-        let Some(state) = state else {
+        let Some(store) = store else {
             return Err(input("--state-dir is missing; where volumes are must outlive this process"));
         };
         let mut settings = TopologySettings::default();
@@ -112,30 +130,28 @@ impl Destination {
             Offline::Wait => OfflinePolicy::Wait,
             Offline::Move => OfflinePolicy::Move,
         };
-        // A damaged one is not set aside: a volume that was being made could be made a second time on another node.
-        let journal = RedbJournal::open(state.path().join(file_name(&options.drivername)));
-        let journal = journal.map_err(Fatal::runtime)?;
-        let route = TopologyRouter::open(options.drivername.clone(), node.clone(), journal, settings);
+        let (driver, kept) = (options.drivername.clone(), store.clone());
+        let route = TopologyRouter::open(driver, node.clone(), kept, settings).await;
         let route = route.map_err(Fatal::input)?;
-        Ok(Self::Topology(Arc::new(route)))
+        Ok(Self { way: Way::Topology(Arc::new(route)), store: Some(store) })
     }
 
     /// The router of the one socket, if there is only one.
     pub(super) fn router(&self) -> Option<Router> {
-        match self {
-            Self::Fixed(node) => Some(Router::fixed(node.clone())),
-            Self::Topology(route) => Some(Router::topology(Arc::clone(route))),
-            Self::Sockets { .. } => None,
+        match &self.way {
+            Way::Fixed(node) => Some(Router::fixed(node.clone())),
+            Way::Topology(route) => Some(Router::topology(Arc::clone(route))),
+            Way::Sockets { .. } => None,
         }
     }
 }
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(node) => fmt::Display::fmt(node, f),
-            Self::Sockets { .. } => f.write_str("by socket, one for each node"),
-            Self::Topology(route) => {
+        match &self.way {
+            Way::Fixed(node) => fmt::Display::fmt(node, f),
+            Way::Sockets { .. } => f.write_str("by socket, one for each node"),
+            Way::Topology(route) => {
                 let (all, online) = route.node_counts();
                 write!(
                     f,
@@ -147,7 +163,21 @@ impl fmt::Display for Destination {
     }
 }
 
-/// The table's file in the state directory.
+/// Opens what is kept. With a route by topology a damaged file is not set aside: a volume that was being made could be made a second
+/// time on another node. Else it holds only what is learnt again.
+fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fatal> {
+    match RedbStore::open(path, &options.drivername) {
+        Err(error @ OpenStoreError::Damaged { .. }) if options.route != Some(Route::Topology) => {
+            let aside = path.with_extension("redb.damaged");
+            fs::rename(path, &aside).map_err(Fatal::runtime)?;
+            tracing::warn!(%error, ?aside, "what was kept cannot be used and was set aside; learning it again. Decommission lost nodes again");
+            RedbStore::open(path, &options.drivername).map_err(Fatal::runtime)
+        }
+        other => other.map_err(Fatal::runtime),
+    }
+}
+
+/// The store's file in the state directory.
 fn file_name(driver: &DriverName) -> String {
     format!("placements-{driver}.redb")
 }

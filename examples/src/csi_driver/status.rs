@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::startup;
+use csi_proxy::driver_info;
 use edge_transport::Peer;
 
 use super::decommission::Quarantined;
@@ -80,7 +80,7 @@ impl Status for CsiDriverStatus {
 }
 
 /// Where the answers to the sidecars' start-up calls come from, and how old they are.
-fn answers(status: &startup::Status) -> String {
+fn answers(status: &driver_info::Status) -> String {
     let age = status.age.map(|age| Duration::from_secs(age.as_secs()));
     let known = match (status.reached, age) {
         (Some(true), _) => "as the driver gives them now".to_owned(),

@@ -22,10 +22,10 @@ impl TopologyRouter {
         if field::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
             return Err(Refusal::Missing { field: "volume_capability" });
         }
-        let node = match self.nodes.by_node_id(node_id) {
+        let node = match self.by_node_id(node_id) {
             Err(Refusal::NoSuchNode { .. } | Refusal::NotKnown { .. }) => {
-                self.survey_absent(way).await;
-                self.nodes.by_node_id(node_id)?
+                self.drivers.ask_absent().await;
+                self.by_node_id(node_id)?
             }
             other => other?,
         };
@@ -39,13 +39,13 @@ impl TopologyRouter {
         let place = self.volume_place(Method::ControllerUnpublishVolume, inquiry)?;
         let Some(node_id) = field::text(&inquiry.body, NODE_ID) else {
             // From all nodes. A volume that only one node can reach is attached to no other.
-            let bound = |place: &NodeId| !self.nodes.topology(place).segments.is_empty();
+            let bound = |place: &NodeId| !self.topology(place).segments.is_empty();
             return Ok(match place.filter(bound) {
                 Some(place) => self.ask(way, &place, inquiry).await,
-                None => agreed(self.ask_all(way, inquiry, self.nodes.names()).await),
+                None => agreed(self.ask_all(way, inquiry, self.names()).await),
             });
         };
-        match self.nodes.by_node_id(node_id) {
+        match self.by_node_id(node_id) {
             Ok(node) => Ok(self.ask(way, &node, inquiry).await),
             // Whatever the node is called now, the volume's driver knows what it did.
             Err(refusal) => match place {
@@ -64,12 +64,12 @@ impl TopologyRouter {
 
     fn volume_place(&self, method: Method, inquiry: &Inquiry) -> Result<Option<NodeId>, Refusal> {
         let subjects = subjects(method, &inquiry.body)?;
-        Ok(subjects.iter().find_map(|subject: &Subject| self.keeper.node_of(subject)))
+        Ok(subjects.iter().find_map(|subject: &Subject| self.placements.node_of(subject)))
     }
 
     /// Whether what is on one node cannot be attached to the other.
     fn is_out_of_reach(&self, place: &NodeId, node: &NodeId) -> bool {
-        let (there, here) = (self.nodes.topology(place), self.nodes.topology(node));
+        let (there, here) = (self.topology(place), self.topology(node));
         place != node && !there.segments.is_empty() && !here.is_within(&there)
     }
 }

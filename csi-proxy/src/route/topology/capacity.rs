@@ -25,7 +25,7 @@ impl TopologyRouter {
         let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no room: so says the scheduler's filter that a pod must not go there.
-        let nodes = self.nodes.not_away(&topology);
+        let nodes = self.not_away(&topology);
         let class = class_of(&request.parameters);
         let way = way.until(Instant::now() + PATIENCE);
         let one = |node: NodeId| {
@@ -51,7 +51,7 @@ impl TopologyRouter {
         if let Some(response) = decoded(&answer) {
             let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
             let largest = u64::try_from(largest).unwrap_or_default();
-            self.nodes.found_room(node, class, largest, Instant::now());
+            self.rooms().put(node, class, largest, Instant::now());
         }
         answer
     }

@@ -1,23 +1,16 @@
 //! `CreateVolume`.
 
-use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
+use csi_proto::{Code, Delivery, Method};
 use prost::Message as _;
-use tokio::time::Instant;
 
 use super::way::{Answer, Way};
 use super::{Inquiry, TopologyRouter};
-use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
-use crate::route::keeper::OpenAttempt;
+use crate::route::durable::OpenAttempt;
 use crate::route::{Ballot, End, Refusal, VolumeRequest, field};
-use csi_proto::Code;
-
-/// The field of the response with the volume, and the field of a volume with its topologies.
-const VOLUME: u32 = 1;
-const ACCESSIBLE_TOPOLOGY: u32 = 5;
 
 impl TopologyRouter {
     pub(super) async fn create(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
@@ -30,7 +23,7 @@ impl TopologyRouter {
                 | Refusal::NoNodeThere
                 | Refusal::NotKnown { .. },
             ) => {
-                self.survey_absent(way).await;
+                self.drivers.ask_absent().await;
                 self.attempt(&request).await?
             }
             other => other?,
@@ -53,27 +46,17 @@ impl TopologyRouter {
             return Ok((None, Fault::Protocol { reason }.into()));
         };
         open.end(End::Made(&volume.volume_id)).await?;
-        self.nodes.room_changed(&node);
-        let message = self.with_topology(&node, message, &volume);
+        self.rooms().changed(&node);
+        let message = field::with_topology(message, &self.topology(&node));
         Ok((Some(message), outcome))
     }
 
     async fn attempt(&self, request: &VolumeRequest) -> Result<OpenAttempt, Refusal> {
-        let candidates = self.nodes.candidates(&class_of(&request.parameters), Instant::now());
-        let only = self.nodes.only();
+        let candidates = self.candidates(&class_of(&request.parameters));
+        let only = self.only();
         let default = self.settings.default_node.as_ref().or(only.as_ref());
         let ballot = Ballot { candidates: &candidates, default, offline: self.settings.offline };
-        self.keeper.attempt(request, ballot).await
-    }
-
-    /// The answer with the node's topology, if the driver gave none: without one a pod could be put where its volume is not.
-    fn with_topology(&self, node: &NodeId, message: bytes::Bytes, volume: &csi::Volume) -> bytes::Bytes {
-        let topology = self.nodes.topology(node);
-        if topology.segments.is_empty() || !volume.accessible_topology.is_empty() {
-            return message;
-        }
-        let addition = field::with(&[], ACCESSIBLE_TOPOLOGY, &topology.encode_to_vec());
-        field::with(&message, VOLUME, &addition)
+        self.placements.attempt(request, ballot).await
     }
 }
 
@@ -84,11 +67,8 @@ fn end_of(outcome: &Outcome) -> End<'static> {
             Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED => End::Uncertain,
             _ => End::Refused,
         },
-        Origin::Relay(fault) => match &**fault {
-            // `NodeOffline` is no proof: the request may have been delivered before a link was lost, and be sent again.
-            Fault::HubUnreachable { .. } | Fault::RequestTooLarge { .. } => End::NeverLeft,
-            _ => End::Uncertain,
-        },
+        Origin::Relay(fault) if fault.delivery() == Delivery::NotSent => End::NeverLeft,
+        Origin::Relay(_) => End::Uncertain,
         Origin::Endpoint => End::Uncertain,
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::TopologyRouter;
 use crate::call::NodeId;
-use crate::route::{Event, Refusal};
+use crate::route::Refusal;
 
 /// Most nodes that are decommissioned at the same time.
 pub const MAX_DECOMMISSIONED: usize = 10_000;
@@ -62,7 +62,7 @@ pub struct Decommissioned {
     pub before: bool,
 }
 
-/// The decommissioned nodes of a route. Durable is only who they are, in the table of placements.
+/// The decommissioned nodes of a route. Durable is only who they are, in the store of placements.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     nodes: Mutex<BTreeMap<NodeId, Quarantined>>,
@@ -116,33 +116,33 @@ impl TopologyRouter {
     ///
     /// # Errors
     /// If the node is connected or not known, too many are decommissioned, or it cannot be made durable. Only in the last case
-    /// something was done: the node gets no calls from this process.
+    /// something was done: the node gets no calls from this process, and a part of what it had may be released. Repeating the
+    /// command, or the next start, does the rest.
     pub async fn decommission(&self, node: &NodeId) -> Result<Decommissioned, DecommissionError> {
         let before = {
             let mut quarantine = self.quarantine.lock();
             let before = quarantine.contains_key(node);
             if !before {
-                let connected = self.nodes.is_connected(node);
+                let connected = self.drivers.look(|cache| cache.is_connected(&Some(node.clone())));
                 if connected == Some(true) {
                     return Err(DecommissionError::Connected { node: node.clone() });
                 }
-                if connected.is_none() && !self.keeper.has_rows_of(node) {
+                if connected.is_none() && !self.placements.has_rows_of(node) {
                     let (node, driver) = (node.clone(), self.driver.clone());
                     return Err(DecommissionError::Unknown { node, driver });
                 }
                 if quarantine.len() >= MAX_DECOMMISSIONED {
                     return Err(DecommissionError::TooMany { max: MAX_DECOMMISSIONED });
                 }
-                let named = self.nodes.remove(node);
+                let named = self.drivers.change(|cache, _| cache.remove(&Some(node.clone())));
                 quarantine.insert(node.clone(), Quarantined { named, connected: false });
             }
             before
         };
         self.quarantine.added.notify_waiters();
-        let rows = self.keeper.rows();
-        let durable = self.keeper.handle(Event::Decommissioned { node }).await;
-        durable.map_err(|refusal| self.not_durable(node, refusal))?;
-        let rows = rows.saturating_sub(self.keeper.rows());
+        let durable = self.placements.decommission(node).await;
+        let rows = durable.map_err(|refusal| self.not_durable(node, refusal))?;
+        self.remove_node(node).await;
         tracing::warn!(%node, rows, "the node is decommissioned; it gets no calls until it is recommissioned");
         Ok(Decommissioned { rows, before })
     }
@@ -152,15 +152,15 @@ impl TopologyRouter {
     /// # Errors
     /// If it cannot be made durable. The node stays quarantined.
     pub async fn recommission(&self, node: &NodeId) -> Result<bool, DecommissionError> {
-        let durable = self.keeper.handle(Event::Recommissioned { node }).await;
+        let durable = self.placements.recommission(node).await;
         durable.map_err(|refusal| self.not_durable(node, refusal))?;
         let mut quarantine = self.quarantine.lock();
         let Some(Quarantined { named, connected }) = quarantine.remove(node) else { return Ok(false) };
         if named {
-            self.nodes.add(node);
+            self.drivers.change(|cache, now| cache.add(&Some(node.clone()), now));
         }
-        if connected && self.nodes.arrived(node) {
-            self.returned.notify_one();
+        if connected {
+            self.drivers.arrived(node);
         }
         tracing::warn!(%node, "the node is recommissioned");
         Ok(true)
@@ -182,8 +182,8 @@ impl TopologyRouter {
                     "a decommissioned node is connected; it gets no calls until it is recommissioned"
                 );
             }
-        } else if self.nodes.arrived(node) {
-            self.returned.notify_one();
+        } else {
+            self.drivers.arrived(node);
         }
     }
 
@@ -191,8 +191,14 @@ impl TopologyRouter {
     pub fn left(&self, node: &NodeId) {
         match self.quarantine.lock().get_mut(node) {
             Some(known) => known.connected = false,
-            None => self.nodes.left(node),
+            None => self.drivers.change(|cache, now| cache.left(&Some(node.clone()), now)),
         }
+    }
+
+    /// Takes a decommissioned node out, with what it has said.
+    pub(super) async fn remove_node(&self, node: &NodeId) {
+        self.drivers.remove(&Some(node.clone())).await;
+        self.rooms().changed(node);
     }
 
     fn not_durable(&self, node: &NodeId, refusal: Refusal) -> DecommissionError {

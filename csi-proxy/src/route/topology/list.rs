@@ -64,7 +64,7 @@ impl TopologyRouter {
     /// The nodes that a list is made of.
     fn listed(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
-            field::text(body, number).and_then(|id| self.keeper.node_of(&make(id.into())))
+            field::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
         };
         let only = match method {
             Method::ListSnapshots => {
@@ -72,7 +72,7 @@ impl TopologyRouter {
             }
             _ => None,
         };
-        only.map_or_else(|| self.nodes.names(), |node| vec![node])
+        only.map_or_else(|| self.names(), |node| vec![node])
     }
 }
 

@@ -1,19 +1,16 @@
 //! The route that finds the node of every call: new volumes by topology, everything else by what it has an id of.
 
 mod attach;
-mod capabilities;
 mod capacity;
 mod create;
 mod decommission;
-mod known;
 mod list;
 mod nodes;
 mod remove;
+mod room;
 mod seek;
-mod startup;
 #[cfg(test)]
 mod storm;
-mod survey;
 mod token;
 #[cfg(test)]
 mod told;
@@ -21,31 +18,25 @@ mod way;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
-use tokio::sync::{Mutex, Notify};
-use tokio::time::Instant;
 
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
-use self::nodes::Nodes;
+use self::room::Rooms;
 use self::way::Answer;
 pub(crate) use self::way::Way;
+use super::durable::DurablePlacements;
 use super::election::OfflinePolicy;
-use super::keeper::Keeper;
-use super::ledger::{DEFAULT_MAX_ROWS, Event, Ledger};
+use super::placements::{DEFAULT_MAX_ROWS, Placements};
 use super::refusal::Refusal;
+use super::store::{PlacementStore, StoreError};
 use crate::call::{MethodPath, NodeId};
-use crate::fault::Fault;
-use crate::operation::journal::{Journal, OpenJournalError};
+use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
 use crate::operation::{Answer as DriverAnswer, Identity, NoSubject, Subject, subjects_of};
-use crate::outcome::Outcome;
 use crate::replies::Replies;
-
-/// Nodes that are asked at once.
-const AT_ONCE: usize = 16;
 
 /// How a [`TopologyRouter`] chooses.
 #[derive(Debug, Clone)]
@@ -91,9 +82,9 @@ pub enum OpenRouteError {
         /// The default node.
         node: NodeId,
     },
-    /// The journal cannot be read.
+    /// What is kept cannot be read.
     #[error("table of placements: {0}")]
-    Journal(#[from] OpenJournalError),
+    Store(#[from] StoreError),
 }
 
 /// The route of a driver that is on many nodes, each with volumes of its own.
@@ -108,17 +99,19 @@ pub enum OpenRouteError {
 /// | `GetCapacity` | the nodes within the topology; an offline one has none |
 /// | start-up calls | answered from all nodes: the capabilities that all have |
 ///
-/// What it has chosen is in a [`Journal`] of its own before anything is sent, and so is where things are before a caller is told.
+/// What it has chosen is in a [`PlacementStore`] before anything is sent, and so is where things are before a caller is told.
 ///
 /// ```
-/// use csi_proxy::operation::journal::memory::MemoryJournal;
+/// use csi_proxy::route::store::MemoryStore;
 /// use csi_proxy::{Router, TopologyRouter, TopologySettings};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nodes = ["edge-1".parse()?, "edge-2".parse()?];
-/// // For more than a test: a `RedbJournal`.
-/// let journal = MemoryJournal::default();
-/// let route = TopologyRouter::open("csi-hostpath".parse()?, nodes, journal, TopologySettings::default())?;
+/// // For more than a test: a `RedbStore`.
+/// let store = MemoryStore::default();
+/// let settings = TopologySettings::default();
+/// let route = TopologyRouter::open("csi-hostpath".parse()?, nodes, store, settings).await?;
 /// let router = Router::topology(route);
 /// # Ok(())
 /// # }
@@ -127,12 +120,10 @@ pub enum OpenRouteError {
 pub struct TopologyRouter {
     driver: DriverName,
     settings: TopologySettings,
-    nodes: Nodes,
+    placements: Arc<DurablePlacements>,
+    drivers: Arc<DriverInfo>,
     quarantine: Quarantine,
-    keeper: Arc<Keeper>,
-    /// When absent nodes were asked last. Held while they are asked.
-    surveying: Mutex<Option<Instant>>,
-    returned: Notify,
+    rooms: Mutex<Rooms>,
 }
 
 /// A call that has no node yet.
@@ -142,15 +133,14 @@ pub(crate) struct Inquiry {
 }
 
 impl TopologyRouter {
-    /// A route for a driver that is on these nodes, which goes on where the journal ends. Blocks while that is read. A thread
-    /// writes it from now on, and ends with the route.
+    /// A route for a driver that is on these nodes, with what the store has.
     ///
     /// # Errors
-    /// If there is no node, the default one is none of them, or the journal cannot be read.
-    pub fn open(
+    /// If there is no node, the default one is none of them, or the store cannot be read.
+    pub async fn open(
         driver: DriverName,
         nodes: impl IntoIterator<Item = NodeId>,
-        journal: impl Journal + 'static,
+        store: impl PlacementStore + DriverInfoStore + 'static,
         settings: TopologySettings,
     ) -> Result<Self, OpenRouteError> {
         let mut names: BTreeSet<_> = nodes.into_iter().collect();
@@ -163,24 +153,44 @@ impl TopologyRouter {
             }
             names.insert(node.clone());
         }
-        let ledger = Ledger::new(driver.clone()).with_max_rows(settings.max_rows);
-        let keeper = Arc::new(Keeper::open(ledger, Box::new(journal))?);
-        let quarantine = Quarantine::new(keeper.decommissioned(), &mut names);
-        let nodes = Nodes::new(names, settings.discovers, keeper.descriptions());
-        let (surveying, returned) = (Mutex::default(), Notify::new());
-        Ok(Self { driver, settings, nodes, quarantine, keeper, surveying, returned })
+        let store = Arc::new(store);
+        let placements = Placements::new(settings.max_rows);
+        let (placements, decommissioned) =
+            DurablePlacements::open(placements, Arc::clone(&store) as _).await?;
+        let quarantine = Quarantine::new(decommissioned, &mut names);
+        let (topology_key, discovers) = (settings.topology_key.clone(), settings.discovers);
+        let drivers =
+            DriverInfo::new(driver.clone(), Mode::Together { topology_key, discovers }, Some(store));
+        for name in names {
+            drivers.change(|cache, now| cache.add(&Some(name), now));
+        }
+        drivers.load().await;
+        let route = Self { driver, settings, placements, drivers, quarantine, rooms: Mutex::default() };
+        for (node, _) in route.decommissioned() {
+            route.remove_node(&node).await;
+        }
+        Ok(route)
     }
 
     /// How many nodes there are, and how many of them could be reached the last time.
     #[must_use]
     pub fn node_counts(&self) -> (usize, usize) {
-        (self.nodes.names().len(), self.nodes.online().len())
+        (self.names().len(), self.online().len())
     }
 
-    /// How many rows the table of placements has.
+    /// How many volumes, snapshots and groups the table of placements has.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.keeper.rows()
+        self.placements.rows()
+    }
+
+    /// What is known of the driver on its nodes.
+    pub(crate) fn drivers(&self) -> &Arc<DriverInfo> {
+        &self.drivers
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries a call to wherever it belongs.
@@ -222,7 +232,7 @@ impl TopologyRouter {
 
     /// Where it is not known what a method is about, there must be only one node.
     async fn to_the_only(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Replies, Refusal> {
-        let node = self.nodes.only().ok_or(Refusal::UnknownMethod)?;
+        let node = self.only().ok_or(Refusal::UnknownMethod)?;
         Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await)
     }
 
@@ -236,7 +246,7 @@ impl TopologyRouter {
             }
             answer = way.ask(node, &inquiry.method, inquiry.body.clone()) => answer,
         };
-        self.nodes.tell(node, &answer.1);
+        self.hear(node, &answer.1);
         answer
     }
 
@@ -257,7 +267,7 @@ impl TopologyRouter {
             subjects.extend(answer.keys(&identity).iter().map(|key| key.subject().clone()));
         }
         for subject in subjects {
-            self.keeper.handle(Event::Found { subject, node }).await?;
+            self.placements.found(&subject, node).await?;
         }
         Ok(())
     }
@@ -271,11 +281,6 @@ fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, Refusal> {
         NoSubject::Missing { field } => Refusal::Missing { field },
         NoSubject::Unreadable { field } => Refusal::Unreadable { field },
     })
-}
-
-/// The path of a method of the spec.
-fn path(method: Method) -> Result<MethodPath, Outcome> {
-    MethodPath::new(method.path()).map_err(|error| Fault::Protocol { reason: error.to_string() }.into())
 }
 
 impl fmt::Debug for Inquiry {

@@ -1,6 +1,6 @@
 //! What names a volume, a snapshot or a group by its id.
 
-use csi_proto::Method;
+use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
 use super::way::{Answer, Way};
@@ -9,8 +9,7 @@ use crate::call::NodeId;
 use crate::operation::Subject;
 use crate::outcome::Origin;
 use crate::replies::{Replies, Reply};
-use crate::route::{Event, Refusal};
-use csi_proto::Code;
+use crate::route::Refusal;
 
 impl TopologyRouter {
     /// A unary call about something that has an id.
@@ -27,7 +26,7 @@ impl TopologyRouter {
             return Ok(answer);
         }
         let (mut unreachable, mut absent) = (None, None);
-        for node in self.nodes.online_first() {
+        for node in self.online_first() {
             let answer = self.ask(way, &node, inquiry).await;
             match &answer.1.origin {
                 Origin::Driver if answer.1.code == Code::NOT_FOUND => absent = absent.or(Some(answer)),
@@ -51,11 +50,11 @@ impl TopologyRouter {
         method: Method,
     ) -> Result<Replies, Refusal> {
         let subjects = subjects(method, &inquiry.body)?;
-        if let Some(node) = self.place_of(&subjects)?.or_else(|| self.nodes.only()) {
+        if let Some(node) = self.place_of(&subjects)?.or_else(|| self.only()) {
             return Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await);
         }
         let (mut unreachable, mut absent) = (None, None);
-        for node in self.nodes.online_first() {
+        for node in self.online_first() {
             let mut replies = way.relay(&node, &inquiry.method, inquiry.body.clone()).await;
             // What comes first says whether it is there.
             match replies.next().await {
@@ -67,7 +66,7 @@ impl TopologyRouter {
                 }
                 Some(first) => {
                     for subject in subjects.into_iter().filter(|_| matches!(first, Reply::Message(_))) {
-                        self.keeper.handle(Event::Found { subject, node: &node }).await?;
+                        self.placements.found(&subject, &node).await?;
                     }
                     return Ok(Replies::stream(stream::iter([first]).chain(replies)));
                 }
@@ -80,7 +79,7 @@ impl TopologyRouter {
 
     /// The one node on which all of it is, as far as known.
     fn place_of(&self, subjects: &[Subject]) -> Result<Option<NodeId>, Refusal> {
-        let mut nodes = subjects.iter().filter_map(|subject| self.keeper.node_of(subject));
+        let mut nodes = subjects.iter().filter_map(|subject| self.placements.node_of(subject));
         let Some(first) = nodes.next() else { return Ok(None) };
         if nodes.any(|node| node != first) { Err(Refusal::Apart) } else { Ok(Some(first)) }
     }

@@ -8,13 +8,15 @@ use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 use tokio::sync::{RwLock, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::call::{Call, Metadata};
+use crate::fault::Fault;
 use crate::observe::Abandoned;
-use crate::operation::journal::memory::MemoryDisk;
+use crate::outcome::Outcome;
 use crate::relay::{Relay, RelayError};
+use crate::route::store::MemoryStore;
 use csi_proto::Code;
 
 const SEEDS: u64 = 6;
@@ -161,18 +163,20 @@ impl Relay for World {
 /// The proxy, which may be in another life at the next call.
 struct Proxy {
     world: World,
-    disk: MemoryDisk,
+    disk: MemoryStore,
     offline: OfflinePolicy,
-    route: RwLock<Option<TopologyRouter>>,
+    route: RwLock<Option<Arc<TopologyRouter>>>,
+    /// Asks the nodes in the background.
+    running: Mutex<Option<tokio::task::AbortHandle>>,
     life: watch::Sender<u64>,
 }
 
 impl Proxy {
-    fn open(&self) -> TopologyRouter {
+    async fn open(&self) -> TopologyRouter {
         let nodes = NODES.map(|name| NodeId::new(name).unwrap());
         let settings = TopologySettings { offline: self.offline, ..TopologySettings::default() };
         let driver = DriverName::new("csi-hostpath").unwrap();
-        TopologyRouter::open(driver, nodes, self.disk.open(), settings).unwrap()
+        TopologyRouter::open(driver, nodes, self.disk.clone(), settings).await.unwrap()
     }
 
     /// Every call that is open ends without an answer.
@@ -180,7 +184,12 @@ impl Proxy {
         self.life.send_modify(|life| *life += 1);
         let mut route = self.route.write().await;
         drop(route.take());
-        *route = Some(self.open());
+        let (opened, world) = (Arc::new(self.open().await), self.world.clone());
+        *route = Some(Arc::clone(&opened));
+        let running = tokio::spawn(async move { opened.run(&world).await }).abort_handle();
+        if let Some(before) = self.running.lock().unwrap().replace(running) {
+            before.abort();
+        }
     }
 
     async fn call(&self, method: Method, body: Vec<u8>) -> (Option<Bytes>, Code) {
@@ -192,7 +201,7 @@ impl Proxy {
             let end = Instant::now() + Duration::from_secs(60);
             let (driver, relay) = (&route.driver, &self.world);
             let way = Way { relay, driver, metadata: &metadata, end, abandoned: &abandoned };
-            let inquiry = Inquiry { method: path(method).unwrap(), body: body.into() };
+            let inquiry = Inquiry { method: MethodPath::new(method.path()).unwrap(), body: body.into() };
             let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
             (messages.into_iter().next(), outcome.code)
         };
@@ -267,8 +276,15 @@ async fn storm(seed: u64) -> Result<(), String> {
     };
     let world = World(Arc::new(Mutex::new(state)));
     let offline = if seed.is_multiple_of(2) { OfflinePolicy::Wait } else { OfflinePolicy::Move };
-    let (disk, life) = (MemoryDisk::default(), watch::Sender::default());
-    let proxy = Arc::new(Proxy { world: world.clone(), disk, offline, route: RwLock::default(), life });
+    let (disk, life) = (MemoryStore::default(), watch::Sender::default());
+    let proxy = Arc::new(Proxy {
+        world: world.clone(),
+        disk,
+        offline,
+        route: RwLock::default(),
+        running: Mutex::default(),
+        life,
+    });
     proxy.restart().await;
     let restarts = async {
         let mut next = LIFE;
@@ -297,7 +313,7 @@ async fn storm(seed: u64) -> Result<(), String> {
     for (name, node) in &world.lock().volumes {
         left.insert(name.clone(), node.clone());
     }
-    let rows = proxy.route.read().await.as_ref().map(TopologyRouter::rows);
+    let rows = proxy.route.read().await.as_ref().map(|route| route.rows());
     if left.is_empty() && rows == Some(0) {
         Ok(())
     } else {

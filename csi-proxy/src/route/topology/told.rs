@@ -9,15 +9,16 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message as _;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::call::{Call, Metadata, NodeSession};
+use crate::fault::Fault;
 use crate::observe::Abandoned;
-use crate::operation::journal::faulty;
-use crate::operation::journal::memory::MemoryDisk;
+use crate::outcome::Outcome;
 use crate::relay::{ClockTerms, Reachability, Relay, RelayError, RetryRelay};
 use crate::replies::Reply;
+use crate::route::store::{FaultyStore, MemoryStore, StoreFault};
 use csi_proto::Code;
 
 /// The nodes as they are, whatever the route is told, and every call to them.
@@ -98,6 +99,7 @@ impl World {
                 let rpcs = [Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetCapacity];
                 ok(rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>())
             }
+            Method::Probe => ok(csi::ProbeResponse::default()),
             Method::ListVolumes => {
                 let entry = |id: &String| csi::list_volumes_response::Entry {
                     volume: Some(csi::Volume { volume_id: id.clone(), ..Default::default() }),
@@ -165,10 +167,10 @@ impl Relay for World {
     }
 }
 
-fn open(disk: &MemoryDisk) -> TopologyRouter {
+async fn open(disk: &MemoryStore) -> TopologyRouter {
     let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
     let driver = DriverName::new("csi-hostpath").unwrap();
-    TopologyRouter::open(driver, [], disk.open(), settings).unwrap()
+    TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap()
 }
 
 /// Tells a route that all nodes of a world are there, and nobody else.
@@ -183,7 +185,7 @@ fn tell_all(route: &TopologyRouter, world: &World) {
 /// Time does not go on while the table is being written, which a thread does that knows no paused clock.
 async fn hold_the_clock(route: &TopologyRouter) {
     loop {
-        match route.keeper.is_writing() {
+        match route.placements.is_writing() {
             true => tokio::task::yield_now().await,
             false => sleep(Duration::from_millis(20)).await,
         }
@@ -218,7 +220,7 @@ async fn stream(
     let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
     let end = Instant::now() + Duration::from_secs(60);
     let way = Way { relay, driver: &route.driver, metadata: &metadata, end, abandoned: &abandoned };
-    let inquiry = Inquiry { method: path(method).unwrap(), body: body.into() };
+    let inquiry = Inquiry { method: MethodPath::new(method.path()).unwrap(), body: body.into() };
     let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
     (messages, outcome.code)
 }
@@ -249,30 +251,34 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then_seldom() {
-    let (world, disk) = (World::of(1000), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (World::of(1000), MemoryStore::default());
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
-        let calls = world.take_calls();
-        assert!(calls.values().all(|count| *count == 1000) && calls.len() == 5, "{calls:?}");
+        let mut calls = world.take_calls();
+        let brief = calls.remove("Probe").unwrap();
+        assert!((1000..1020).contains(&brief), "{brief}: one node more often");
+        assert!(calls["ControllerGetCapabilities"] == 1000 && calls.len() == 5, "{calls:?}");
         assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
         assert_eq!(route.node_counts(), (1000, 1000));
         sleep(3 * MINUTE).await;
-        assert!(world.take_calls().is_empty(), "nobody asked for anything");
+        let calls = world.take_calls();
+        assert!(calls.values().all(|count| *count <= 20), "one node answers Probe: {calls:?}");
 
         assert_eq!(create(&route, &world, "pvc-1", "edge-777").await, Code::OK);
         assert_eq!(world.lock().nodes["edge-777"].len(), 1);
         assert_eq!(delete(&route, &world, "edge-777/pvc-1").await, Code::OK);
-        assert_eq!(world.take_calls().values().sum::<usize>(), 2, "each went to the one node");
+        let calls = world.take_calls();
+        assert_eq!((calls["CreateVolume"], calls["DeleteVolume"]), (1, 1), "each went to the one node");
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
-    let (world, disk) = (World::of(3), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -289,8 +295,8 @@ async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_hangs_delays_only_its_own_capacity() {
-    let (world, disk) = (World::of(100), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (World::of(100), MemoryStore::default());
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -324,9 +330,9 @@ async fn a_node_that_hangs_delays_only_its_own_capacity() {
 /// Only a driver, or a durable record of what a driver said, makes a deletion successful.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
-    let (world, disk) = (World::of(3), MemoryDisk::default());
+    let (world, disk) = (World::of(3), MemoryStore::default());
     world.has("edge-1", "old");
-    let route = open(&disk);
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -342,9 +348,9 @@ async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_frees_its_names() {
-    let (world, disk) = (World::of(3), MemoryDisk::default());
+    let (world, disk) = (World::of(3), MemoryStore::default());
     world.lock().without_driver.insert("edge-2".to_owned());
-    let route = open(&disk);
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -359,7 +365,7 @@ async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_free
         route.left(&node("edge-1"));
         assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::UNAVAILABLE, "it is on edge-1");
         assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::UNAVAILABLE);
-        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 2, before: false }));
+        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 1, before: false }));
         assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 0, before: true }));
         assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
         assert_eq!(delete(&route, &world, "edge-1/pvc-1").await, Code::OK);
@@ -371,8 +377,8 @@ async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_free
 /// Over a restart too. A call that waits for the node when it is decommissioned does not reach it either.
 #[tokio::test(start_paused = true)]
 async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned() {
-    let (world, disk) = (Arc::new(World::of(2)), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (Arc::new(World::of(2)), MemoryStore::default());
+    let route = open(&disk).await;
     while_running(&route, &*world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -407,7 +413,7 @@ async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned()
     .await;
     drop(route);
 
-    let route = open(&disk);
+    let route = open(&disk).await;
     while_running(&route, &*world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -421,42 +427,66 @@ async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned()
     })
     .await;
     drop(route);
-    assert_eq!(open(&disk).decommissioned(), []);
+    assert_eq!(open(&disk).await.decommissioned(), []);
 }
 
-/// The node gets no calls from the moment of the command, and the next start knows all of it or nothing.
+/// The node gets no calls from the moment of the command, wherever the disk fails: before it is known who it is, or while what it had
+/// is released. The rest is done when the command is repeated, or at the next start.
 #[tokio::test]
-async fn a_full_disk_decommissions_nothing_by_halves() {
-    let disk = MemoryDisk::default();
-    let (journal, handle) = faulty::wrap(disk.open());
+async fn a_full_disk_gives_a_decommissioned_node_no_calls_and_the_rest_is_done_later() {
     let named = [node("edge-0"), node("edge-1")];
     let driver = DriverName::new("csi-hostpath").unwrap();
-    let open =
-        |journal| TopologyRouter::open(driver.clone(), named.clone(), journal, TopologySettings::default());
-    let route = open(journal).unwrap();
-    let subject = Subject::Volume("vol-1".into());
-    route.keeper.handle(Event::Found { subject: subject.clone(), node: &named[1] }).await.unwrap();
-    handle.fail(faulty::Fault::Refused);
-    let failed = route.decommission(&named[1]).await.unwrap_err();
-    assert!(failed.to_string().contains("repeat the command"), "{failed}");
-    assert_eq!(route.decommissioned(), [(named[1].clone(), false)]);
-    let next = open(faulty::wrap(disk.open()).0).unwrap();
-    assert_eq!((next.decommissioned().len(), next.keeper.node_of(&subject)), (0, Some(named[1].clone())));
-    drop(next);
+    let open = async |store: FaultyStore<MemoryStore>| {
+        let settings = TopologySettings::default();
+        TopologyRouter::open(driver.clone(), named.clone(), store, settings).await.unwrap()
+    };
+    let volumes = ["vol-1", "vol-2"].map(|id| Subject::Volume(id.into()));
+    let still = |route: &TopologyRouter| {
+        volumes.iter().filter(|volume| route.placements.node_of(volume).is_some()).count()
+    };
+    for (writes, repeats) in [(0, true), (1, true), (1, false), (2, true), (2, false)] {
+        let disk = MemoryStore::default();
+        let (store, handle) = FaultyStore::new(disk.clone());
+        let route = open(store).await;
+        for volume in &volumes {
+            route.placements.found(volume, &named[1]).await.unwrap();
+        }
+        handle.cut_after(writes);
+        let failed = route.decommission(&named[1]).await.unwrap_err();
+        assert!(failed.to_string().contains("repeat the command"), "{failed}");
+        assert_eq!(route.decommissioned(), [(named[1].clone(), false)]);
+        assert_eq!(still(&route), if writes == 2 { 1 } else { 2 });
+        handle.cut_after(None);
+        if repeats {
+            let rows = still(&route);
+            let repeated = route.decommission(&named[1]).await;
+            assert_eq!(repeated, Ok(Decommissioned { rows, before: true }));
+        }
+        drop(route);
 
-    let repeated = route.decommission(&named[1]).await;
-    assert_eq!(repeated, Ok(Decommissioned { rows: 0, before: true }));
+        let next = open(FaultyStore::new(disk.clone()).0).await;
+        assert_eq!((next.decommissioned().len(), next.node_counts().0, still(&next)), (1, 1, 0), "{writes}");
+        assert!(volumes.iter().all(|volume| next.placements.is_deleted(volume)));
+        assert_eq!(next.recommission(&named[1]).await, Ok(true));
+        assert!(!volumes.iter().any(|volume| next.placements.is_deleted(volume)), "it may have them");
+        assert_eq!(next.node_counts().0, 2, "it was given by name");
+    }
+
+    let disk = MemoryStore::default();
+    let (store, handle) = FaultyStore::new(disk.clone());
+    let route = open(store).await;
+    route.placements.found(&volumes[0], &named[1]).await.unwrap();
+    handle.fail(StoreFault::Refused);
+    route.decommission(&named[1]).await.unwrap_err();
     drop(route);
-    let next = open(faulty::wrap(disk.open()).0).unwrap();
-    assert_eq!((next.decommissioned().len(), next.keeper.node_of(&subject)), (1, None));
-    assert_eq!(next.recommission(&named[1]).await, Ok(true));
-    assert_eq!(next.node_counts().0, 2, "it was given by name");
+    let next = open(FaultyStore::new(disk).0).await;
+    assert_eq!((next.decommissioned().len(), still(&next)), (0, 1), "nobody was told that it is");
 }
 
 #[tokio::test(start_paused = true)]
 async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known_from_then_on() {
-    let (world, disk) = (World::of(3), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
     let allocated = async |id: &str| {
         let request = csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
         stream(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
@@ -469,7 +499,7 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
         assert_eq!(allocated("snapshot").await, whole);
         world.take_calls();
         assert_eq!(allocated("snapshot").await, whole);
-        assert_eq!(world.take_calls(), [("GetMetadataAllocated", 1)].into());
+        assert_eq!(world.take_calls()["GetMetadataAllocated"], 1);
         assert_eq!(allocated("none").await, (vec![], Code::NOT_FOUND));
         world.lock().offline.insert("edge-2".to_owned());
         assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
@@ -481,8 +511,8 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
 /// With a relay that holds calls, each question to a node that is away would take its time.
 #[tokio::test(start_paused = true)]
 async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_calls_being_held() {
-    let (world, disk) = (Arc::new(World::of(500)), MemoryDisk::default());
-    let route = open(&disk);
+    let (world, disk) = (Arc::new(World::of(500)), MemoryStore::default());
+    let route = open(&disk).await;
     while_running(&route, &world, async {
         tell_all(&route, &world);
         sleep(MINUTE).await;
@@ -498,7 +528,7 @@ async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_cal
     reachability.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
     reachability.synced();
     let retry = RetryRelay::start(Arc::clone(&world), reachability, ClockTerms::default()).await.unwrap();
-    let route = open(&disk);
+    let route = open(&disk).await;
     while_running(&route, &retry, async {
         route.arrived(&node(&last));
         route.current();

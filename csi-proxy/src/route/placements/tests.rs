@@ -1,7 +1,8 @@
-//! Placements and their index, one by one and in random walks.
+//! Placements, one by one and in random walks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
 use proptest::prelude::*;
 use prost::Message as _;
@@ -42,54 +43,90 @@ fn candidates(names: &[&str]) -> Vec<Candidate> {
     names.iter().map(candidate).collect()
 }
 
-/// A ledger and its disk.
+/// Placements and their store.
 struct Desk {
-    ledger: Ledger,
-    disk: BTreeMap<u64, Vec<u8>>,
+    core: Placements,
+    disk: BTreeMap<Subject, (u64, Placement)>,
+    writes: u64,
     candidates: Vec<Candidate>,
 }
 
 impl Desk {
     fn new() -> Self {
-        let candidates = candidates(&["a", "b", "c"]);
-        Self { ledger: Ledger::new(driver()), disk: BTreeMap::new(), candidates }
+        Self::with(Placements::default())
     }
 
-    fn handle(&mut self, event: Event<'_>) -> Result<Option<Attempt>, Refusal> {
-        let step = self.ledger.handle(event)?;
-        for change in step.changes {
-            match change {
-                Change::Put(row, bytes) => drop(self.disk.insert(row, bytes)),
-                Change::Remove(row) | Change::SetAside(row) => drop(self.disk.remove(&row)),
+    fn with(core: Placements) -> Self {
+        Self { core, disk: BTreeMap::new(), writes: 0, candidates: candidates(&["a", "b", "c"]) }
+    }
+
+    /// As a store makes it, and takes in that it did.
+    fn write(&mut self, change: Change) {
+        self.writes += 1;
+        let revision = Revision::new(self.writes.to_string());
+        let there =
+            |key: &Subject| self.disk.get(key).map(|(revision, _)| Revision::new(revision.to_string()));
+        match &change {
+            Change::Create(key, _) => assert_eq!(there(key), None, "{key}"),
+            Change::Replace(key, expected, _) | Change::Remove(key, expected) => {
+                assert_eq!(there(key).as_ref(), Some(expected), "{key}");
             }
         }
-        Ok(step.attempt)
+        match change.clone() {
+            Change::Create(key, placement) | Change::Replace(key, _, placement) => {
+                self.disk.insert(key, (self.writes, placement));
+            }
+            Change::Remove(key, _) => drop(self.disk.remove(&key)),
+        }
+        self.core.apply(change, revision);
     }
 
     fn create(&mut self, request: &VolumeRequest) -> Result<Attempt, Refusal> {
         let candidates = self.candidates.clone();
         let ballot = Ballot { candidates: &candidates, default: None, offline: OfflinePolicy::Wait };
-        Ok(self.handle(Event::Create { request, ballot })?.unwrap())
+        self.core.create(request, ballot)?.into_iter().for_each(|change| self.write(change));
+        Ok(self.core.begin(request).unwrap())
     }
 
     fn ended(&mut self, request: &VolumeRequest, attempt: &Attempt, end: End<'_>) -> Result<(), Refusal> {
-        self.handle(Event::Ended { request, attempt, end }).map(drop)
+        self.core.ended(request, attempt, end)?.into_iter().for_each(|change| self.write(change));
+        Ok(())
+    }
+
+    fn found(&mut self, subject: &Subject, at: &str) {
+        self.core.found(subject, &node(at)).unwrap().into_iter().for_each(|change| self.write(change));
     }
 
     fn deleted(&mut self, id: &str) {
-        self.handle(Event::Deleted { subject: &Subject::Volume(id.into()) }).unwrap();
+        self.deleted_at(id, SystemTime::UNIX_EPOCH);
+    }
+
+    fn deleted_at(&mut self, id: &str, at: SystemTime) {
+        self.core.deleted(&volume(id), at).into_iter().for_each(|change| self.write(change));
+    }
+
+    fn decommission(&mut self, gone: &str) {
+        self.core.decommission(&node(gone));
+        let (lost, free) = self.core.forgotten(&node(gone));
+        lost.into_iter().chain(free).for_each(|change| self.write(change));
     }
 
     fn restart(&mut self) {
-        self.ledger = Ledger::new(driver());
-        for (row, bytes) in &self.disk {
-            self.ledger.restore(*row, bytes).unwrap();
+        let decommissioned = std::mem::take(&mut self.core.decommissioned);
+        self.core = Placements { decommissioned, ..Placements::new(self.core.max_rows) };
+        for (key, (revision, placement)) in &self.disk {
+            let (key, revision) = (key.clone(), Revision::new(revision.to_string()));
+            self.core.restore(Row { key, revision, placement: Ok(placement.clone()) });
         }
     }
 
     fn node_of_volume(&self, id: &str) -> Option<NodeId> {
-        self.ledger.node_of(&Subject::Volume(id.into())).cloned()
+        self.core.node_of(&volume(id)).cloned()
     }
+}
+
+fn volume(id: &str) -> Subject {
+    Subject::Volume(id.into())
 }
 
 #[test]
@@ -154,10 +191,14 @@ fn a_volume_that_was_made_is_found_by_its_id_and_its_name_until_it_is_deleted() 
     let again = desk.create(&request("pvc-1", 1, &["c"])).unwrap();
     assert_eq!(again.node(), &node("b"));
     desk.ended(&wanted, &again, End::Made("vol-1")).unwrap();
-    let other = request("pvc-1", 2, &["b"]);
-    assert_eq!(desk.create(&other), Err(Refusal::OtherRequest { name: "pvc-1".into() }));
+    // The driver knows whether another request is compatible.
+    let other = request("pvc-1", 2, &["c"]);
+    let second = desk.create(&other).unwrap();
+    assert_eq!(second.node(), &node("b"));
+    desk.ended(&other, &second, End::Refused).unwrap();
+    assert_eq!(desk.node_of_volume("vol-1"), Some(node("b")));
     desk.deleted("vol-1");
-    assert!(desk.disk.is_empty() && desk.ledger.rows() == 0 && desk.ledger.names.is_empty());
+    assert!(desk.core.rows() == 0 && desk.core.is_deleted(&volume("vol-1")));
 }
 
 #[test]
@@ -197,7 +238,7 @@ fn a_volume_that_is_made_anew_while_it_is_deleted_keeps_its_node() {
 fn a_copy_goes_where_its_source_is_known_to_be() {
     let mut desk = Desk::new();
     let snapshot = Subject::Snapshot("snap-1".into());
-    desk.handle(Event::Found { subject: snapshot.clone(), node: &node("c") }).unwrap();
+    desk.found(&snapshot, "c");
     let mut copy = request("pvc-1", 1, &["a", "c"]);
     copy.source = Some(snapshot.clone());
     assert_eq!(desk.create(&copy).unwrap().node(), &node("c"));
@@ -214,27 +255,22 @@ fn a_decommissioned_node_has_no_rows_and_gets_none() {
         let attempt = desk.create(&wanted).unwrap();
         desk.ended(&wanted, &attempt, End::Made(name)).unwrap();
     }
-    for name in ["a", "b"] {
-        let description = name.to_owned().into();
-        desk.handle(Event::Described { node: &node(name), description }).unwrap();
-    }
     let open = request("pvc-3", 1, &["a"]);
     let attempt = desk.create(&open).unwrap();
-    desk.handle(Event::Decommissioned { node: &node("a") }).unwrap();
+    desk.decommission("a");
     let refused = Err(Refusal::Decommissioned { node: node("a") });
     assert_eq!(desk.ended(&open, &attempt, End::Made("late")), refused);
     desk.restart();
-    let description = |desk: &Desk, name| desk.ledger.description_of(&node(name)).map(|bytes| bytes.to_vec());
-    assert_eq!((description(&desk, "a"), description(&desk, "b")), (None, Some(b"b".to_vec())));
     assert_eq!(desk.create(&open).map(drop), refused);
-    let subject = Subject::Volume("pvc-1".into());
-    desk.handle(Event::Found { subject, node: &node("a") }).unwrap();
-    desk.handle(Event::Described { node: &node("a"), description: Bytes::from_static(b"a") }).unwrap();
-    assert_eq!((description(&desk, "a"), desk.ledger.has_rows_of(&node("a"))), (None, false));
+    let lost = Subject::Volume("pvc-1".into());
+    assert!(desk.core.is_deleted(&lost) && desk.core.rows() == 1, "its deletion succeeds");
+    desk.found(&lost, "a");
+    assert!(desk.core.is_deleted(&lost) && !desk.core.has_rows_of(&node("a")), "nothing is found there");
     assert_eq!((desk.node_of_volume("pvc-1"), desk.node_of_volume("pvc-2")), (None, Some(node("b"))));
     assert_eq!(desk.create(&request("pvc-1", 1, &["c"])).unwrap().node(), &node("c"));
-    desk.handle(Event::Recommissioned { node: &node("a") }).unwrap();
+    desk.core.recommission(&node("a"));
     desk.restart();
+    assert!(!desk.core.is_deleted(&lost), "it may be there after all");
     assert_eq!(desk.create(&open).unwrap().node(), &node("a"));
 }
 
@@ -244,20 +280,22 @@ fn one_attempt_refused_and_one_that_never_left_leave_nothing() {
     let wanted = request("pvc-1", 1, &["a"]);
     let (first, second) = (desk.create(&wanted).unwrap(), desk.create(&wanted).unwrap());
     desk.ended(&wanted, &first, End::Refused).unwrap();
-    assert_eq!(desk.ledger.rows(), 1, "the other may still be made");
+    assert_eq!(desk.core.rows(), 1, "the other may still be made");
     desk.ended(&wanted, &second, End::NeverLeft).unwrap();
-    assert_eq!(desk.ledger.rows(), 0);
+    assert_eq!(desk.core.rows(), 0);
 }
 
 #[test]
 fn a_full_table_takes_no_new_volume_and_always_the_id_of_one_that_it_took() {
     let mut desk = Desk::new();
-    desk.ledger = Ledger::new(driver()).with_max_rows(3);
+    desk.core = Placements::new(1);
     let (first, second) = (request("pvc-1", 1, &["a"]), request("pvc-2", 1, &["a"]));
     let attempt = desk.create(&first).unwrap();
     desk.ended(&first, &attempt, End::Made("vol-1")).unwrap();
-    assert_eq!(desk.create(&second), Err(Refusal::Full { max: 3 }));
+    assert_eq!(desk.create(&second), Err(Refusal::Full { max: 1 }));
     desk.deleted("vol-1");
+    let room = desk.core.expired(SystemTime::UNIX_EPOCH).unwrap();
+    desk.write(room);
     assert!(desk.create(&second).is_ok());
 }
 
@@ -279,7 +317,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Drivers, as the world has them, beside a ledger that only hears of them.
+/// Drivers, as the world has them, beside placements that only hear of them.
 #[derive(Default)]
 struct World {
     /// The volumes: by node and name, with the fingerprint that they were made for.
@@ -290,12 +328,12 @@ struct World {
 
 proptest! {
     /// Whatever the order of attempts, answers, restarts and deletions: a name never has volumes on two nodes, no volume exists
-    /// of which the ledger knows nothing, a new node is always one that the request allows, and what is at rest leaves no row.
+    /// of which the placements know nothing, a new node is always one that the request allows, and what is at rest leaves no row.
     #[test]
     fn a_name_has_at_most_one_node_and_no_volume_is_forgotten(acts in prop::collection::vec(act(), 1..80)) {
         let mut desk = Desk::new();
         let mut world = World::default();
-        // Attempts that the ledger waits for. Those of an earlier life it does not know.
+        // Attempts that the placements wait for. Those of an earlier life it does not know.
         let mut open: Vec<(VolumeRequest, Attempt)> = Vec::new();
         // Whether every end was told, and each name was asked for by one request.
         let mut certain = true;
@@ -305,7 +343,7 @@ proptest! {
                     let places: Vec<_> = places.iter().map(|at| ["a", "b", "c"][usize::from(*at)]).collect();
                     certain &= size == 0;
                     let wanted = request(&format!("pvc-{name}"), i64::from(size), &places);
-                    let known = desk.ledger.node_of(&Subject::VolumeName(wanted.name.clone())).cloned();
+                    let known = desk.core.node_of(&Subject::VolumeName(wanted.name.clone())).cloned();
                     match desk.create(&wanted) {
                         Ok(attempt) => {
                             match known {
@@ -314,7 +352,7 @@ proptest! {
                             }
                             open.push((wanted, attempt));
                         }
-                        Err(refusal) => prop_assert!(matches!(refusal, Refusal::OtherRequest { .. }), "{:?}", refusal),
+                        Err(refusal) => prop_assert!(false, "{:?}", refusal),
                     }
                 }
                 Act::End { attempt, end } if !open.is_empty() => {
@@ -367,13 +405,62 @@ proptest! {
             }
             for (name, nodes) in nodes {
                 prop_assert_eq!(nodes.len(), 1, "{} is on {:?}", name, nodes);
-                let known = desk.ledger.node_of(&Subject::VolumeName(name.into()));
+                let known = desk.core.node_of(&Subject::VolumeName(name.into()));
                 prop_assert_eq!(known, nodes.first().copied(), "{}", name);
             }
-            prop_assert_eq!(desk.disk.len(), desk.ledger.rows());
+            let live = desk.disk.values().filter(|(_, placement)| placement.status.is_live()).count();
+            prop_assert_eq!(live, desk.core.rows());
             if certain && world.volumes.is_empty() && open.is_empty() {
-                prop_assert_eq!(desk.ledger.rows(), 0);
+                prop_assert_eq!(desk.core.rows(), 0);
             }
         }
     }
+}
+
+#[test]
+fn a_damaged_placement_bars_its_name_and_nothing_else() {
+    let mut desk = Desk::new();
+    let wanted = request("pvc-1", 1, &["a"]);
+    desk.create(&wanted).unwrap();
+    desk.create(&request("pvc-2", 1, &["a"])).unwrap();
+    let key = Subject::VolumeName("pvc-1".into());
+    let revision = Revision::new("1");
+    desk.core.restore(Row { key: key.clone(), revision, placement: Err(Defect::Checksum) });
+    let refused = desk.create(&wanted).unwrap_err();
+    assert_eq!(refused.outcome(&driver()).code, crate::Code::UNAVAILABLE, "{refused:?}");
+    assert_eq!((desk.core.node_of(&key), desk.core.damaged()), (None, 1));
+    assert_eq!(desk.create(&request("pvc-2", 1, &["a"])).unwrap().node(), &node("a"));
+}
+
+#[test]
+fn a_deletion_is_remembered_for_a_day() {
+    let mut desk = Desk::new();
+    let wanted = request("pvc-1", 1, &["b"]);
+    let attempt = desk.create(&wanted).unwrap();
+    desk.ended(&wanted, &attempt, End::Made("vol-1")).unwrap();
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    desk.deleted_at("vol-1", at);
+    desk.restart();
+    assert!(desk.core.is_deleted(&volume("vol-1")));
+    assert_eq!(desk.core.expired(at + DELETED_FOR - Duration::from_secs(1)), None);
+    let expired = desk.core.expired(at + DELETED_FOR).unwrap();
+    desk.write(expired);
+    assert!(desk.disk.is_empty() && !desk.core.is_deleted(&volume("vol-1")));
+}
+
+#[test]
+fn a_name_whose_volume_is_deleted_is_a_new_volume_anywhere() {
+    let mut desk = Desk::new();
+    let wanted = request("pvc-1", 1, &["b"]);
+    let attempt = desk.create(&wanted).unwrap();
+    desk.ended(&wanted, &attempt, End::Made("pvc-1")).unwrap();
+    desk.deleted("pvc-1");
+    let again = request("pvc-1", 1, &["c"]);
+    let attempt = desk.create(&again).unwrap();
+    assert_eq!(attempt.node(), &node("c"));
+    desk.ended(&again, &attempt, End::NeverLeft).unwrap();
+    assert!(desk.disk.is_empty(), "nothing was sent for the new one");
+    let attempt = desk.create(&again).unwrap();
+    desk.ended(&again, &attempt, End::Made("pvc-1")).unwrap();
+    assert!(!desk.core.is_deleted(&volume("pvc-1")) && desk.node_of_volume("pvc-1") == Some(node("c")));
 }

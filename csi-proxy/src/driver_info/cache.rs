@@ -1,0 +1,585 @@
+//! What is known of a driver on each of its nodes: when to ask, and what to answer meanwhile. No clock, no call: what happened and the
+//! time go in, what to do comes out.
+
+mod entry;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use csi_proto::DriverName;
+use csi_proto::csi::v1 as csi;
+use prost::Message;
+
+pub use self::entry::{Entry, Presence};
+use super::common;
+use super::info::{Fact, Info};
+use super::question::Question;
+use crate::call::NodeId;
+use crate::fault::Fault;
+use crate::outcome::{Origin, Outcome};
+use csi_proto::Code;
+
+/// Pause after a good round of an entry by which `Probe` is answered.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// Longest pause after a failed round, and pause after a good one of the other nodes where nobody says which nodes come and go.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Pause after a good round of the other nodes where somebody does: a driver may have been replaced under a node that has stayed. And
+/// the longest one for a node that has not got the driver, or is not there.
+const LONG_ROUND: Duration = Duration::from_secs(300);
+
+/// Pause after the first failed round; doubles from round to round.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Shortest time between the begins of two rounds that are begun because a node is online.
+const HASTE: Duration = Duration::from_secs(1);
+
+/// What was asked this short a time ago is not asked again before an answer that depends on it.
+const RECENT: Duration = Duration::from_millis(500);
+
+/// Most nodes where nodes are discovered.
+pub const MAX_NODES: usize = 10_000;
+
+/// Whose info it is: a node, or nobody in particular where the node is decided call by call.
+pub type Key = Option<NodeId>;
+
+/// How the answers of the nodes are given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the two kinds of endpoint")]
+pub enum Mode {
+    /// Each node answers for itself.
+    Each {
+        /// Whether `NodeGetInfo` is one of the questions.
+        node_info: bool,
+    },
+    /// All answer together with what they have in common.
+    Together {
+        /// The topology key of nodes whose driver names no topology; the node's name is its value.
+        topology_key: Option<String>,
+        /// Whether nodes that arrive belong to the driver too, and not only those that were added.
+        discovers: bool,
+    },
+}
+
+/// What drivers say of themselves.
+///
+/// A round is `GetPluginInfo`, then, if anything is missing, the vendor's version has changed or the node was away, the capabilities and
+/// `NodeGetInfo`, then `Probe`. A round that fails is tried again after 1 s, 2 s and so on. While a driver is not ready, a node that comes
+/// online has a round begin at once, at most one a second.
+///
+/// Answers meanwhile: `GetPluginInfo` always (version `unknown` until the driver was reached), `Probe` always with success, and with
+/// `ready` only if the last round reached a driver that is ready, capabilities as last learnt. Before they were learnt the caller must
+/// wait: an empty list would make a sidecar leave out work permanently.
+#[derive(Debug)]
+pub struct Cache {
+    driver: DriverName,
+    mode: Mode,
+    entries: BTreeMap<Key, Entry>,
+    /// What was kept of nodes that are not there yet.
+    kept: BTreeMap<Key, (Info, SystemTime)>,
+    /// Somebody says which nodes come and go.
+    told: bool,
+    /// Nodes that were left out, since there are too many.
+    refused: u64,
+    /// The node by which `Probe` is answered where all answer together.
+    watched: Key,
+    said: Said,
+}
+
+/// What the operator was last told of the driver.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    reached: Option<bool>,
+    stale: bool,
+}
+
+/// What an operator is to be told.
+#[derive(Debug, PartialEq)]
+#[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
+pub enum News {
+    /// The driver calls itself otherwise than it was configured.
+    ForeignName {
+        /// What it calls itself.
+        found: String,
+    },
+    /// The driver cannot be asked. Once, until it can.
+    Unreachable(Outcome),
+    /// The driver can be asked, for the first time or again.
+    Reached,
+    /// A node says that it is somewhere else than before.
+    Moved {
+        /// Where it was.
+        before: csi::Topology,
+        /// Where it is.
+        now: csi::Topology,
+    },
+}
+
+/// What follows from an answer.
+#[derive(Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Step {
+    /// The next question of the round; none at its end.
+    pub next: Option<Question>,
+    /// For the log.
+    pub news: Vec<News>,
+}
+
+/// What to tell a caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
+pub enum Answer {
+    /// This response message.
+    Message(Bytes),
+    /// This status.
+    Status(Code, String),
+    /// Nothing yet: ask again when something was learnt.
+    Wait,
+}
+
+/// How the start-up answers stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Whether the driver could be asked the last time; `None` before it was asked for the first time.
+    pub reached: Option<bool>,
+    /// What `Probe` answers.
+    pub ready: bool,
+    /// Whether every capability question can be answered.
+    pub complete: bool,
+    /// How long ago the driver has last said what is answered: seconds while it can be reached, and growing while it cannot. By
+    /// the clock of this host, over restarts too. `None` if nothing is known.
+    pub age: Option<Duration>,
+}
+
+impl Cache {
+    /// Nothing is known of the driver yet, and no node is there.
+    #[must_use]
+    pub fn new(driver: DriverName, mode: Mode) -> Self {
+        let (entries, kept, said) = Default::default();
+        Self { driver, mode, entries, kept, told: false, refused: 0, watched: None, said }
+    }
+
+    fn is_together(&self) -> bool {
+        matches!(self.mode, Mode::Together { .. })
+    }
+
+    fn asks_node_info(&self) -> bool {
+        matches!(self.mode, Mode::Together { .. } | Mode::Each { node_info: true })
+    }
+
+    fn discovers(&self) -> bool {
+        matches!(self.mode, Mode::Together { discovers: true, .. })
+    }
+
+    /// Takes in what was kept of earlier starts. Where nodes are discovered, these are nodes of the driver.
+    pub fn restore(&mut self, kept: impl IntoIterator<Item = (Key, Info, SystemTime)>, now: Instant) {
+        for (key, info, as_of) in kept.into_iter().take(MAX_NODES) {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.restore(info, as_of);
+            } else if self.discovers() && key.is_some() {
+                self.insert(key, false, now).restore(info, as_of);
+            } else {
+                self.kept.insert(key, (info, as_of));
+            }
+        }
+    }
+
+    /// Takes in that a node belongs to the driver, whether it is there or not.
+    pub fn add(&mut self, key: &Key, now: Instant) {
+        if !self.entries.contains_key(key) {
+            self.insert(key.clone(), true, now);
+        }
+    }
+
+    fn insert(&mut self, key: Key, named: bool, now: Instant) -> &mut Entry {
+        let topology_key = match &self.mode {
+            Mode::Together { topology_key, .. } => topology_key.clone(),
+            Mode::Each { .. } => None,
+        };
+        let kept = self.kept.remove(&key);
+        let entry = Entry::new(key.clone(), named, topology_key, now);
+        let entry = self.entries.entry(key).or_insert(entry);
+        if let Some((info, as_of)) = kept {
+            entry.restore(info, as_of);
+        }
+        entry
+    }
+
+    /// Takes a node out, with what it has said. Says whether it was [added](Self::add).
+    pub fn remove(&mut self, key: &Key) -> bool {
+        self.kept.remove(key);
+        self.entries.remove(key).is_some_and(|entry| entry.is_named())
+    }
+
+    /// Whether a node is connected, as far as is known; `None` if the node is not known.
+    #[must_use]
+    pub fn is_connected(&self, key: &Key) -> Option<bool> {
+        self.entries.get(key).map(|entry| entry.is_seen() || entry.is_online())
+    }
+
+    /// Takes in that a node is there. Says whether it belongs to the driver.
+    pub fn arrived(&mut self, key: &Key, now: Instant) -> bool {
+        if !self.entries.contains_key(key) {
+            if !self.discovers() {
+                return false;
+            }
+            if self.entries.len() >= MAX_NODES {
+                self.refused += 1;
+                return false;
+            }
+            self.insert(key.clone(), false, now);
+        }
+        let together = self.is_together();
+        if let Some(entry) = self.entries.get_mut(key)
+            && (together || !entry.is_ready())
+        {
+            entry.arrived(now);
+        }
+        true
+    }
+
+    /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
+    pub fn left(&mut self, key: &Key, now: Instant) {
+        let Slot::Occupied(mut slot) = self.entries.entry(key.clone()) else { return };
+        slot.get_mut().left(now);
+        if !slot.get().is_of_driver() {
+            slot.remove();
+        }
+        self.watch(now);
+    }
+
+    /// Takes in that all nodes that are there were told of: no other is.
+    pub fn current(&mut self, now: Instant) {
+        self.told = true;
+        for entry in self.entries.values_mut() {
+            entry.current(now);
+        }
+    }
+
+    /// Takes in that there is a way again: those are asked of which it is not known whether they are there.
+    pub fn refresh(&mut self, now: Instant) {
+        let all = !self.told || !self.is_together();
+        let unknown = |entry: &Entry| matches!(entry.presence(), Presence::Unknown | Presence::WithoutDriver);
+        self.entries.values_mut().filter(|entry| all || unknown(entry)).for_each(|entry| entry.ask_all(now));
+    }
+
+    /// As [`Self::refresh`], for one node.
+    pub fn refresh_one(&mut self, key: &Key, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.ask_all(now);
+        }
+    }
+
+    /// Has those nodes asked now that cannot be chosen, as far as they may be there. They are waited for while they are
+    /// [open](Self::are_open).
+    pub fn ask_absent(&mut self, now: Instant) -> Vec<Key> {
+        let told = self.told;
+        let absent = self.entries.iter_mut().filter(|(_, entry)| {
+            (!entry.is_online() || !entry.info().is_complete(true))
+                && (entry.is_seen() || (!told && entry.is_of_driver()))
+                && !entry.was_asked_since(now.checked_sub(RECENT))
+        });
+        let ask = |(key, entry): (&Key, &mut Entry)| {
+            entry.hasten(now);
+            key.clone()
+        };
+        absent.map(ask).collect()
+    }
+
+    /// Whether one of these is being asked, or is to be asked now.
+    #[must_use]
+    pub fn are_open(&self, keys: &[Key], now: Instant) -> bool {
+        keys.iter()
+            .filter_map(|key| self.entries.get(key))
+            .any(|entry| entry.due().is_none_or(|due| due <= now))
+    }
+
+    /// Begins the rounds of up to so many entries that are due, each with `GetPluginInfo`. Says when the next one is.
+    pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<Key>, Option<Instant>) {
+        let (mut due, mut later) = (Vec::new(), None);
+        for (key, entry) in &mut self.entries {
+            let Some(next) = entry.due() else { continue };
+            if next <= now && due.len() < most {
+                entry.begin(now);
+                due.push(key.clone());
+            } else {
+                later = Some(later.map_or(next, |later: Instant| later.min(next)));
+            }
+        }
+        (due, later)
+    }
+
+    /// Takes in the answer to a question of a round.
+    pub fn answered(
+        &mut self,
+        key: &Key,
+        question: Question,
+        answer: Result<Bytes, Outcome>,
+        now: Instant,
+        time: SystemTime,
+    ) -> Step {
+        let (node_info, together) = (self.asks_node_info(), self.is_together());
+        let Some(entry) = self.entries.get_mut(key) else { return Step::default() };
+        let mut news = Vec::new();
+        let before = entry.topology();
+        match entry.take(&self.driver, question, answer, node_info, together, &mut news) {
+            Ok(Some(next)) => return Step { next: Some(next), news },
+            Ok(None) => {
+                entry.confirm(time);
+                if let (Some(before), Some(now)) = (before, entry.topology())
+                    && before != now
+                {
+                    news.push(News::Moved { before, now });
+                }
+                let said = if together { &mut self.said } else { &mut entry.said };
+                if said.reached.replace(true) != Some(true) {
+                    said.stale = false;
+                    news.push(News::Reached);
+                }
+            }
+            Err(outcome) => {
+                entry.fail(question, &outcome);
+                let others = together
+                    && self.entries.values().any(|entry| entry.is_online() && entry.reached() == Some(true));
+                let said = match self.entries.get_mut(key) {
+                    Some(entry) if !together => &mut entry.said,
+                    _ => &mut self.said,
+                };
+                if !others && said.reached.replace(false) != Some(false) {
+                    news.push(News::Unreachable(outcome));
+                }
+            }
+        }
+        self.watch(now);
+        let pause = self.pause(key);
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.rest(pause, now);
+        }
+        Step { next: None, news }
+    }
+
+    /// How long the next round of an entry may wait.
+    fn pause(&self, key: &Key) -> Duration {
+        let Some(entry) = self.entries.get(key) else { return LONG_ROUND };
+        let together = self.is_together();
+        if entry.is_ready() {
+            return match (together && self.watched != *key, self.told) {
+                (false, _) => ROUND,
+                (true, true) => LONG_ROUND,
+                (true, false) => LONGEST,
+            };
+        }
+        let longest = match entry.presence() {
+            // It is asked as soon as it is told to be there.
+            _ if together && self.told && !entry.is_seen() => return LONG_ROUND,
+            // Most likely it never has the driver.
+            Presence::WithoutDriver if together => LONG_ROUND,
+            _ if !together && entry.info().is_complete(self.asks_node_info()) => ROUND,
+            _ => LONGEST,
+        };
+        longest.min(FIRST_PAUSE * 2_u32.pow(entry.misses().saturating_sub(1).min(8)))
+    }
+
+    /// Looks for another node to answer `Probe` by, if the one that did is not ready any more. That one is asked at once.
+    fn watch(&mut self, now: Instant) {
+        let is_ready = |entry: &Entry| entry.is_online() && entry.is_ready();
+        if !self.is_together() || self.entries.get(&self.watched).is_some_and(is_ready) {
+            return;
+        }
+        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| is_ready(entry)) {
+            self.watched.clone_from(key);
+            // One that is being asked says so in a moment.
+            if entry.due().is_some() {
+                entry.hasten(now);
+            }
+        }
+    }
+
+    /// Takes in what the end of a call says of a node's presence.
+    pub fn heard(&mut self, key: &Key, outcome: &Outcome, now: Instant) {
+        let presence = match &outcome.origin {
+            Origin::Driver => Presence::Online,
+            Origin::Relay(fault) => match presence_by(fault) {
+                Some(presence) => presence,
+                None => return,
+            },
+            Origin::Endpoint => return,
+        };
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        // Without its info it cannot be chosen.
+        if presence != Presence::Online || entry.info().is_complete(true) {
+            if entry.set(presence) && presence == Presence::Online {
+                // Whether it is ready, and what has changed, is to be known soon.
+                entry.hasten(now);
+            }
+            self.watch(now);
+        }
+    }
+
+    /// What to tell a caller now.
+    #[must_use]
+    pub fn answer(&self, key: &Key, question: Question) -> Answer {
+        if question == Question::Probe {
+            let ready = Some(self.is_ready(key));
+            return message(&csi::ProbeResponse { ready });
+        }
+        let answer = if self.is_together() { self.common(question) } else { self.own(key, question) };
+        match (answer, question) {
+            (Answer::Wait, Question::PluginInfo) => message(&csi::GetPluginInfoResponse {
+                name: self.driver.to_string(),
+                vendor_version: "unknown".to_owned(),
+                ..Default::default()
+            }),
+            (answer, _) => answer,
+        }
+    }
+
+    fn own(&self, key: &Key, question: Question) -> Answer {
+        let Some(info) = self.entries.get(key).map(Entry::info) else { return Answer::Wait };
+        let fact = |fact: &Option<Fact>| match fact {
+            Some(Fact::Answer(answer)) => Answer::Message(answer.clone()),
+            Some(Fact::NotOffered(text)) => Answer::Status(Code::UNIMPLEMENTED, text.clone()),
+            None => Answer::Wait,
+        };
+        match question {
+            Question::PluginInfo => info.info.clone().map_or(Answer::Wait, Answer::Message),
+            Question::PluginCapabilities => info.plugin.clone().map_or(Answer::Wait, Answer::Message),
+            Question::ControllerCapabilities => fact(&info.controller),
+            Question::GroupControllerCapabilities => fact(&info.group),
+            Question::NodeCapabilities => fact(&info.node_service),
+            Question::NodeInfo => fact(&info.node),
+            Question::Probe => Answer::Wait,
+        }
+    }
+
+    /// What all nodes have in common, of which everything is known.
+    fn common(&self, question: Question) -> Answer {
+        let known = || self.entries.values().filter(|entry| entry.info().is_complete(true));
+        if known().next().is_none() {
+            return Answer::Wait;
+        }
+        let nodes = || known().map(Entry::info);
+        macro_rules! service {
+            ($fact:ident, $response:ident) => {
+                common::service(
+                    nodes(),
+                    |info| &info.$fact,
+                    |all: csi::$response| all.capabilities,
+                    |capabilities| csi::$response { capabilities },
+                )
+                .map(|response| message(&response))
+            };
+        }
+        let answer = match question {
+            Question::PluginInfo => common::info(nodes()).map(|info| message(&info)),
+            Question::PluginCapabilities => {
+                let bound = known()
+                    .all(|entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty()));
+                common::plugin(nodes(), bound).map(|plugin| message(&plugin))
+            }
+            Question::ControllerCapabilities => service!(controller, ControllerGetCapabilitiesResponse),
+            Question::GroupControllerCapabilities => service!(group, GroupControllerGetCapabilitiesResponse),
+            Question::NodeCapabilities => service!(node_service, NodeGetCapabilitiesResponse),
+            // A driver on many nodes is none of them.
+            Question::NodeInfo | Question::Probe => None,
+        };
+        let text = "not every node's driver has the service";
+        answer.unwrap_or_else(|| Answer::Status(Code::UNIMPLEMENTED, text.to_owned()))
+    }
+
+    fn is_ready(&self, key: &Key) -> bool {
+        match self.is_together() {
+            true => self.entries.values().any(|entry| entry.is_online() && entry.is_ready()),
+            false => self.entries.get(key).is_some_and(Entry::is_ready),
+        }
+    }
+
+    /// How the answers stand.
+    #[must_use]
+    pub fn status(&self, key: &Key, time: SystemTime) -> Status {
+        let asked = [
+            Question::PluginCapabilities,
+            Question::ControllerCapabilities,
+            Question::GroupControllerCapabilities,
+        ]
+        .into_iter()
+        .chain([Question::NodeCapabilities])
+        .chain((matches!(self.mode, Mode::Each { node_info: true })).then_some(Question::NodeInfo));
+        let complete = asked.into_iter().all(|question| self.answer(key, question) != Answer::Wait);
+        let (as_of, reached) = match self.is_together() {
+            true => (self.entries.values().filter_map(Entry::as_of).max(), self.said.reached),
+            false => self.entries.get(key).map_or((None, None), |entry| (entry.as_of(), entry.said.reached)),
+        };
+        let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
+        Status { reached, ready: self.is_ready(key), complete, age }
+    }
+
+    /// Whether it is to be said that answers are given without the driver. Once each time that it goes away.
+    pub fn says_stale(&mut self, key: &Key) -> bool {
+        let together = self.is_together();
+        let said = match self.entries.get_mut(key) {
+            Some(entry) if !together => &mut entry.said,
+            _ => &mut self.said,
+        };
+        said.reached != Some(true) && !std::mem::replace(&mut said.stale, true)
+    }
+
+    /// What is to be kept of an entry now, and when that was true. [`Self::saved`] has to follow. `settles`: there will be no later
+    /// time.
+    pub fn take_save(&mut self, key: &Key, settles: bool) -> Option<(Bytes, SystemTime)> {
+        let close = !self.is_together() || self.watched == *key;
+        self.entries.get_mut(key)?.take_save(close, settles)
+    }
+
+    /// A record of that time was kept, or could not be. Whether the failure is the first one in a row.
+    pub fn saved(&mut self, key: &Key, as_of: SystemTime, done: bool) -> bool {
+        self.entries.get_mut(key).is_some_and(|entry| entry.saved(as_of, done))
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// How many nodes were left out, since there are too many.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// What is known of a node.
+    #[must_use]
+    pub fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// The node, if there is only one and there will be no other.
+    #[must_use]
+    pub fn only(&self) -> Option<NodeId> {
+        let mut keys = self.entries.keys();
+        match (keys.next(), keys.next()) {
+            (Some(only), None) if !self.discovers() => only.clone(),
+            _ => None,
+        }
+    }
+}
+
+/// What a fault of a call says of its node's presence. That no hub can be reached says nothing.
+fn presence_by(fault: &Fault) -> Option<Presence> {
+    match fault {
+        Fault::NodeOffline { .. } | Fault::NodeUnknown { .. } => Some(Presence::Offline),
+        Fault::DriverNotRegistered { .. } => Some(Presence::WithoutDriver),
+        _ => None,
+    }
+}
+
+fn message(message: &impl Message) -> Answer {
+    Answer::Message(message.encode_to_vec().into())
+}
+
+#[cfg(test)]
+mod tests;

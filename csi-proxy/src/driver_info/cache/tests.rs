@@ -1,0 +1,595 @@
+use super::*;
+use csi_proto::Code;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A cache of one driver whose time is played.
+struct Bench {
+    cache: Cache,
+    now: Instant,
+    news: Vec<News>,
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let driver = DriverName::new("vendor").unwrap();
+        Self { cache: Cache::new(driver, mode), now: Instant::now(), news: Vec::new() }
+    }
+
+    /// One that has no node, as where the node is decided call by call.
+    fn one() -> Self {
+        Self::one_with(false)
+    }
+
+    fn one_with(node_info: bool) -> Self {
+        let mut bench = Self::new(Mode::Each { node_info });
+        bench.cache.add(&None, bench.now);
+        bench
+    }
+
+    fn discovering() -> Self {
+        Self::new(Mode::Together { topology_key: None, discovers: true })
+    }
+
+    /// Two nodes that were given.
+    fn two() -> Self {
+        let mut bench = Self::new(Mode::Together { topology_key: None, discovers: false });
+        ["edge-1", "edge-2"].iter().for_each(|name| bench.cache.add(&key(name), bench.now));
+        bench
+    }
+
+    fn time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+    }
+
+    /// Plays a whole round of what is due first, and says what was asked.
+    fn round(&mut self, driver: &Driver) -> Vec<Question> {
+        let (_, next) = self.cache.take_due(0, self.now);
+        self.now = next.unwrap().max(self.now);
+        self.due(driver)
+    }
+
+    /// The same of what is due now, one entry at a time.
+    fn due(&mut self, driver: &Driver) -> Vec<Question> {
+        let (due, _) = self.cache.take_due(1, self.now);
+        due.first().map(|key| self.play(key, driver)).unwrap_or_default()
+    }
+
+    fn play(&mut self, key: &Key, driver: &Driver) -> Vec<Question> {
+        let (mut asked, mut next) = (Vec::new(), Some(Question::PluginInfo));
+        while let Some(question) = next {
+            asked.push(question);
+            let answer = driver.answer(question);
+            let step = self.cache.answered(key, question, answer, self.now, self.time());
+            self.news.extend(step.news);
+            next = step.next;
+        }
+        asked
+    }
+
+    /// Plays all that is due now.
+    fn all_due(&mut self, driver: &Driver) -> usize {
+        let mut rounds = 0;
+        while !self.due(driver).is_empty() {
+            rounds += 1;
+        }
+        rounds
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.cache.take_due(0, self.now).1.unwrap() - self.now
+    }
+
+    fn answer(&self, question: Question) -> Answer {
+        self.cache.answer(&None, question)
+    }
+
+    fn is_ready(&self) -> bool {
+        let Answer::Message(probe) = self.answer(Question::Probe) else { panic!("probe must answer") };
+        csi::ProbeResponse::decode(probe).unwrap().ready.unwrap()
+    }
+
+    fn presence(&self, name: &str) -> Presence {
+        self.cache.entry(&key(name)).unwrap().presence()
+    }
+}
+
+fn key(name: &str) -> Key {
+    Some(NodeId::new(name).unwrap())
+}
+
+#[derive(Clone)]
+struct Driver {
+    on: bool,
+    version: &'static str,
+    services: Vec<i32>,
+    rpcs: Vec<i32>,
+    ready: Option<bool>,
+    node_id: &'static str,
+    fault: Fault,
+}
+
+impl Driver {
+    fn new() -> Self {
+        Self {
+            on: true,
+            version: "1",
+            services: vec![1, 2, 77, 0],
+            rpcs: vec![1, 2, 99, 0],
+            ready: None,
+            node_id: "n",
+            fault: Fault::CallerGone,
+        }
+    }
+
+    fn off() -> Self {
+        Self { on: false, ..Self::new() }
+    }
+
+    /// On no node.
+    fn missing() -> Self {
+        let fault = Fault::DriverNotRegistered { driver: DriverName::new("vendor").unwrap() };
+        Self { fault, ..Self::off() }
+    }
+
+    fn answer(&self, question: Question) -> Result<Bytes, Outcome> {
+        if !self.on {
+            return Err(self.fault.clone().into());
+        }
+        Ok(match question {
+            Question::PluginInfo => csi::GetPluginInfoResponse {
+                name: "other".to_owned(),
+                vendor_version: self.version.to_owned(),
+                ..Default::default()
+            }
+            .encode_to_vec(),
+            Question::PluginCapabilities => plugin(&self.services),
+            Question::ControllerCapabilities => controller(&self.rpcs),
+            Question::GroupControllerCapabilities => {
+                return Err(Outcome::from_driver(Code::UNIMPLEMENTED, "no"));
+            }
+            Question::NodeCapabilities => node_service(&[3, 77, 0]),
+            Question::NodeInfo => node_info(self.node_id),
+            Question::Probe => csi::ProbeResponse { ready: self.ready }.encode_to_vec(),
+        }
+        .into())
+    }
+}
+
+fn node_service(types: &[i32]) -> Vec<u8> {
+    use csi::node_service_capability::{Rpc, Type};
+    let capability =
+        |number: &i32| csi::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: *number })) };
+    csi::NodeGetCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }.encode_to_vec()
+}
+
+fn node_info(node_id: &str) -> Vec<u8> {
+    let place = csi::Topology::from_iter([("node", node_id)]);
+    let (node_id, accessible_topology) = (node_id.to_owned(), Some(place));
+    csi::NodeGetInfoResponse { node_id, accessible_topology, ..Default::default() }.encode_to_vec()
+}
+
+fn plugin(types: &[i32]) -> Vec<u8> {
+    use csi::plugin_capability::{Service, Type};
+    let capability =
+        |number: &i32| csi::PluginCapability { r#type: Some(Type::Service(Service { r#type: *number })) };
+    csi::GetPluginCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }
+        .encode_to_vec()
+}
+
+fn controller(types: &[i32]) -> Vec<u8> {
+    use csi::controller_service_capability::{Rpc, Type};
+    let capability =
+        |number: &i32| csi::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: *number })) };
+    csi::ControllerGetCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }
+        .encode_to_vec()
+}
+
+#[test]
+fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait() {
+    let mut bench = Bench::one();
+    bench.round(&Driver::off());
+    let Answer::Message(info) = bench.answer(Question::PluginInfo) else { panic!("must answer") };
+    let info = csi::GetPluginInfoResponse::decode(info).unwrap();
+    assert_eq!((&*info.name, &*info.vendor_version), ("vendor", "unknown"));
+    assert!(!bench.is_ready());
+    for question in [
+        Question::PluginCapabilities,
+        Question::ControllerCapabilities,
+        Question::GroupControllerCapabilities,
+        Question::NodeCapabilities,
+    ] {
+        assert_eq!(bench.answer(question), Answer::Wait, "{question:?}");
+    }
+}
+
+#[test]
+fn one_round_learns_everything_masked_and_under_the_configured_name() {
+    use Question as Q;
+    let mut bench = Bench::one();
+    let asked = bench.round(&Driver::new());
+    let expected =
+        [Q::PluginInfo, Q::PluginCapabilities, Q::ControllerCapabilities, Q::NodeCapabilities, Q::Probe];
+    assert_eq!(asked, expected);
+    let Answer::Message(info) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
+    assert_eq!(csi::GetPluginInfoResponse::decode(info).unwrap().name, "vendor");
+    assert_eq!(bench.answer(Q::PluginCapabilities), Answer::Message(plugin(&[1, 2]).into()));
+    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Message(controller(&[1, 2]).into()));
+    assert_eq!(bench.answer(Q::NodeCapabilities), Answer::Message(node_service(&[3]).into()));
+    let group = bench.answer(Q::GroupControllerCapabilities);
+    assert!(matches!(group, Answer::Status(Code::UNIMPLEMENTED, _)), "{group:?}");
+    assert!(bench.is_ready(), "an absent `ready` counts as ready");
+}
+
+#[test]
+fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
+    use Question as Q;
+    for services in [vec![1, 3], vec![]] {
+        let mut bench = Bench::one_with(true);
+        assert_eq!(bench.answer(Q::NodeInfo), Answer::Wait);
+        let asked = bench.round(&Driver { version: "2", services, ..Driver::new() });
+        assert_eq!(asked.iter().filter(|question| **question == Q::NodeInfo).count(), 1, "{asked:?}");
+        assert_eq!(bench.answer(Q::NodeInfo), Answer::Message(node_info("n").into()));
+        assert!(bench.is_ready() && bench.cache.status(&None, bench.time()).complete);
+    }
+}
+
+#[test]
+fn failed_rounds_are_repeated_after_longer_and_longer_pauses() {
+    let mut bench = Bench::one();
+    let pauses: Vec<_> = (0..7)
+        .map(|_| {
+            bench.round(&Driver::off());
+            bench.pause().as_secs()
+        })
+        .collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    bench.round(&Driver::new());
+    assert_eq!(bench.pause(), 10 * SECOND);
+    bench.round(&Driver::off());
+    assert_eq!(bench.pause(), SECOND, "a good round resets the pause");
+    for _ in 0..7 {
+        bench.round(&Driver::off());
+    }
+    assert_eq!(bench.pause(), 10 * SECOND, "with everything known the driver is tried often");
+}
+
+#[test]
+fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
+    use Question as Q;
+    let mut bench = Bench::one();
+    let mut driver = Driver::new();
+    bench.round(&driver);
+    assert_eq!(bench.round(&driver), [Q::PluginInfo, Q::Probe]);
+    driver.version = "2";
+    assert_eq!(bench.round(&driver).len(), 5);
+    driver.on = false;
+    assert_eq!(bench.round(&driver), [Q::PluginInfo]);
+    assert!(!bench.is_ready());
+    assert!(matches!(bench.answer(Q::PluginCapabilities), Answer::Message(_)), "what is known stays");
+    driver.on = true;
+    assert_eq!(bench.round(&driver).len(), 5);
+    assert!(bench.is_ready());
+}
+
+#[test]
+fn a_refresh_has_a_round_begin_at_once_and_another_one_after_one_that_runs() {
+    let mut bench = Bench::one();
+    bench.round(&Driver::new());
+    bench.cache.refresh(bench.now);
+    assert_eq!(bench.due(&Driver::new()).len(), 5, "everything is asked");
+    bench.cache.refresh(bench.now);
+    let (due, _) = bench.cache.take_due(1, bench.now);
+    bench.cache.refresh(bench.now);
+    assert_eq!(bench.due(&Driver::new()), [], "one at a time");
+    bench.play(&due[0], &Driver::new());
+    assert_eq!(bench.due(&Driver::new()).len(), 5);
+    assert_eq!(bench.due(&Driver::new()), []);
+}
+
+#[test]
+fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_ready_and_else_not() {
+    let mut bench = Bench::one();
+    for _ in 0..6 {
+        bench.round(&Driver::off());
+    }
+    bench.now += SECOND;
+    assert_eq!(bench.pause(), 29 * SECOND);
+    bench.cache.arrived(&None, bench.now);
+    assert_eq!(bench.due(&Driver::new()).len(), 5);
+    assert!(bench.is_ready());
+    bench.now += 5 * SECOND;
+    bench.cache.arrived(&None, bench.now);
+    assert_eq!(bench.pause(), 5 * SECOND);
+}
+
+#[test]
+fn however_many_nodes_come_and_go_one_round_a_second_is_begun_and_one_is_open() {
+    let mut bench = Bench::one();
+    bench.round(&Driver::off());
+    bench.now += SECOND / 2;
+    let (mut open, mut rounds) = (None, 0);
+    for step in 0..10_000_u32 {
+        bench.now += SECOND / 1000;
+        bench.cache.arrived(&None, bench.now);
+        if step % 100 == 0
+            && let Some(key) = open.take()
+        {
+            bench.play(&key, &Driver::off());
+        }
+        for key in bench.cache.take_due(9, bench.now).0 {
+            assert!(open.replace(key).is_none(), "a second round at step {step}");
+            rounds += 1;
+        }
+    }
+    assert!((9..=11).contains(&rounds), "{rounds} rounds in 10 s");
+}
+
+#[test]
+fn a_node_that_comes_online_during_a_round_that_fails_has_the_next_one_begin() {
+    let mut bench = Bench::one();
+    let (due, _) = bench.cache.take_due(1, bench.now);
+    bench.now += 5 * SECOND;
+    bench.cache.arrived(&None, bench.now);
+    bench.play(&due[0], &Driver::off());
+    assert_eq!(bench.pause(), Duration::ZERO);
+}
+
+#[test]
+fn a_driver_that_is_not_ready_is_reported_so() {
+    let mut bench = Bench::one();
+    bench.round(&Driver { ready: Some(false), ..Driver::new() });
+    assert!(!bench.is_ready());
+    assert_eq!(bench.pause(), SECOND);
+}
+
+#[test]
+fn a_foreign_name_is_reported_once() {
+    let mut bench = Bench::one();
+    for _ in 0..3 {
+        bench.round(&Driver::new());
+    }
+    assert_eq!(bench.news, [News::ForeignName { found: "other".to_owned() }, News::Reached]);
+}
+
+#[test]
+fn that_a_driver_is_away_is_said_once_each_time() {
+    let mut bench = Bench::one();
+    for (driver, stale) in [(Driver::off(), true), (Driver::new(), false), (Driver::off(), true)] {
+        bench.news.clear();
+        (0..3).for_each(|_| drop(bench.round(&driver)));
+        let away = bench.news.iter().filter(|news| matches!(news, News::Unreachable(_))).count();
+        assert_eq!(away, usize::from(!driver.on));
+        assert_eq!((bench.cache.says_stale(&None), bench.cache.says_stale(&None)), (stale, false));
+    }
+}
+
+#[test]
+fn what_was_kept_answers_from_the_start_and_has_its_age() {
+    let mut bench = Bench::one();
+    bench.round(&Driver { services: vec![1, 3], ..Driver::new() });
+    let (record, as_of) = bench.cache.take_save(&None, false).unwrap();
+    let (kept, at) = Info::decode(&record).unwrap();
+    assert_eq!(at, as_of);
+    for add_first in [true, false] {
+        let mut later = Bench::new(Mode::Each { node_info: false });
+        if add_first {
+            later.cache.add(&None, later.now);
+        }
+        later
+            .cache
+            .restore([(None, kept.clone(), as_of), (key("edge-9"), Info::default(), as_of)], later.now);
+        later.cache.add(&None, later.now);
+        assert!(matches!(later.answer(Question::ControllerCapabilities), Answer::Message(_)));
+        let status = later.cache.status(&None, as_of + SECOND);
+        assert_eq!((status.reached, status.ready, status.complete), (None, false, true));
+        assert_eq!((status.age, later.cache.entries().count()), (Some(SECOND), 1));
+    }
+}
+
+#[test]
+fn an_unchanged_record_is_kept_hourly_and_after_a_failure_and_when_the_driver_is_away() {
+    let mut bench = Bench::one();
+    let start = bench.time();
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let round = |bench: &mut Bench, seconds: u64, driver: &Driver| {
+        let (_, next) = bench.cache.take_due(0, bench.now);
+        bench.now = next.unwrap();
+        let (due, _) = bench.cache.take_due(1, bench.now);
+        let mut next = Some(Question::PluginInfo);
+        while let Some(question) = next {
+            next =
+                bench.cache.answered(&due[0], question, driver.answer(question), bench.now, at(seconds)).next;
+        }
+        let saved = bench.cache.take_save(&None, false);
+        saved.map(|(_, as_of)| as_of)
+    };
+    assert_eq!(round(&mut bench, 0, &Driver::new()), Some(at(0)));
+    assert_eq!(round(&mut bench, 5, &Driver::new()), None, "one write at a time");
+    assert!(bench.cache.saved(&None, at(0), false), "the first failure is told");
+    assert_eq!(round(&mut bench, 10, &Driver::new()), Some(at(10)));
+    assert!(!bench.cache.saved(&None, at(10), false), "and no other");
+    assert_eq!(round(&mut bench, 20, &Driver::new()), Some(at(20)));
+    bench.cache.saved(&None, at(20), true);
+    assert_eq!(round(&mut bench, 3619, &Driver::new()), None);
+    assert_eq!(round(&mut bench, 3620, &Driver::new()), Some(at(3620)));
+    bench.cache.saved(&None, at(3620), true);
+    assert_eq!(round(&mut bench, 3700, &Driver::new()), None);
+    assert_eq!(round(&mut bench, 3710, &Driver::off()), Some(at(3700)), "from now on the age counts");
+    bench.cache.saved(&None, at(3700), true);
+    assert_eq!(round(&mut bench, 3720, &Driver::off()), None);
+}
+
+#[test]
+fn a_node_can_be_chosen_once_it_has_said_what_it_is_and_no_lost_hub_makes_it_offline() {
+    let mut bench = Bench::two();
+    bench.cache.heard(&key("edge-1"), &Outcome::ok(), bench.now);
+    assert_eq!(bench.presence("edge-1"), Presence::Unknown);
+    bench.due(&Driver::new());
+    assert_eq!(bench.presence("edge-1"), Presence::Online);
+    let heard = |bench: &mut Bench, fault: Fault| bench.cache.heard(&key("edge-1"), &fault.into(), bench.now);
+    heard(&mut bench, Fault::HubUnreachable { reason: String::new() });
+    assert_eq!(bench.presence("edge-1"), Presence::Online);
+    heard(&mut bench, Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() });
+    assert_eq!(bench.presence("edge-1"), Presence::Offline);
+    bench.cache.heard(&key("edge-1"), &Outcome::ok(), bench.now);
+    assert_eq!(bench.presence("edge-1"), Presence::Online);
+}
+
+#[test]
+fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the_others() {
+    let mut bench = Bench::discovering();
+    let of_driver = |bench: &Bench| {
+        let nodes = bench.cache.entries().filter(|(_, entry)| entry.is_of_driver());
+        nodes.map(|(node, _)| node.as_ref().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let mut known = Bench::discovering();
+    known.cache.arrived(&key("edge-9"), known.now);
+    known.round(&Driver::new());
+    let (record, as_of) = known.cache.take_save(&key("edge-9"), false).unwrap();
+    let (kept, _) = Info::decode(&record).unwrap();
+    bench.cache.restore([(key("edge-9"), kept, as_of)], bench.now);
+    bench.cache.arrived(&key("edge-1"), bench.now);
+    bench.cache.arrived(&key("edge-2"), bench.now);
+    bench.cache.current(bench.now);
+    assert_eq!(of_driver(&bench), ["edge-1", "edge-2", "edge-9"]);
+    assert_eq!(bench.presence("edge-9"), Presence::Offline);
+    bench.due(&Driver::new());
+    bench.due(&Driver::missing());
+    assert_eq!(of_driver(&bench), ["edge-1", "edge-9"], "a node without the driver is none of it");
+    for name in ["edge-1", "edge-2"] {
+        bench.cache.left(&key(name), bench.now);
+    }
+    assert_eq!(bench.cache.entries().count(), 2, "edge-2 is forgotten");
+    assert!(!bench.cache.remove(&key("edge-9")));
+    assert_eq!(of_driver(&bench), ["edge-1"]);
+    assert_eq!(bench.cache.only(), None, "there may be others");
+}
+
+#[test]
+fn a_driver_that_starts_after_its_node_is_found_soon_and_one_that_never_comes_is_seldom_asked_for() {
+    let mut bench = Bench::discovering();
+    bench.cache.arrived(&key("edge-1"), bench.now);
+    bench.cache.current(bench.now);
+    let mut asked = Vec::new();
+    for second in 0..3600_u32 {
+        if !bench.due(&Driver::missing()).is_empty() {
+            asked.push(second);
+        }
+        bench.now += SECOND;
+    }
+    assert_eq!(asked[..9], [0, 1, 3, 7, 15, 31, 63, 127, 255]);
+    assert!(asked.len() < 25, "{asked:?}");
+}
+
+#[test]
+fn a_route_that_was_given_its_nodes_takes_no_others() {
+    let mut bench = Bench::two();
+    assert!(
+        !bench.cache.arrived(&key("edge-3"), bench.now) && bench.cache.arrived(&key("edge-1"), bench.now)
+    );
+    assert_eq!(bench.cache.entries().count(), 2);
+}
+
+#[test]
+fn where_it_is_told_who_is_there_a_node_is_asked_when_it_comes_and_seldom_after() {
+    let mut bench = Bench::discovering();
+    for number in 0..1000 {
+        bench.cache.arrived(&key(&format!("edge-{number}")), bench.now);
+    }
+    bench.cache.current(bench.now);
+    assert_eq!(bench.all_due(&Driver::new()), 1000);
+    bench.now += LONGEST;
+    assert_eq!(bench.all_due(&Driver::new()), 1, "the one by which Probe is answered");
+    bench.cache.arrived(&key("edge-7"), bench.now);
+    assert_eq!(bench.all_due(&Driver::new()), 1);
+    bench.now += LONG_ROUND;
+    assert!(bench.all_due(&Driver::new()) >= 999);
+}
+
+#[test]
+fn probe_is_ready_while_one_node_is_and_another_one_is_asked_at_once_when_that_one_is_not() {
+    let mut bench = Bench::discovering();
+    for name in ["edge-1", "edge-2", "edge-3"] {
+        bench.cache.arrived(&key(name), bench.now);
+    }
+    bench.cache.current(bench.now);
+    assert!(!bench.is_ready());
+    bench.all_due(&Driver::new());
+    bench.now += 5 * SECOND;
+    bench.cache.left(&key("edge-1"), bench.now);
+    assert!(bench.is_ready());
+    let (due, _) = bench.cache.take_due(9, bench.now);
+    assert_eq!(due, [key("edge-2")]);
+    bench.play(&due[0], &Driver { ready: Some(false), ..Driver::new() });
+    let (due, _) = bench.cache.take_due(9, bench.now);
+    assert_eq!(due, [key("edge-3")]);
+    bench.play(&due[0], &Driver { ready: Some(false), ..Driver::new() });
+    assert!(!bench.is_ready());
+}
+
+#[test]
+fn nodes_answer_together_with_what_all_of_them_have() {
+    use Question as Q;
+    let mut bench = Bench::two();
+    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Wait);
+    bench.due(&Driver { rpcs: vec![1, 2, 5], version: "2", ..Driver::new() });
+    bench.due(&Driver { rpcs: vec![1, 5], ..Driver::new() });
+    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Message(controller(&[1, 5]).into()));
+    assert_eq!(bench.answer(Q::NodeCapabilities), Answer::Message(node_service(&[3]).into()));
+    assert_eq!(
+        bench.answer(Q::PluginCapabilities),
+        Answer::Message(plugin(&[1, 2]).into()),
+        "each has a place"
+    );
+    for none in [Q::GroupControllerCapabilities, Q::NodeInfo] {
+        assert!(matches!(bench.answer(none), Answer::Status(Code::UNIMPLEMENTED, _)), "{none:?}");
+    }
+    let Answer::Message(info) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
+    assert_eq!(csi::GetPluginInfoResponse::decode(info).unwrap().vendor_version, "1, 2");
+}
+
+#[test]
+fn a_node_without_a_topology_gets_that_of_the_key_that_stands_for_nodes() {
+    let place = |topology_key: Option<&str>, node_id: &'static str| {
+        let topology_key = topology_key.map(ToOwned::to_owned);
+        let mut bench = Bench::new(Mode::Together { topology_key, discovers: true });
+        bench.cache.arrived(&key("edge-1"), bench.now);
+        let driver = Driver { node_id, ..Driver::new() };
+        let (due, _) = bench.cache.take_due(1, bench.now);
+        let mut next = Some(Question::PluginInfo);
+        while let Some(question) = next {
+            let answer = match (question, node_id) {
+                (Question::NodeInfo, "") => Ok(Bytes::new()),
+                _ => driver.answer(question),
+            };
+            next = bench.cache.answered(&due[0], question, answer, bench.now, bench.time()).next;
+        }
+        bench.cache.entry(&key("edge-1")).unwrap().topology()
+    };
+    assert_eq!(place(Some("a/b"), ""), Some(csi::Topology::from_iter([("a/b", "edge-1")])));
+    assert_eq!(place(Some("a/b"), "n"), Some(csi::Topology::from_iter([("node", "n")])));
+    assert_eq!(place(None, ""), Some(csi::Topology::default()));
+}
+
+#[test]
+fn a_node_that_may_be_there_is_asked_before_it_counts_as_absent_and_not_twice_in_a_moment() {
+    let mut bench = Bench::two();
+    bench.all_due(&Driver::off());
+    assert_eq!(bench.cache.ask_absent(bench.now), [], "that was said a moment ago");
+    bench.now += SECOND;
+    let asked = bench.cache.ask_absent(bench.now);
+    assert_eq!(asked, [key("edge-1"), key("edge-2")]);
+    assert!(bench.cache.are_open(&asked, bench.now));
+    bench.all_due(&Driver::new());
+    assert!(!bench.cache.are_open(&asked, bench.now));
+    // Somebody says who is there: who is not is not asked.
+    bench.now += SECOND;
+    bench.cache.arrived(&key("edge-1"), bench.now);
+    bench.cache.left(&key("edge-2"), bench.now);
+    bench.cache.current(bench.now);
+    let fault = Fault::NodeOffline { node: NodeId::new("edge-1").unwrap() };
+    bench.all_due(&Driver { fault, ..Driver::off() });
+    bench.now += SECOND;
+    assert_eq!(bench.cache.ask_absent(bench.now), [key("edge-1")]);
+}

@@ -1,0 +1,433 @@
+//! Placements: which node has the volume of a name, and everything else that has an id.
+//!
+//! No disk and no clock: a method decides on a [`Change`], a [`PlacementStore`](super::store::PlacementStore) makes it durable, and
+//! [`Placements::apply`] takes it in. So memory never knows more than the store.
+
+mod record;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, SystemTime};
+
+pub use self::record::{Defect, Placement, Revision, Row, Status};
+use super::election::Ballot;
+use super::refusal::Refusal;
+use super::request::VolumeRequest;
+use crate::call::NodeId;
+use crate::operation::{Digest, Subject};
+
+/// Most placements, unless set otherwise: one for each volume, snapshot and group; each takes a few hundred bytes.
+pub const DEFAULT_MAX_ROWS: usize = 400_000;
+
+/// How long a deletion is remembered, so that a repeated one succeeds while nodes are away.
+pub const DELETED_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// The digest of a placement for which several requests were sent. No refusal of one of them says that all are over.
+const SEVERAL: Digest = Digest::from_bytes([0; 32]);
+
+/// The placements of a driver.
+///
+/// The rules of a volume's placement, whose key is the volume's name:
+///
+/// - its node is selected once, and durable before anything is sent;
+/// - it stays while the end of an attempt is not known, and once the volume was made, until that is deleted;
+/// - it goes when the driver has refused for good, or when nothing was ever sent.
+#[derive(Debug)]
+pub struct Placements {
+    rows: HashMap<Subject, Entry>,
+    /// The names by which volumes were made, by their ids.
+    names: HashMap<Box<str>, Box<str>>,
+    /// What is deleted, the oldest first.
+    deleted: BTreeSet<(SystemTime, Subject)>,
+    /// Rows that cannot be read. Their names stay barred.
+    damaged: HashMap<Subject, Revision>,
+    /// Decommissioned nodes. Nothing is placed or found there.
+    decommissioned: BTreeSet<NodeId>,
+    next_attempt: u64,
+    max_rows: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    placement: Placement,
+    revision: Revision,
+    /// Tells a placement from a later one of the same name.
+    number: u64,
+    /// Attempts under way.
+    open: u32,
+    /// An attempt may have reached the node.
+    sent: bool,
+}
+
+/// An attempt to make a volume, and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    number: u64,
+    node: NodeId,
+}
+
+impl Attempt {
+    /// Where it goes.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+}
+
+/// What is to be made durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the operations of a store")]
+pub enum Change {
+    /// A placement that is not there yet.
+    Create(Subject, Placement),
+    /// Another one in the place of this revision.
+    Replace(Subject, Revision, Placement),
+    /// None any more.
+    Remove(Subject, Revision),
+}
+
+impl Change {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &Subject {
+        let (Self::Create(key, _) | Self::Replace(key, ..) | Self::Remove(key, _)) = self;
+        key
+    }
+}
+
+/// How an attempt to make a volume ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the inputs of the state machine")]
+pub enum End<'a> {
+    /// The driver has made it, and gave it this id.
+    Made(&'a str),
+    /// The driver refused with a code after which nothing is under way.
+    Refused,
+    /// The request provably never left.
+    NeverLeft,
+    /// Anything else. It may be made at this moment.
+    Uncertain,
+}
+
+impl Default for Placements {
+    fn default() -> Self {
+        Self::new(DEFAULT_MAX_ROWS)
+    }
+}
+
+impl Placements {
+    /// None yet, and at most so many.
+    #[must_use]
+    pub fn new(max_rows: usize) -> Self {
+        let (rows, names, deleted, damaged) = Default::default();
+        Self { rows, names, deleted, damaged, decommissioned: BTreeSet::new(), next_attempt: 1, max_rows }
+    }
+
+    /// Takes in a row as the store has it. What was being made then may be made still.
+    pub fn restore(&mut self, Row { key, revision, placement }: Row) {
+        self.forget_row(&key);
+        match placement {
+            Ok(placement) => self.insert(key, placement, revision, true),
+            Err(_) => drop(self.damaged.insert(key, revision)),
+        }
+    }
+
+    /// Takes in that the store has no such row.
+    pub fn forget_row(&mut self, key: &Subject) {
+        self.damaged.remove(key);
+        let Some(entry) = self.rows.remove(key) else { return };
+        self.unindex(key, &entry.placement);
+    }
+
+    fn insert(&mut self, key: Subject, placement: Placement, revision: Revision, sent: bool) {
+        if let (Subject::VolumeName(name), Some(id)) = (&key, placement.status.volume_id()) {
+            self.names.insert(id.into(), name.clone());
+        }
+        if let Status::Deleted { at, .. } = placement.status {
+            self.deleted.insert((at, key.clone()));
+        }
+        let number = self.next_attempt;
+        self.next_attempt += 1;
+        self.rows.insert(key, Entry { placement, revision, number, open: 0, sent });
+    }
+
+    fn unindex(&mut self, key: &Subject, placement: &Placement) {
+        if let (Subject::VolumeName(name), Some(id)) = (key, placement.status.volume_id())
+            && self.names.get(id) == Some(name)
+        {
+            self.names.remove(id);
+        }
+        if let Status::Deleted { at, .. } = placement.status {
+            self.deleted.remove(&(at, key.clone()));
+        }
+    }
+
+    /// Takes in that a change is durable, and is this revision from now on.
+    pub fn apply(&mut self, change: Change, revision: Revision) {
+        match change {
+            Change::Create(key, placement) => {
+                self.forget_row(&key);
+                self.insert(key, placement, revision, false);
+            }
+            Change::Replace(key, _, placement) => {
+                let before = self.rows.remove(&key);
+                if let Some(before) = &before {
+                    self.unindex(&key, &before.placement);
+                }
+                let before = before.filter(|before| before.placement.status.is_live());
+                self.insert(
+                    key.clone(),
+                    placement,
+                    revision,
+                    before.as_ref().is_some_and(|before| before.sent),
+                );
+                if let (Some(Entry { number, open, .. }), Some(entry)) = (before, self.rows.get_mut(&key)) {
+                    (entry.number, entry.open) = (number, open);
+                }
+            }
+            Change::Remove(key, _) => self.forget_row(&key),
+        }
+    }
+
+    /// Where something is that is there, or may be.
+    #[must_use]
+    pub fn node_of(&self, subject: &Subject) -> Option<&NodeId> {
+        self.live(subject).map(|(_, entry)| &entry.placement.node)
+    }
+
+    /// Whether a driver has said that it deleted this, or its node is decommissioned.
+    #[must_use]
+    pub fn is_deleted(&self, subject: &Subject) -> bool {
+        let is_gone = |Placement { node, status, .. }: &Placement| match status {
+            Status::Deleted { .. } => true,
+            Status::Lost { .. } => self.decommissioned.contains(node),
+            Status::Pending | Status::Created { .. } => false,
+        };
+        self.keys(subject).any(|key| self.rows.get(&key).is_some_and(|entry| is_gone(&entry.placement)))
+            && self.node_of(subject).is_none()
+    }
+
+    /// Takes in that a node is decommissioned. What is there is still to be [released](Self::forgotten).
+    pub fn decommission(&mut self, node: &NodeId) {
+        self.decommissioned.insert(node.clone());
+    }
+
+    /// Takes in that a node is no longer decommissioned.
+    pub fn recommission(&mut self, node: &NodeId) {
+        self.decommissioned.remove(node);
+    }
+
+    /// Whether something is on a node, or may be.
+    #[must_use]
+    pub fn has_rows_of(&self, node: &NodeId) -> bool {
+        let is_there = |placement: &Placement| placement.node == *node && placement.status.is_live();
+        self.rows.values().any(|entry| is_there(&entry.placement))
+    }
+
+    /// How many volumes, snapshots and groups there are, or may be.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.values().filter(|entry| entry.placement.status.is_live()).count()
+    }
+
+    /// How many rows cannot be read.
+    #[must_use]
+    pub fn damaged(&self) -> usize {
+        self.damaged.len()
+    }
+
+    /// The keys under which something may be: a volume has that of its name, or of its id.
+    fn keys(&self, subject: &Subject) -> impl Iterator<Item = Subject> + use<> {
+        let by_name = match subject {
+            Subject::Volume(id) => self.names.get(id).map(|name| Subject::VolumeName(name.clone())),
+            _ => None,
+        };
+        by_name.into_iter().chain([subject.clone()])
+    }
+
+    fn live(&self, subject: &Subject) -> Option<(Subject, &Entry)> {
+        self.keys(subject).find_map(|key| {
+            let entry = self.rows.get(&key).filter(|entry| entry.placement.status.is_live())?;
+            Some((key, entry))
+        })
+    }
+
+    /// Selects the node of a volume that is asked for. Once the change is durable, [`Self::begin`] begins the attempt. `None`: what is
+    /// durable already says where it goes.
+    ///
+    /// # Errors
+    /// What the caller is answered. Then nothing is sent to a node.
+    pub fn create(&self, request: &VolumeRequest, ballot: Ballot<'_>) -> Result<Option<Change>, Refusal> {
+        let key = Subject::VolumeName(request.name.clone());
+        if self.damaged.contains_key(&key) {
+            return Err(Refusal::Damaged { name: request.name.clone() });
+        }
+        let known = self.rows.get(&key);
+        if let Some(Entry { placement, revision, .. }) =
+            known.filter(|entry| entry.placement.status.is_live())
+        {
+            if self.decommissioned.contains(&placement.node) {
+                return Err(Refusal::Decommissioned { node: placement.node.clone() });
+            }
+            // Another request goes to the same driver, which knows whether the two are compatible.
+            let other = placement.status == Status::Pending
+                && placement.digest != request.fingerprint
+                && placement.digest != SEVERAL;
+            let several = || Placement { digest: SEVERAL, ..placement.clone() };
+            return Ok(other.then(|| Change::Replace(key, revision.clone(), several())));
+        }
+        let source = request.source.as_ref().and_then(|source| self.node_of(source));
+        let node = ballot.elect(request, source)?;
+        if self.decommissioned.contains(&node) {
+            return Err(Refusal::Decommissioned { node });
+        }
+        let placement = Placement { node, digest: request.fingerprint, status: Status::Pending };
+        match known {
+            Some(entry) => Ok(Some(Change::Replace(key, entry.revision.clone(), placement))),
+            None if self.rows.len() >= self.max_rows => Err(Refusal::Full { max: self.max_rows }),
+            None => Ok(Some(Change::Create(key, placement))),
+        }
+    }
+
+    /// Begins an attempt to make a volume whose placement is durable. [`Self::ended`] has to follow.
+    pub fn begin(&mut self, request: &VolumeRequest) -> Option<Attempt> {
+        let entry = self.rows.get_mut(&Subject::VolumeName(request.name.clone()))?;
+        entry.open += 1;
+        Some(Attempt { number: entry.number, node: entry.placement.node.clone() })
+    }
+
+    /// Takes in how an attempt ended, and says what follows.
+    ///
+    /// # Errors
+    /// If the volume was made on a node that is decommissioned, or another node has its id. In the latter case the volume is not
+    /// forgotten.
+    pub fn ended(
+        &mut self,
+        request: &VolumeRequest,
+        attempt: &Attempt,
+        end: End<'_>,
+    ) -> Result<Option<Change>, Refusal> {
+        let key = Subject::VolumeName(request.name.clone());
+        let lost = matches!(end, End::Made(_)) && self.decommissioned.contains(&attempt.node);
+        let lost = || lost.then(|| Refusal::Decommissioned { node: attempt.node.clone() });
+        let Some(entry) = self.rows.get_mut(&key).filter(|entry| entry.number == attempt.number) else {
+            return lost().map_or(Ok(None), Err);
+        };
+        entry.open = entry.open.saturating_sub(1);
+        // After a refusal nothing is under way for this request; another one may be.
+        let same = entry.placement.digest == request.fingerprint;
+        let pending = entry.placement.status == Status::Pending;
+        let over = match end {
+            End::NeverLeft => !entry.sent,
+            End::Refused => same,
+            End::Made(_) | End::Uncertain => false,
+        };
+        if over && pending && entry.open == 0 {
+            return Ok(Some(Change::Remove(key, entry.revision.clone())));
+        }
+        entry.sent |= match end {
+            End::NeverLeft => false,
+            End::Refused => !same,
+            End::Made(_) | End::Uncertain => true,
+        };
+        let End::Made(id) = end else { return Ok(None) };
+        if let Some(refusal) = lost() {
+            return Err(refusal);
+        }
+        let (status, revision) = (Status::Created { id: id.into() }, entry.revision.clone());
+        let placement = Placement { node: attempt.node.clone(), digest: request.fingerprint, status };
+        let is_new = entry.placement.status != placement.status;
+        let subject = Subject::Volume(id.into());
+        match self.node_of(&subject) {
+            Some(known) if *known != attempt.node => {
+                let (known, other) = (known.clone(), attempt.node.clone());
+                Err(Refusal::SameId { subject, known, other })
+            }
+            _ => Ok(is_new.then_some(Change::Replace(key, revision, placement))),
+        }
+    }
+
+    /// A node's driver has this. That it is known where something is helps, but is not needed: it can be looked for. So nothing is
+    /// to be done if there is no room.
+    ///
+    /// # Errors
+    /// If another node has it.
+    pub fn found(&self, subject: &Subject, node: &NodeId) -> Result<Option<Change>, Refusal> {
+        if self.decommissioned.contains(node) {
+            return Ok(None);
+        }
+        if let Some(known) = self.node_of(subject) {
+            if known == node {
+                return Ok(None);
+            }
+            let (known, other) = (known.clone(), node.clone());
+            return Err(Refusal::SameId { subject: subject.clone(), known, other });
+        }
+        if self.damaged.contains_key(subject) || matches!(subject, Subject::VolumeName(_)) {
+            return Ok(None);
+        }
+        let status = Status::Created { id: subject.id().into() };
+        let placement = Placement { node: node.clone(), digest: SEVERAL, status };
+        Ok(match self.keys(subject).find_map(|key| Some((self.rows.get(&key)?.revision.clone(), key))) {
+            Some((revision, key)) => Some(Change::Replace(key, revision, placement)),
+            None if self.rows.len() >= self.max_rows => None,
+            None => Some(Change::Create(subject.clone(), placement)),
+        })
+    }
+
+    /// A driver, or all of them, have said that this is deleted.
+    #[must_use]
+    pub fn deleted(&self, subject: &Subject, now: SystemTime) -> Vec<Change> {
+        let change = |key: Subject| {
+            if let Some(revision) = self.damaged.get(&key) {
+                return Some(Change::Remove(key, revision.clone()));
+            }
+            let Entry { placement, revision, open, .. } = self.rows.get(&key)?;
+            let id = placement.status.volume_id().unwrap_or_default().into();
+            let status = match &placement.status {
+                Status::Deleted { .. } => return None,
+                // Somebody makes it anew at this moment.
+                _ if *open > 0 => Status::Pending,
+                _ => Status::Deleted { id, at: now },
+            };
+            Some(Change::Replace(key, revision.clone(), Placement { status, ..placement.clone() }))
+        };
+        self.keys(subject).filter_map(change).collect()
+    }
+
+    /// A node is decommissioned, and all that was there is lost: what had an id counts as deleted, and its names are free. The changes by which the ids are remembered, then those that free the names.
+    #[must_use]
+    pub fn forgotten(&self, node: &NodeId) -> (Vec<Change>, Vec<Change>) {
+        let (mut lost, mut free) = (Vec::new(), Vec::new());
+        for (key, Entry { placement, revision, .. }) in &self.rows {
+            if placement.node != *node || !placement.status.is_live() {
+                continue;
+            }
+            let id = placement.status.volume_id();
+            let gone = id.map(|id| Placement { status: Status::Lost { id: id.into() }, ..placement.clone() });
+            match (key, id, gone) {
+                (Subject::VolumeName(_), Some(id), Some(gone)) => {
+                    let by_id = Subject::Volume(id.into());
+                    if !self.rows.contains_key(&by_id) {
+                        lost.push(Change::Create(by_id, gone));
+                    }
+                    free.push(Change::Remove(key.clone(), revision.clone()));
+                }
+                (_, _, Some(gone)) => lost.push(Change::Replace(key.clone(), revision.clone(), gone)),
+                (_, _, None) => free.push(Change::Remove(key.clone(), revision.clone())),
+            }
+        }
+        (lost, free)
+    }
+
+    /// A deletion that need not be remembered any more: it was too long ago, or its room is needed.
+    #[must_use]
+    pub fn expired(&self, now: SystemTime) -> Option<Change> {
+        let (at, key) = self.deleted.first()?;
+        let old = now.duration_since(*at).is_ok_and(|age| age >= DELETED_FOR);
+        let revision = self.rows.get(key)?.revision.clone();
+        (old || self.rows.len() >= self.max_rows).then(|| Change::Remove(key.clone(), revision))
+    }
+}
+
+#[cfg(test)]
+mod tests;

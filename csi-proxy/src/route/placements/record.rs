@@ -1,0 +1,219 @@
+//! A placement, and its bytes.
+//!
+//! ```proto
+//! message Record {
+//!   string node = 1;
+//!   uint32 status = 2;      // 1 pending, 2 created, 3 deleted, 4 lost with its node
+//!   bytes digest = 3;       // 32 bytes
+//!   string volume_id = 4;   // of a name whose volume was made
+//!   uint64 deleted_at = 5;  // seconds since 1970
+//! }
+//! ```
+//!
+//! Before the record stands its CRC-32 over the key and the record, little-endian: so damage is noticed, and a row in another's place.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+
+use crate::call::NodeId;
+use crate::operation::{Digest, Subject};
+
+/// Where something is, or is being made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "what a store keeps")]
+pub struct Placement {
+    /// The node.
+    pub node: NodeId,
+    /// The digest of the request that asked for it; zero if there were several, or none is known.
+    pub digest: Digest,
+    /// What is known of it.
+    pub status: Status,
+}
+
+/// What is known of a placement's volume, snapshot or group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "what a store keeps")]
+pub enum Status {
+    /// The volume may exist, or come to exist.
+    Pending,
+    /// It exists and has this id.
+    Created {
+        /// The id.
+        id: Box<str>,
+    },
+    /// A driver has said that it is deleted.
+    Deleted {
+        /// The id that it had.
+        id: Box<str>,
+        /// When.
+        at: SystemTime,
+    },
+    /// Its node was given up with everything on it.
+    Lost {
+        /// The id that it had.
+        id: Box<str>,
+    },
+}
+
+impl Status {
+    /// Whether it is there, or may be.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Pending | Self::Created { .. })
+    }
+
+    /// The id, once it has one.
+    #[must_use]
+    pub fn volume_id(&self) -> Option<&str> {
+        match self {
+            Self::Pending => None,
+            Self::Created { id } | Self::Deleted { id, .. } | Self::Lost { id } => Some(id),
+        }
+    }
+}
+
+/// Which of several versions of a row. Opaque, and told by the store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Revision(Box<str>);
+
+impl Revision {
+    /// The revision that a store calls so.
+    pub fn new(name: impl Into<Box<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// What the store calls it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A row of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::exhaustive_structs, reason = "what a store has")]
+pub struct Row {
+    /// A volume by its name, or a snapshot, a group, or a volume of an unknown name by its id.
+    pub key: Subject,
+    /// The revision that the store has.
+    pub revision: Revision,
+    /// The placement, or why it cannot be read.
+    pub placement: Result<Placement, Defect>,
+}
+
+/// Why bytes are not taken for a placement.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// Some byte is wrong, or it is another key's row.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// The bytes are as they were written, but make no sense.
+    #[error("its field {field} has no value that is known")]
+    Field {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Record {
+    #[prost(string, tag = "1")]
+    node: String,
+    #[prost(uint32, tag = "2")]
+    status: u32,
+    #[prost(bytes = "vec", tag = "3")]
+    digest: Vec<u8>,
+    #[prost(string, tag = "4")]
+    volume_id: String,
+    #[prost(uint64, tag = "5")]
+    deleted_at: u64,
+}
+
+impl Placement {
+    /// The bytes of the row with this key.
+    #[must_use]
+    pub fn encode(&self, key: &Subject) -> Vec<u8> {
+        let (status, at) = match &self.status {
+            Status::Pending => (1, UNIX_EPOCH),
+            Status::Created { .. } => (2, UNIX_EPOCH),
+            Status::Deleted { at, .. } => (3, *at),
+            Status::Lost { .. } => (4, UNIX_EPOCH),
+        };
+        let record = Record {
+            node: self.node.to_string(),
+            status,
+            digest: self.digest.as_bytes().to_vec(),
+            volume_id: self.status.volume_id().unwrap_or_default().to_owned(),
+            deleted_at: at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        };
+        let record = record.encode_to_vec();
+        let mut bytes = checksum(key, &record).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&record);
+        bytes
+    }
+
+    /// The placement in the bytes of the row with this key.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(key: &Subject, bytes: &[u8]) -> Result<Self, Defect> {
+        let (sum, record) = bytes.split_first_chunk().ok_or(Defect::Checksum)?;
+        if checksum(key, record) != u32::from_le_bytes(*sum) {
+            return Err(Defect::Checksum);
+        }
+        let field = |field| Defect::Field { field };
+        let record = Record::decode(record).map_err(|_| field("record"))?;
+        let node = NodeId::new(&record.node).map_err(|_| field("node"))?;
+        let digest = <[u8; 32]>::try_from(record.digest).map_err(|_| field("digest"))?;
+        let id = record.volume_id.into_boxed_str();
+        let at = UNIX_EPOCH.checked_add(Duration::from_secs(record.deleted_at));
+        let at = at.ok_or_else(|| field("deleted_at"))?;
+        let status = match record.status {
+            1 => Status::Pending,
+            2 => Status::Created { id },
+            3 => Status::Deleted { id, at },
+            4 => Status::Lost { id },
+            _ => return Err(field("status")),
+        };
+        Ok(Self { node, digest: Digest::from_bytes(digest), status })
+    }
+}
+
+fn checksum(key: &Subject, record: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key.to_string().as_bytes());
+    hasher.update(record);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_read_back_under_its_key_and_no_changed_byte_is_taken_for_it() {
+        let (key, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
+        let at = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let id: Box<str> = "vol-1".into();
+        for status in [
+            Status::Pending,
+            Status::Created { id: id.clone() },
+            Status::Deleted { id: id.clone(), at },
+            Status::Lost { id },
+        ] {
+            let node = NodeId::new("edge-1").unwrap();
+            let placement = Placement { node, digest: Digest::from_bytes([7; 32]), status };
+            let bytes = placement.encode(&key);
+            assert_eq!(Placement::decode(&other, &bytes), Err(Defect::Checksum));
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 0x10;
+                assert_eq!(Placement::decode(&key, &changed), Err(Defect::Checksum), "byte {at}");
+                assert!(Placement::decode(&key, &bytes[..at]).is_err(), "cut at {at}");
+            }
+            assert_eq!(Placement::decode(&key, &bytes), Ok(placement));
+        }
+    }
+}

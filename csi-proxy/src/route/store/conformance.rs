@@ -1,0 +1,158 @@
+//! What every [`PlacementStore`] promises, for a store of your own.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{PlacementStore, Written};
+use crate::call::NodeId;
+use crate::operation::{Digest, Subject};
+use crate::route::placements::{Placement, Revision, Row, Status};
+
+/// Checks a store that is empty. `reopen` gives the same store as a process that starts anew would find it.
+///
+/// # Errors
+/// What it does otherwise than it must, in words.
+pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(), String> {
+    let (ours, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
+    let store = reopen();
+    expect("the rows of an empty store", &rows(&store).await?, &BTreeMap::new())?;
+    let first = done(store.create(&ours, &placement(1)?).await)?;
+    let second = store.create(&ours, &placement(2)?).await.map_err(text)?;
+    let there = Row { key: ours.clone(), revision: first.clone(), placement: Ok(placement(1)?) };
+    expect("a second create", &second, &Written::Conflict(Some(there)))?;
+    let late = store.replace(&other, &first, &placement(2)?).await.map_err(text)?;
+    expect("a replacement of nothing", &late, &Written::Conflict(None))?;
+    let next = done(store.replace(&ours, &first, &placement(2)?).await)?;
+    let there = Row { key: ours.clone(), revision: next.clone(), placement: Ok(placement(2)?) };
+    let old = store.replace(&ours, &first, &placement(3)?).await.map_err(text)?;
+    expect("a replacement of an old revision", &old, &Written::Conflict(Some(there.clone())))?;
+    let old = store.remove(&ours, &first).await.map_err(text)?;
+    expect("a removal of an old revision", &old, &Written::Conflict(Some(there)))?;
+    done(store.remove(&ours, &next).await)?;
+    let gone = store.remove(&ours, &next).await.map_err(text)?;
+    expect("a removal of nothing", &gone, &Written::Conflict(None))?;
+    let again = done(store.create(&ours, &placement(3)?).await)?;
+    if again == first || again == next {
+        return Err("a row that was made anew has a revision of before".to_owned());
+    }
+    done(store.create(&other, &placement(4)?).await)?;
+    drop(store);
+    let expected = BTreeMap::from([(ours, placement(3)?), (other, placement(4)?)]);
+    expect("what is there after a restart", &rows(&reopen()).await?, &expected)?;
+    decommissioned(&mut reopen).await?;
+    as_a_map(reopen, expected).await
+}
+
+/// Which nodes are decommissioned is kept until it is taken back, and saying it twice is saying it once.
+async fn decommissioned<S: PlacementStore>(reopen: &mut impl FnMut() -> S) -> Result<(), String> {
+    let node = NodeId::new("edge-1").map_err(text)?;
+    for set in [true, true, false, false] {
+        let store = reopen();
+        store.set_decommissioned(&node, set).await.map_err(text)?;
+        drop(store);
+        let kept = reopen().decommissioned().await.map_err(text)?;
+        let expected: Vec<_> = set.then(|| node.clone()).into_iter().collect();
+        expect("the decommissioned nodes after a restart", &kept, &expected)?;
+    }
+    Ok(())
+}
+
+/// Any sequence of writes and restarts ends as in a map.
+async fn as_a_map<S: PlacementStore>(
+    mut reopen: impl FnMut() -> S,
+    mut expected: BTreeMap<Subject, Placement>,
+) -> Result<(), String> {
+    let mut chance = 7_u64;
+    let mut draw = |below: u64| {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (chance >> 33) % below
+    };
+    let mut store = reopen();
+    for step in 0..200 {
+        let id = "n".repeat(usize::try_from(draw(8) * 500 + 1).unwrap_or(1));
+        let key = match draw(4) {
+            0 => Subject::VolumeName(id.into()),
+            1 => Subject::Volume(id.into()),
+            2 => Subject::Snapshot(id.into()),
+            _ => Subject::GroupSnapshot(id.into()),
+        };
+        let found = store.list().await.map_err(text)?.into_iter().find(|row| row.key == key);
+        let new = placement(step)?;
+        match (found, draw(3)) {
+            (None, _) => drop(done(store.create(&key, &new).await)?),
+            (Some(row), 0) => drop(done(store.remove(&key, &row.revision).await)?),
+            (Some(row), _) => drop(done(store.replace(&key, &row.revision, &new).await)?),
+        }
+        let there = rows(&store).await?;
+        match there.get(&key) {
+            Some(found) => drop(expected.insert(key, found.clone())),
+            None => drop(expected.remove(&key)),
+        }
+        expect("the rows after a write", &there, &expected)?;
+        if draw(8) == 0 {
+            drop(store);
+            store = reopen();
+        }
+    }
+    expect("the rows at the end", &rows(&store).await?, &expected)
+}
+
+/// Placements that differ in everything.
+fn placement(number: u64) -> Result<Placement, String> {
+    let id = format!("vol-{number}").into_boxed_str();
+    Ok(Placement {
+        node: NodeId::new(format!("edge-{number}")).map_err(text)?,
+        digest: Digest::from_bytes([u8::try_from(number % 256).unwrap_or_default(); 32]),
+        status: match number % 4 {
+            0 => Status::Pending,
+            1 => Status::Created { id },
+            2 => Status::Deleted { id, at: UNIX_EPOCH + Duration::from_secs(number) },
+            _ => Status::Lost { id },
+        },
+    })
+}
+
+async fn rows(store: &impl PlacementStore) -> Result<BTreeMap<Subject, Placement>, String> {
+    let rows = store.list().await.map_err(text)?;
+    rows.into_iter().map(|row| Ok((row.key, row.placement.map_err(text)?))).collect()
+}
+
+fn done(written: Result<Written, super::StoreError>) -> Result<Revision, String> {
+    match written.map_err(text)? {
+        Written::Done(revision) => Ok(revision),
+        Written::Conflict(row) => {
+            Err(format!("a write that must be made was refused, since there is {row:?}"))
+        }
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{what}: found {found:?}, expected {expected:?}")) }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FaultyStore, MemoryStore};
+    use super::*;
+
+    #[tokio::test]
+    async fn the_stores_in_memory_conform() {
+        let memory = MemoryStore::default();
+        check(|| memory.clone()).await.unwrap();
+        let (faulty, _) = FaultyStore::new(MemoryStore::default());
+        check(|| faulty.clone()).await.unwrap();
+    }
+
+    #[cfg(feature = "redb")]
+    #[tokio::test]
+    async fn the_store_on_disk_conforms() {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = csi_proto::DriverName::new("csi-hostpath").unwrap();
+        let open = || super::super::RedbStore::open(directory.path().join("proxy.redb"), &driver).unwrap();
+        check(open).await.unwrap();
+    }
+}

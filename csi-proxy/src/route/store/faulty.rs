@@ -1,0 +1,163 @@
+//! A store that fails on purpose.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{PlacementStore, StoreError, Written};
+use crate::call::NodeId;
+use crate::driver_info::DriverInfoStore;
+use crate::operation::Subject;
+use crate::route::placements::{Placement, Revision, Row};
+
+/// How a write fails. Its caller cannot tell one from the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreFault {
+    /// Nothing is written.
+    Refused,
+    /// Everything is written, though the failure is reported.
+    Written,
+}
+
+/// Passes everything on to another store, or fails as its [`Handle`] says. All clones share the faults.
+#[derive(Debug, Clone)]
+pub struct FaultyStore<S> {
+    inner: S,
+    handle: Handle,
+}
+
+/// Commands to a faulty store. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Handle(Arc<Mutex<Plan>>);
+
+#[derive(Debug, Default)]
+struct Plan {
+    next: Option<StoreFault>,
+    /// Writes that still succeed.
+    left: Option<u64>,
+    no_loads: bool,
+    failed: usize,
+}
+
+impl Handle {
+    /// Fails the next write.
+    pub fn fail(&self, fault: StoreFault) {
+        self.plan().next = Some(fault);
+    }
+
+    /// Refuses every write after so many more, as a disk that is full or gone; `None` ends that.
+    pub fn cut_after(&self, writes: impl Into<Option<u64>>) {
+        self.plan().left = writes.into();
+    }
+
+    /// Whether nothing can be read from now on.
+    pub fn refuse_loads(&self, refuse: bool) {
+        self.plan().no_loads = refuse;
+    }
+
+    /// How often it has failed.
+    #[must_use]
+    pub fn failures(&self) -> usize {
+        self.plan().failed
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of the next write.
+    fn fault(&self) -> Option<StoreFault> {
+        let mut plan = self.plan();
+        let mut fault = plan.next.take();
+        match &mut plan.left {
+            Some(0) => fault = Some(StoreFault::Refused),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        plan.failed += usize::from(fault.is_some());
+        fault
+    }
+
+    fn loads(&self) -> Result<(), StoreError> {
+        if !self.plan().no_loads {
+            return Ok(());
+        }
+        self.plan().failed += 1;
+        Err(failure())
+    }
+}
+
+fn failure() -> StoreError {
+    StoreError::Failed(Arc::new(io::Error::other("it was told to fail")))
+}
+
+impl<S> FaultyStore<S> {
+    /// A store that does not fail yet.
+    #[must_use]
+    pub fn new(inner: S) -> (Self, Handle) {
+        let handle = Handle::default();
+        (Self { inner, handle: handle.clone() }, handle)
+    }
+
+    async fn write<T>(&self, write: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        let fault = self.handle.fault();
+        if fault == Some(StoreFault::Refused) {
+            return Err(failure());
+        }
+        let written = write.await?;
+        if fault.is_some() { Err(failure()) } else { Ok(written) }
+    }
+}
+
+#[async_trait]
+impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
+    async fn list(&self) -> Result<Vec<Row>, StoreError> {
+        self.handle.loads()?;
+        self.inner.list().await
+    }
+
+    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError> {
+        self.write(self.inner.create(key, placement)).await
+    }
+
+    async fn replace(
+        &self,
+        key: &Subject,
+        revision: &Revision,
+        placement: &Placement,
+    ) -> Result<Written, StoreError> {
+        self.write(self.inner.replace(key, revision, placement)).await
+    }
+
+    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError> {
+        self.write(self.inner.remove(key, revision)).await
+    }
+
+    async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
+        self.handle.loads()?;
+        self.inner.decommissioned().await
+    }
+
+    async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
+        self.write(self.inner.set_decommissioned(node, decommissioned)).await
+    }
+}
+
+#[async_trait]
+impl<S: DriverInfoStore> DriverInfoStore for FaultyStore<S> {
+    async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
+        self.handle.loads()?;
+        self.inner.load().await
+    }
+
+    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError> {
+        self.write(self.inner.save(node, record)).await
+    }
+
+    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError> {
+        self.write(self.inner.remove(node)).await
+    }
+}

@@ -1,0 +1,119 @@
+//! A store in memory: for tests, and where a restart may forget.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{PlacementStore, StoreError, Written};
+use crate::call::NodeId;
+use crate::driver_info::DriverInfoStore;
+use crate::operation::Subject;
+use crate::route::placements::{Placement, Revision, Row};
+
+/// Keeps rows in memory, and never fails. All clones are one store.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore(Arc<Mutex<Tables>>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    placements: BTreeMap<Subject, (u64, Vec<u8>)>,
+    drivers: BTreeMap<Option<NodeId>, Bytes>,
+    decommissioned: BTreeSet<NodeId>,
+    revision: u64,
+}
+
+impl MemoryStore {
+    /// The keys of all placements.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Subject> {
+        self.tables().placements.keys().cloned().collect()
+    }
+
+    /// Writes the bytes of a row past the store, as a failing disk may.
+    pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
+        if let Some((_, found)) = self.tables().placements.get_mut(key) {
+            *found = bytes.to_vec();
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, key: &Subject, expected: Option<&Revision>, new: Option<&Placement>) -> Written {
+        let mut tables = self.tables();
+        let found = tables.placements.get(key);
+        let revision = found.map(|(revision, _)| revision.to_string());
+        if revision.as_deref() != expected.map(Revision::as_str) {
+            return Written::Conflict(found.map(|(revision, bytes)| row(key, *revision, bytes)));
+        }
+        tables.revision += 1;
+        let revision = tables.revision;
+        match new {
+            Some(placement) => drop(tables.placements.insert(key.clone(), (revision, placement.encode(key)))),
+            None => drop(tables.placements.remove(key)),
+        }
+        Written::Done(Revision::new(revision.to_string()))
+    }
+}
+
+fn row(key: &Subject, revision: u64, bytes: &[u8]) -> Row {
+    let revision = Revision::new(revision.to_string());
+    Row { key: key.clone(), revision, placement: Placement::decode(key, bytes) }
+}
+
+#[async_trait]
+impl PlacementStore for MemoryStore {
+    async fn list(&self) -> Result<Vec<Row>, StoreError> {
+        let tables = self.tables();
+        Ok(tables.placements.iter().map(|(key, (revision, bytes))| row(key, *revision, bytes)).collect())
+    }
+
+    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError> {
+        Ok(self.write(key, None, Some(placement)))
+    }
+
+    async fn replace(
+        &self,
+        key: &Subject,
+        revision: &Revision,
+        placement: &Placement,
+    ) -> Result<Written, StoreError> {
+        Ok(self.write(key, Some(revision), Some(placement)))
+    }
+
+    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError> {
+        Ok(self.write(key, Some(revision), None))
+    }
+
+    async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
+        Ok(self.tables().decommissioned.iter().cloned().collect())
+    }
+
+    async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
+        match decommissioned {
+            true => self.tables().decommissioned.insert(node.clone()),
+            false => self.tables().decommissioned.remove(node),
+        };
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl DriverInfoStore for MemoryStore {
+    async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
+        Ok(self.tables().drivers.clone().into_iter().collect())
+    }
+
+    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError> {
+        self.tables().drivers.insert(node.cloned(), record);
+        Ok(())
+    }
+
+    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError> {
+        self.tables().drivers.remove(&node.cloned());
+        Ok(())
+    }
+}
