@@ -105,6 +105,7 @@
 //!   count of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
 //! - `redb`: what a proxy keeps ([`route::store`]), on disk.
+//! - `testing`: the conformance suite of a store of placements, and a store that fails on purpose.
 //!
 //! # Bounds
 //!

@@ -57,7 +57,7 @@ fn a_group_is_about_each_of_its_volumes_once() {
     assert_eq!(about, [Subject::GroupSnapshot("group-1".into()), snapshot("snap-1"), snapshot("snap-2")]);
 }
 
-/// Answers are written to the journal: this is why that is safe.
+/// Answers are kept for a while, and shown to equal calls: this is why that is safe.
 #[test]
 fn no_response_has_a_field_for_a_secret() {
     for field in SECRET_FIELDS {

@@ -7,7 +7,6 @@ pub mod agent;
 pub mod core_dumps;
 pub mod csi_driver;
 pub mod directory_lock;
-pub mod durable_file;
 pub mod hostpath;
 pub mod hub;
 #[cfg(feature = "kubernetes-node")]

@@ -13,8 +13,7 @@ use crate::protobuf::fields;
 /// The same driver, method and request: the same operation. Cheap to clone.
 ///
 /// It shows what the operation is about and a [`Digest`] of the request, but nothing else of it, and no secret. A small request is
-/// kept until somebody looks at the digest, which costs time: two that are about the same are compared, a journal writes it, or it
-/// is [settled](Self::settle).
+/// kept until somebody looks at the digest, which costs time: two that are about the same are compared, or it is [settled](Self::settle).
 #[derive(Debug, Clone)]
 pub struct Identity(Arc<Parts>);
 

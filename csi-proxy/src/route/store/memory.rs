@@ -26,12 +26,14 @@ struct Tables {
 
 impl MemoryStore {
     /// The keys of all placements.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn keys(&self) -> Vec<Subject> {
         self.tables().placements.keys().cloned().collect()
     }
 
     /// Writes the bytes of a row past the store, as a failing disk may.
+    #[cfg(feature = "testing")]
     pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
         if let Some((_, found)) = self.tables().placements.get_mut(key) {
             *found = bytes.to_vec();

@@ -2,9 +2,12 @@
 //!
 //! [`RedbStore`] (feature `redb`) is one file of one proxy; it keeps what drivers say of themselves too
 //! ([`DriverInfoStore`](crate::driver_info::DriverInfoStore)), the proxy's term and its list of nodes. [`MemoryStore`] is for tests, and
-//! where a restart may forget; [`FaultyStore`] fails on purpose; [`conformance`] tests a store of your own.
+//! where a restart may forget. The feature `testing` has `FaultyStore`, which fails on purpose, and `conformance`, which tests a store of
+//! your own.
 
+#[cfg(feature = "testing")]
 pub mod conformance;
+#[cfg(feature = "testing")]
 mod faulty;
 mod memory;
 #[cfg(feature = "redb")]
@@ -17,6 +20,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+#[cfg(feature = "testing")]
 pub use self::faulty::{FaultyStore, Handle, StoreFault};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redb")]
