@@ -26,7 +26,7 @@ impl Sent {
         }
         let has = facts.deliveries.iter().find(|delivery| delivery.attempt == attempt && !delivery.refused);
         let ran = facts.executions.iter().find(|run| run.attempt == attempt);
-        let when = has.map(|delivery| delivery.at).or(ran.map(|run| run.began));
+        let when = has.map(|delivery| delivery.at).or_else(|| ran.map(|run| run.began));
         if let Some(when) = when {
             self.verdict.broken(PROPERTY, now.at, || {
                 format!("{attempt:?} ends with {end:?}; an agent has had it since {:?}", when.at)
