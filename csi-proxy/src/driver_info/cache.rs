@@ -284,7 +284,10 @@ impl Cache {
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
         let ask = |(key, entry): (&Key, &mut Entry)| {
-            entry.hasten(now);
+            // One that is being asked says so in a moment.
+            if entry.due().is_some() {
+                entry.hasten(now);
+            }
             key.clone()
         };
         absent.map(ask).collect()

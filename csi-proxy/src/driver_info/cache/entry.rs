@@ -167,8 +167,9 @@ impl Entry {
         self.as_of
     }
 
+    /// Whether a round has begun and ended since then.
     pub(super) fn was_asked_since(&self, since: Option<Instant>) -> bool {
-        self.begun.is_some_and(|begun| since.is_some_and(|since| begun > since))
+        !self.asking && self.begun.is_some_and(|begun| since.is_some_and(|since| begun > since))
     }
 
     pub(super) fn restore(&mut self, info: Info, as_of: SystemTime) {
