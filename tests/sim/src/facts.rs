@@ -82,8 +82,6 @@ pub(crate) struct Delivery {
     pub(crate) agent: LifeId,
     pub(crate) link: LinkId,
     pub(crate) at: Moment,
-    /// The term of the proxy that sent it, if it says so.
-    pub(crate) term: Option<u64>,
     /// The session that it was for.
     pub(crate) to_session: Option<SessionId>,
     /// When the agent was through with it, or heard that nobody waits.
@@ -135,6 +133,8 @@ pub(crate) struct Facts {
     pub(crate) executions: Vec<Execution>,
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) links: BTreeMap<LinkId, LinkFact>,
+    /// The first and the last term of each proxy.
+    pub(crate) terms: BTreeMap<LifeId, (u64, u64)>,
     /// The latest delivery of each call of a link.
     serving: BTreeMap<(LinkId, u64), usize>,
 }
@@ -148,6 +148,7 @@ impl Facts {
             executions: Vec::new(),
             deliveries: Vec::new(),
             links: BTreeMap::new(),
+            terms: BTreeMap::new(),
             serving: BTreeMap::new(),
         }
     }
@@ -175,6 +176,11 @@ impl Facts {
     pub(crate) fn begins(&mut self, place: Place, moment: Moment) -> LifeId {
         self.lives.push(Life { place, began: moment, ended: None, leaving: None });
         LifeId(self.lives.len() - 1)
+    }
+
+    /// A proxy is given a term.
+    pub(crate) fn has_term(&mut self, proxy: LifeId, term: u64) {
+        self.terms.entry(proxy).or_insert((term, term)).1 = term;
     }
 
     /// A process is asked to end, or another one is begun beside it.
@@ -276,7 +282,7 @@ impl Facts {
         let key = (link, id);
         match part {
             Part::Request(request) => {
-                let Some((operation, attempt, term)) = self.requested(life, request) else { return };
+                let Some((operation, attempt)) = self.requested(life, request) else { return };
                 // A frame that comes twice is one request.
                 if self.serving.contains_key(&key) {
                     return;
@@ -288,7 +294,6 @@ impl Facts {
                     agent: life,
                     link,
                     at: moment,
-                    term,
                     to_session: request.to_session,
                     over: None,
                     refused: false,
@@ -306,17 +311,12 @@ impl Facts {
     }
 
     /// Which call a request is.
-    fn requested(
-        &self,
-        life: LifeId,
-        request: &frame::Request,
-    ) -> Option<(OperationId, AttemptId, Option<u64>)> {
+    fn requested(&self, life: LifeId, request: &frame::Request) -> Option<(OperationId, AttemptId)> {
         let call = Call::decode(request.metadata.clone(), request.body.clone()).ok()?;
         let driver = (0..self.plan.proxies)
             .find(|driver| crate::plan::driver_name(*driver) == call.driver.as_str())?;
         let place = self.lives.get(life.0)?.place;
-        let wanted = wanted(&self.plan.operations, place, driver, call.method.as_str(), &call.body);
-        wanted.map(|(operation, attempt)| (operation, attempt, call.fence.map(|fence| fence.term().get())))
+        wanted(&self.plan.operations, place, driver, call.method.as_str(), &call.body)
     }
 
     /// A peer has put a frame on its way.

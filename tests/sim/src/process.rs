@@ -104,7 +104,7 @@ pub(crate) async fn proxy(
     let reachability = Reachability::new(grace);
     let mut nodes = NodeWatch::new(peer.clone(), reachability.clone())?;
     tokio::spawn(async move { while nodes.next().await.is_some() {} });
-    let starts = Starts { context: Arc::clone(context), driver };
+    let starts = Starts { context: Arc::clone(context), driver, life };
     let relay =
         RetryRelay::start(Planted::below(planted, SessionRelay::new(peer.clone())), reachability, starts)
             .await?;

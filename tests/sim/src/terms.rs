@@ -10,11 +10,12 @@ use crate::context::Context;
 use crate::ids::LifeId;
 use crate::plan::Place;
 
-/// Where the proxies of a driver have their terms from.
+/// Where a proxy has its terms from; they rise from proxy to proxy of a driver.
 #[derive(Debug)]
 pub(crate) struct Starts {
     pub(crate) context: Arc<Context>,
     pub(crate) driver: usize,
+    pub(crate) life: LifeId,
 }
 
 #[async_trait::async_trait]
@@ -23,7 +24,9 @@ impl TermSource for Starts {
         let term = self.context.with(|inner| {
             let last = inner.starts.entry(self.driver).or_insert(0);
             *last = above.map_or(*last, |above| above.get().max(*last)) + 1;
-            *last
+            let term = *last;
+            inner.facts.has_term(self.life, term);
+            term
         });
         self.context.note(format!("driver {}", self.driver), || format!("term {term}"));
         Ok(Term::new(term).unwrap_or(Term::FIRST))

@@ -1,4 +1,4 @@
-//! A call begins only on the session that it is for, and with no lower term than the agent has had before.
+//! A call begins only on the session that it is for, and not for a proxy of a lower term than that of one whose call has begun.
 
 use super::{Expect, Verdict};
 use crate::facts::{Delivery, Execution, Facts};
@@ -37,25 +37,19 @@ impl Stale {
                 format!("{:?} begins at {:?}; its copies were for {copies:?}", run.attempt, run.agent)
             });
         }
-        // The latest copy: an earlier one may have been refused, and the proxy have raised its term for that.
-        let Some(term) = copies.clone().filter_map(|copy| copy.term).max() else { return };
+        let terms_of = |attempt| facts.terms.get(&facts.attempt(attempt)?.proxy);
+        // What a proxy was given, and not what its calls say. It may have raised its term since it was started.
+        let Some(&(_, term)) = terms_of(run.attempt) else { return };
         let Some(wanted) = facts.operation(run.operation) else { return };
         let higher = facts.executions.iter().find_map(|other| {
             let of_driver = facts
                 .operation(other.operation)
                 .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
-            let terms = facts
-                .deliveries
-                .iter()
-                .filter(|copy| {
-                    copy.agent == other.agent && copy.attempt == other.attempt && copy.at < other.began
-                })
-                .filter_map(|copy| copy.term);
             // The lowest one that it can have begun with.
-            let least = terms.min().filter(|least| of_driver && *least > term);
-            least.map(|least| (least, other.attempt, other.began))
+            let (least, _) = terms_of(other.attempt)?;
+            (of_driver && other.began < now && *least > term).then_some((least, other.attempt, other.began))
         });
-        if let Some((least, attempt, began)) = higher.filter(|(.., began)| *began < now) {
+        if let Some((least, attempt, began)) = higher {
             self.verdict.broken(TERM, now.at, || {
                 format!(
                     "{:?} begins with term {term}, after {attempt:?} with term {least} began at {:?}",
