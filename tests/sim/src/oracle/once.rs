@@ -1,5 +1,5 @@
-//! While an agent's process lives, a driver is not asked for what it is at, nor by the same call for what it has answered; and a result
-//! that no call waited for is given to the next equal call, and to that one only.
+//! While an agent's process lives, a driver is not asked for what it is at, nor twice by the same call; and a result that no call waited
+//! for is given to the next equal call, and to that one only.
 
 use std::time::Duration;
 
@@ -8,8 +8,6 @@ use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{ExecutionId, Moment};
 use crate::plan::OperationKind;
 
-/// How long a result is there for the same call.
-const REPLAYED: Duration = Duration::from_secs(60);
 /// How long a result that no call waited for is there for the next.
 const KEPT: Duration = Duration::from_secs(600);
 /// What is on its way inside a process at one moment of the clock.
@@ -44,15 +42,15 @@ impl Once {
                 });
                 return;
             };
+            if before.attempt == attempt {
+                self.verdict.broken("a call is executed once", now.at, || {
+                    format!("{agent:?} begins {operation:?} again for {attempt:?}, which it was begun for")
+                });
+            }
             if before.answered.is_none() || !self.expect.keeps || is_void(facts, before, now) {
                 continue;
             }
             let since = now.at - ended.at;
-            if before.attempt == attempt && since + INSIDE < REPLAYED {
-                self.verdict.broken("a call is executed once", now.at, || {
-                    format!("{agent:?} begins {operation:?} again for {attempt:?}, which it was done for")
-                });
-            }
             let is_offered = || {
                 let next =
                     |copy: &Delivery| copy.agent == agent && copy.operation == operation && copy.at > ended;
