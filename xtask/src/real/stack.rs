@@ -328,15 +328,13 @@ impl Road {
         certificates: &Certificates,
         scratch: &Path,
     ) -> Arguments {
-        let endpoint = Arguments::new()
+        Arguments::new()
             .pair("--drivername", driver)
             .pair("--endpoint", unix(controller))
             .pair("--kubeedge-endpoint", &self.url)
             .pair("--nodeid", NODE)
             .pair("--state-dir", scratch.join("endpoint"))
-            .dialer(self.kind, certificates, &certificates.endpoint);
-        // csi-sanity asks once where a sidecar asks again.
-        if self.weather.cable().is_some() { endpoint.pair("--reconnect-grace", "30s") } else { endpoint }
+            .dialer(self.kind, certificates, &certificates.endpoint)
     }
 }
 

@@ -34,8 +34,8 @@ const ELECTION: [&str; 5] = [
 const DISPATCHED: &str = "CreateVolume";
 const ASKED: &str = "/csi.v1.Controller/CreateVolume";
 
-/// What the agent logs of who gets an answer that another one has asked for.
-const JOINED: &str = "the driver is not called for it";
+/// What the agent logs of a call that shares the operation of another one.
+const JOINED: &str = "joins the same operation";
 
 /// What the driver logs when it has made a volume.
 const MADE: &str = "volume created";
