@@ -70,7 +70,7 @@ impl Status for HubStatus {
             ("calls refused by the policy", stats.forbidden),
             ("frames with a false name", stats.spoofed),
             ("links refused: not authenticated", stats.unauthenticated),
-            ("links refused or closed: older life of a peer", stats.fenced),
+            ("links refused or closed: another session of the peer", stats.fenced),
             ("links told to come back later", stats.turned_away),
             ("links that ended before their hello", stats.failed_handshakes),
         ];
