@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use edge_transport::frame::{
-    End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode,
-};
+use edge_transport::frame::{End, Failure, Frame, Hello, Kind, Lane, Part, Reply, Request, encode};
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
 
 /// The rest of the bytes. Past their end all numbers are 0.
