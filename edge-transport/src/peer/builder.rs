@@ -24,7 +24,8 @@ pub struct PeerSettings {
     /// on, and calls that are open end with `LINK_LOST`. A better road that does not hold is tried less and less often. Default 60 s;
     /// zero: never.
     pub better_road_every: Duration,
-    /// Longest first wait before dialling again. Default 200 ms; the wait is between half of it and all of it.
+    /// Longest first wait before dialling again, and the wait after a link that was in use. Default 200 ms; the wait is between half
+    /// of it and all of it.
     pub retry_first: Duration,
     /// Longest wait before dialling again. Default 10 s.
     pub retry_cap: Duration,

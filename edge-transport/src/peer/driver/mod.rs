@@ -31,9 +31,10 @@ use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
 /// next process works on the first of them while this one still makes the last.
 const COMMANDS: usize = 8;
 
-/// A link that was in use for so long makes the next wait short again. Shorter ones let the waits grow, so that two processes
-/// that fight over one name slow down.
-const STABLE: Duration = Duration::from_secs(1);
+/// A link that ends sooner after the hub's hello counts as ended at once. After several of these in a row the peer waits as long as
+/// for a hub that it cannot reach: else all peers of a hub that admits and closes would dial it without a pause. Short, since a bad
+/// network that cuts links every half second cuts one of ten at such an age.
+const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// What callers and services ask of the session, in order. Bounded: whoever asks waits.
 #[derive(Debug)]
@@ -72,7 +73,10 @@ pub(super) struct Driver {
     settings: PeerSettings,
     dialers: Arc<[Box<dyn Dialer>]>,
     services: HashMap<ServiceName, Arc<dyn Service>>,
+    /// Waits after attempts that led to no session.
     backoff: Backoff,
+    /// Waits after sessions. Apart from the others: an unreachable hub must not delay the replacement of a link that is cut later.
+    reopening: Backoff,
     inbox: Inbox,
     commands: mpsc::Receiver<Command>,
     notes: mpsc::UnboundedReceiver<Note>,
@@ -111,6 +115,7 @@ impl Driver {
             settings,
             dialers: dialers.into(),
             services,
+            reopening: backoff.clone(),
             backoff,
             inbox: inbox.clone(),
             commands,
@@ -135,6 +140,7 @@ impl Driver {
         let mut best = None;
         let mut better = None;
         while self.ending == Ending::No {
+            let mut was_open = false;
             let dialled = match better.take() {
                 Some(road) => Some(road),
                 None => self.dial(best.take()).await,
@@ -144,12 +150,14 @@ impl Driver {
                 let Ended { opened, next } = self.connection(link).await;
                 better = next;
                 if let Some(opened) = opened {
+                    was_open = true;
                     best = Some(index);
                     self.judge_road(now().saturating_duration_since(opened), better.is_some());
                 }
             }
             if self.ending == Ending::No && better.is_none() {
-                let wait = self.backoff.next_wait();
+                let backoff = if was_open { &mut self.reopening } else { &mut self.backoff };
+                let wait = backoff.next_wait();
                 self.offline(tokio::time::sleep(wait)).await;
             }
         }
@@ -158,8 +166,9 @@ impl Driver {
 
     /// A link was in use for so long, and was then lost, or left for a better one.
     fn judge_road(&mut self, held: Duration, left: bool) {
-        if held >= STABLE {
-            self.backoff.reset();
+        self.backoff.reset();
+        if held >= AT_ONCE {
+            self.reopening.reset();
         }
         if !left && held >= self.settings.better_road_every {
             self.disappointments = 0;
