@@ -69,7 +69,7 @@ impl Ballot<'_> {
                 // It may be the place of a node that has not said yet where it is.
                 for silent in self.candidates.iter().filter(|candidate| candidate.topology.is_none()) {
                     match (self.offline, silent.presence) {
-                        (OfflinePolicy::Wait, _) => return Err(not_reached(&silent.node)),
+                        (OfflinePolicy::Wait, _) => return Err(Refusal::not_reached(&silent.node)),
                         (OfflinePolicy::Move, Presence::Unknown) => unknown = Some(&silent.node),
                         (OfflinePolicy::Move, _) => offline = Some(&silent.node),
                     }
@@ -98,7 +98,7 @@ impl Ballot<'_> {
         }
         Err(match (unknown, offline, full) {
             // It may be there after all, or be said to be offline the next time.
-            (Some(node), ..) => not_reached(node),
+            (Some(node), ..) => Refusal::not_reached(node),
             (None, Some(_), _) => Refusal::AllOffline,
             (None, None, true) => Refusal::NoRoom { required: request.required_bytes },
             (None, None, false) => Refusal::NoNodeThere,
@@ -146,13 +146,6 @@ impl Ballot<'_> {
 
 fn has_room(candidate: &Candidate, request: &VolumeRequest) -> bool {
     candidate.room.is_none_or(|room| room >= request.required_bytes)
-}
-
-fn not_reached(node: &NodeId) -> Refusal {
-    let what = format!(
-        "node {node} has not been reached yet, so not all is known of it; start its agent, or take it from the list of nodes"
-    );
-    Refusal::NotKnown { what }
 }
 
 #[cfg(test)]

@@ -101,6 +101,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// A node was never asked what it is.
+    pub(super) fn not_reached(node: &NodeId) -> Self {
+        let what = format!(
+            "node {node} has not been reached yet, so not all is known of it; start its agent, or take it from the list of nodes"
+        );
+        Self::NotKnown { what }
+    }
+
     /// What a caller of this driver is told: **the** table.
     ///
     /// A code that ends the matter is only given where it is certain that nothing is under way and nothing was made that

@@ -6,6 +6,7 @@ use prost::Message as _;
 
 use super::way::{Answer, Way};
 use super::{Inquiry, TopologyRouter};
+use crate::driver_info::Cache;
 use crate::fault::Fault;
 use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
@@ -15,7 +16,7 @@ use crate::route::{Ballot, End, Refusal, VolumeRequest, field};
 impl TopologyRouter {
     pub(super) async fn create(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&inquiry.body)?;
-        let open = match self.attempt(&request).await {
+        let (open, topology) = match self.attempt(&request).await {
             // The last word on who is there is not to be an old one.
             Err(
                 Refusal::Offline { .. }
@@ -47,16 +48,28 @@ impl TopologyRouter {
         };
         open.end(End::Made(&volume.volume_id)).await?;
         self.rooms().changed(&node);
-        let message = field::with_topology(message, &self.topology(&node));
+        let message = field::with_topology(message, &topology);
         Ok((Some(message), outcome))
     }
 
-    async fn attempt(&self, request: &VolumeRequest) -> Result<OpenAttempt, Refusal> {
+    /// The attempt to make a volume, and where its node is.
+    async fn attempt(&self, request: &VolumeRequest) -> Result<(OpenAttempt, csi::Topology), Refusal> {
         let candidates = self.candidates(&class_of(&request.parameters));
         let only = self.only();
         let default = self.settings.default_node.as_ref().or(only.as_ref());
         let ballot = Ballot { candidates: &candidates, default, offline: self.settings.offline };
-        self.placements.attempt(request, ballot).await
+        let open = self.placements.attempt(request, ballot).await?;
+        let of = |cache: &Cache| cache.entry(&Some(open.node().clone()))?.topology();
+        match self.drivers.look(of) {
+            Some(topology) => Ok((open, topology)),
+            // A name that was placed before a restart, on a node that has not been asked since. A volume of which is not said where it
+            // is would let its pod go anywhere.
+            None => {
+                let refusal = Refusal::not_reached(open.node());
+                open.end(End::NeverLeft).await?;
+                Err(refusal)
+            }
+        }
     }
 }
 

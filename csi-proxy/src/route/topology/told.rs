@@ -226,13 +226,25 @@ async fn stream(
 }
 
 async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str) -> Code {
+    created(route, relay, name, at).await.1
+}
+
+/// The answer to a CreateVolume: where the volume is, and the code.
+async fn created(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    name: &str,
+    at: &str,
+) -> (Vec<csi::Topology>, Code) {
     let requirement = csi::TopologyRequirement { preferred: vec![place(at)], requisite: vec![place(at)] };
     let request = csi::CreateVolumeRequest {
         name: name.to_owned(),
         accessibility_requirements: Some(requirement),
         ..Default::default()
     };
-    call(route, relay, Method::CreateVolume, request.encode_to_vec()).await.1
+    let (message, code) = call(route, relay, Method::CreateVolume, request.encode_to_vec()).await;
+    let answer = csi::CreateVolumeResponse::decode(message.unwrap_or_default()).unwrap();
+    (answer.volume.map(|volume| volume.accessible_topology).unwrap_or_default(), code)
 }
 
 async fn delete(route: &TopologyRouter, relay: &dyn Relay, id: &str) -> Code {
@@ -273,6 +285,32 @@ async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then
         assert_eq!((calls["CreateVolume"], calls["DeleteVolume"]), (1, 1), "each went to the one node");
     })
     .await;
+}
+
+/// A volume's name is placed, and what its node is was not kept: the restart came before that was on the disk.
+#[tokio::test(start_paused = true)]
+async fn no_volume_is_made_where_the_topology_is_not_known() {
+    let (world, disk) = (World::of(2), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+    })
+    .await;
+    drop(route);
+    DriverInfoStore::remove(&disk, Some(&node("edge-1"))).await.unwrap();
+    let route = open(&disk).await;
+    tell_all(&route, &world);
+    world.take_calls();
+    // Nobody asks the nodes what they are.
+    assert_eq!(created(&route, &world, "pvc-1", "edge-1").await, (vec![], Code::UNAVAILABLE));
+    assert_eq!(world.take_calls().len(), 0, "nothing was sent");
+    while_running(&route, &world, async {
+        assert_eq!(created(&route, &world, "pvc-1", "edge-1").await, (vec![place("edge-1")], Code::OK));
+    })
+    .await;
+    assert_eq!(route.rows(), 1);
 }
 
 #[tokio::test(start_paused = true)]
