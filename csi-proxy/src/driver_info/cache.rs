@@ -301,10 +301,13 @@ impl Cache {
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
-    /// Begins the rounds of up to so many entries that are due, each with `GetPluginInfo`. Says when the next one is.
+    /// Begins the rounds of up to so many entries that are due, each with `GetPluginInfo`. Says when the next one is. Where nodes are
+    /// discovered, only those that are there begin one before the list of them is complete: a call to a node that is away may be held
+    /// for its whole grace.
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<Key>, Option<Instant>) {
+        let all = self.told || !self.discovers();
         let (mut due, mut later) = (Vec::new(), None);
-        for (key, entry) in &mut self.entries {
+        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.is_seen()) {
             let Some(next) = entry.due() else { continue };
             if next <= now && due.len() < most {
                 entry.begin(now);

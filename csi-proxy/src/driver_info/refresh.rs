@@ -92,6 +92,7 @@ impl DriverInfo {
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Cache, std::time::Instant) -> T) -> T {
         let changed = change(&mut self.cache(), now());
         self.wake.notify_one();
+        self.learnt.send_replace(());
         changed
     }
 

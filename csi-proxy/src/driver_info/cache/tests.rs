@@ -593,3 +593,17 @@ fn a_node_that_may_be_there_is_asked_before_it_counts_as_absent_and_not_twice_in
     bench.now += SECOND;
     assert_eq!(bench.cache.ask_absent(bench.now), [key("edge-1")]);
 }
+
+/// A CreateVolume that finds no node waits for the round of one that was begun a moment ago.
+#[test]
+fn a_node_that_is_being_asked_is_waited_for_and_not_asked_twice() {
+    let mut bench = Bench::discovering();
+    bench.cache.arrived(&key("edge-1"), bench.now);
+    bench.cache.current(bench.now);
+    let (due, _) = bench.cache.take_due(1, bench.now);
+    let asked = bench.cache.ask_absent(bench.now);
+    assert_eq!(asked, [key("edge-1")]);
+    assert!(bench.cache.are_open(&asked, bench.now));
+    bench.play(&due[0], &Driver::new());
+    assert_eq!((bench.cache.are_open(&asked, bench.now), bench.pause()), (false, ROUND));
+}
