@@ -42,11 +42,12 @@ pub enum Fault {
         /// Where its socket should be.
         path: String,
     },
-    /// The driver's socket exists but cannot be connected to.
+    /// The driver did not take the request: its socket cannot be connected to, or its connection ended or turned the request away before
+    /// the driver had it.
     DriverRefused {
         /// The driver.
         driver: DriverName,
-        /// What the operating system said.
+        /// What the operating system or the connection reported.
         reason: String,
     },
     /// The connection to the driver ended before its answer was complete. The operation may still be running.
@@ -277,7 +278,7 @@ impl Fault {
                 format!("driver {driver} has no socket at {path}; is it running?")
             }
             Self::DriverRefused { driver, reason } => {
-                format!("driver {driver} does not accept connections: {reason}")
+                format!("driver {driver} did not take the request: {reason}")
             }
             Self::DriverGone { driver, reason } => {
                 format!(

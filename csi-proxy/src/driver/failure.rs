@@ -1,7 +1,7 @@
 //! What the failure of a call to a driver is to the caller.
 
-use csi_proto::DriverName;
 use csi_proto::grpc::{CallError, ConnectError, InvalidRequest, MessageError};
+use csi_proto::{Delivery, DriverName};
 
 use crate::fault::Fault;
 
@@ -12,13 +12,11 @@ pub(super) fn fault_of(driver: &DriverName, error: CallError) -> Fault {
         CallError::Connect(ConnectError::Missing { path, .. }) => {
             Fault::DriverSocketMissing { driver, path: path.display().to_string() }
         }
-        CallError::Connect(error @ ConnectError::Http2 { .. }) => {
-            Fault::DriverGone { driver, reason: error.to_string() }
+        // The one proof that the driver does not have the request is the client's.
+        error if error.delivery() == Delivery::NotSent => {
+            Fault::DriverRefused { driver, reason: error.to_string() }
         }
-        CallError::Connect(error) => Fault::DriverRefused { driver, reason: error.to_string() },
-        CallError::Closed(error) | CallError::Refused(error) | CallError::Lost(error) => {
-            Fault::DriverGone { driver, reason: error.to_string() }
-        }
+        CallError::Lost(error) => Fault::DriverGone { driver, reason: error.to_string() },
         CallError::Message(MessageError::TooLarge { found, max }) => {
             Fault::ReplyTooLarge { found: found as u64, max: max as u64 }
         }
