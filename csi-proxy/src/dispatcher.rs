@@ -19,7 +19,7 @@ use crate::driver::Driver;
 use crate::endpoint::Drained;
 use crate::fault::Fault;
 use crate::observe::Observation;
-use crate::operation::{Answer, Asked, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
+use crate::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
 use crate::relay::{Relay, RelayError};
 use crate::replies::{Replies, Reply, ReplySender};
 use crate::to_the_end::ToTheEnd;
@@ -220,26 +220,27 @@ impl Dispatcher {
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let observed = Observed::of(&call);
-        let ask = || self.executor.ask(&call, identity.clone(), until);
-        let asked = match ask() {
-            Asked::Now(Verdict::Fail(Fault::TermNotRecorded { .. }), _) => {
+        let ask = || {
+            let mut waiting = self.executor.ask(&call, identity.clone(), until);
+            (waiting.verdict_now(), waiting)
+        };
+        let (verdict, waiting) = match ask() {
+            (Some(Verdict::Fail(Fault::TermNotRecorded { .. })), _) => {
                 self.record_term(&call).await?;
                 ask()
             }
             asked => asked,
         };
-        match asked {
-            Asked::Now(Verdict::Run(ticket), waiter) => self.run(call, ticket, waiter).await,
-            Asked::Now(verdict, _) => observed.end(verdict),
-            Asked::Wait(waiting) => {
-                observed.waits(waiting.is_queued());
-                let call = waiting.is_queued().then_some(call);
-                let mut turn = Turn { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
-                match (turn.waiting.verdict().await, turn.call.take()) {
-                    (Verdict::Run(ticket), Some(call)) => self.run(call, ticket, turn).await,
-                    (verdict, _) => observed.end(verdict),
-                }
-            }
+        match verdict {
+            Some(Verdict::Run(ticket)) => return self.run(call, ticket, waiting).await,
+            Some(verdict) => return observed.end(verdict),
+            None => observed.waits(waiting.is_queued()),
+        }
+        let call = waiting.is_queued().then_some(call);
+        let mut turn = Turn { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
+        match (turn.waiting.verdict().await, turn.call.take()) {
+            (Verdict::Run(ticket), Some(call)) => self.run(call, ticket, turn).await,
+            (verdict, _) => observed.end(verdict),
         }
     }
 

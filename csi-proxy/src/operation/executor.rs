@@ -1,5 +1,6 @@
 //! Where calls ask for operations: the core, and those who wait.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
-use super::counted::ByCount;
 use super::{Answer, Identity};
 use crate::call::{Call, Fence, Term};
 use crate::fault::Fault;
@@ -20,7 +20,7 @@ pub(crate) struct Executor(Mutex<State>);
 #[derive(Debug)]
 struct State {
     core: Core,
-    waiting: ByCount<WaiterId, oneshot::Sender<Verdict>>,
+    waiting: HashMap<WaiterId, oneshot::Sender<Verdict>>,
     next: u64,
 }
 
@@ -35,19 +35,10 @@ pub(crate) enum Verdict {
     Fail(Fault),
 }
 
-/// What a call that asks for an operation learns at once.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    /// All that it waits for.
-    Now(Verdict, Waiter),
-    /// It has to wait.
-    Wait(Waiting),
-}
-
 impl Executor {
     /// No operations yet; a call waits this long for its turn.
     pub(crate) fn new(wait: Duration) -> Self {
-        Self(Mutex::new(State { core: Core::new(wait), waiting: ByCount::default(), next: 0 }))
+        Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
     }
 
     pub(crate) fn set_wait(&self, wait: Duration) {
@@ -55,37 +46,16 @@ impl Executor {
     }
 
     /// Asks for an operation.
-    pub(crate) fn ask(self: &Arc<Self>, call: &Call, identity: Identity, until: Option<Instant>) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, call: &Call, identity: Identity, until: Option<Instant>) -> Waiting {
+        let (sender, verdict) = oneshot::channel();
         let mut state = self.lock();
         let id = WaiterId::new(state.next);
         state.next += 1;
-        let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
-        let (mut own, mut gives_up, mut others) = (None, None, Vec::new());
-        for action in state.take(Event::Ask { waiter: id, call, identity, fence, until }) {
-            match action {
-                Action::Wait { gives_up: at, .. } => gives_up = Some(Instant::from_std(at)),
-                Action::Run { waiter, .. } | Action::Answer { waiter, .. } | Action::Fail { waiter, .. } => {
-                    if waiter == id {
-                        own = Some(action);
-                    } else {
-                        others.push(action);
-                    }
-                }
-            }
-        }
-        let waiter = Waiter { executor: Arc::clone(self), id };
-        let asked = match own.and_then(|action| self.verdict(action)) {
-            Some(verdict) => Asked::Now(verdict, waiter),
-            None => {
-                let (sender, verdict) = oneshot::channel();
-                state.waiting.insert(id, sender);
-                Asked::Wait(Waiting { verdict, gives_up, waiter })
-            }
-        };
-        let told = state.addressed(others);
+        state.waiting.insert(id, sender);
         drop(state);
-        self.tell(told);
-        asked
+        let (call, fence, until) = (call.id, call.fence.clone(), until.map(Instant::into_std));
+        let gives_up = self.handle(Event::Ask { waiter: id, call, identity, fence, until });
+        Waiting { verdict, gives_up, executor: Arc::clone(self), id }
     }
 
     /// Whether a call may begin that asks for no operation.
@@ -114,80 +84,50 @@ impl Executor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle(self: &Arc<Self>, event: Event) {
+    /// Takes in what has happened and hands out the verdicts that follow. When a call that has just asked gives up, if it is to wait for its
+    /// turn.
+    fn handle(self: &Arc<Self>, event: Event) -> Option<Instant> {
+        let (mut gives_up, mut verdicts) = (None, Vec::new());
         let mut state = self.lock();
-        let actions = state.take(event);
-        let told = state.addressed(actions);
-        drop(state);
-        self.tell(told);
-    }
-
-    /// Not under the lock of the state, since a ticket that cannot be handed over comes back to it.
-    fn tell(self: &Arc<Self>, told: Vec<(oneshot::Sender<Verdict>, Action)>) {
-        for (to, action) in told {
-            if let Some(verdict) = self.verdict(action) {
-                // Fails if the waiter has left, which says so by itself.
-                let _ = to.send(verdict);
-            }
+        if let Event::Left { waiter } = &event {
+            state.waiting.remove(waiter);
         }
-    }
-
-    fn verdict(self: &Arc<Self>, action: Action) -> Option<Verdict> {
-        Some(match action {
-            Action::Run { operation, .. } => {
-                Verdict::Run(Ticket { executor: Arc::clone(self), operation, over: false })
-            }
-            Action::Answer { answer, way, .. } => Verdict::Answer(answer, way),
-            Action::Fail { fault, .. } => Verdict::Fail(fault),
-            Action::Wait { .. } => return None,
-        })
-    }
-}
-
-impl State {
-    fn take(&mut self, event: Event) -> Vec<Action> {
         // The time of the runtime, which tests may hold.
-        self.core.handle(Instant::now().into_std(), event);
-        std::iter::from_fn(|| self.core.poll_action()).collect()
-    }
-
-    fn addressed(&mut self, actions: Vec<Action>) -> Vec<(oneshot::Sender<Verdict>, Action)> {
-        let to = |action: &Action| match action {
-            Action::Run { waiter, .. } | Action::Answer { waiter, .. } | Action::Fail { waiter, .. } => {
-                *waiter
-            }
-            Action::Wait { waiter, .. } => *waiter,
-        };
-        actions.into_iter().filter_map(|action| Some((self.waiting.remove(&to(&action))?, action))).collect()
-    }
-}
-
-/// One copy of a call that waits. Dropped, it has left.
-#[derive(Debug)]
-pub(crate) struct Waiter {
-    executor: Arc<Executor>,
-    id: WaiterId,
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        let mut state = self.executor.lock();
-        // It counts as waiting as long as the core knows it, which forgets it with the verdict.
-        state.waiting.remove(&self.id);
-        let actions = state.take(Event::Left { waiter: self.id });
-        let told = state.addressed(actions);
+        state.core.handle(Instant::now().into_std(), event);
+        while let Some(action) = state.core.poll_action() {
+            let (waiter, verdict) = match action {
+                Action::Run { operation, waiter } => {
+                    let ticket = Ticket { executor: Arc::clone(self), operation, over: false };
+                    (waiter, Verdict::Run(ticket))
+                }
+                Action::Answer { waiter, answer, way } => (waiter, Verdict::Answer(answer, way)),
+                Action::Fail { waiter, fault } => (waiter, Verdict::Fail(fault)),
+                Action::Wait { gives_up: at, .. } => {
+                    gives_up = Some(Instant::from_std(at));
+                    continue;
+                }
+            };
+            verdicts.push((state.waiting.remove(&waiter), verdict));
+        }
         drop(state);
-        self.executor.tell(told);
+        // Not under the lock, since a ticket that cannot be handed over comes back to it.
+        for (waiter, verdict) in verdicts {
+            // Fails if the waiter has left, which says so by itself.
+            let _ = waiter.map(|waiter| waiter.send(verdict));
+        }
+        gives_up
     }
 }
 
-/// A call that waits for its verdict.
+/// One copy of a call that waits for its verdict. Dropped, it has left. It counts as waiting as long as the core knows it, which forgets it
+/// with the verdict.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     verdict: oneshot::Receiver<Verdict>,
     /// When it gives up, if its operation has not begun by then; `None` if that runs.
     gives_up: Option<Instant>,
-    waiter: Waiter,
+    executor: Arc<Executor>,
+    id: WaiterId,
 }
 
 impl Waiting {
@@ -196,14 +136,19 @@ impl Waiting {
         self.gives_up.is_some()
     }
 
+    /// The verdict, if it is there already.
+    pub(crate) fn verdict_now(&mut self) -> Option<Verdict> {
+        self.verdict.try_recv().ok()
+    }
+
     /// Waits for the verdict. Cancel-safe.
     pub(crate) async fn verdict(&mut self) -> Verdict {
         if let Some(gives_up) = self.gives_up {
             match timeout_at(gives_up, &mut self.verdict).await {
                 Ok(verdict) => return verdict.unwrap_or_else(|_| lost()),
                 // Now it fails, unless its operation has begun.
-                Err(_) => self.waiter.executor.handle(Event::Tick),
-            }
+                Err(_) => self.executor.handle(Event::Tick),
+            };
         }
         (&mut self.verdict).await.unwrap_or_else(|_| lost())
     }
@@ -211,10 +156,16 @@ impl Waiting {
     /// The operation that it is to run and has not heard of, if there is one. None comes later.
     pub(crate) fn last_ticket(&mut self) -> Option<Ticket> {
         self.verdict.close();
-        match self.verdict.try_recv() {
-            Ok(Verdict::Run(ticket)) => Some(ticket),
+        match self.verdict_now() {
+            Some(Verdict::Run(ticket)) => Some(ticket),
             _ => None,
         }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.executor.handle(Event::Left { waiter: self.id });
     }
 }
 

@@ -61,10 +61,8 @@
 //! ```
 
 mod answer;
-mod by_key;
 mod canonical;
 mod core;
-mod counted;
 mod deferred;
 #[cfg(feature = "runtime")]
 mod executor;
@@ -78,7 +76,7 @@ pub use self::answer::Answer;
 pub use self::canonical::Digest;
 pub use self::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 #[cfg(feature = "runtime")]
-pub(crate) use self::executor::{Asked, Executor, Ticket, Verdict, Waiting};
+pub(crate) use self::executor::{Executor, Ticket, Verdict, Waiting};
 pub use self::identity::Identity;
 pub use self::subject::{Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
 #[cfg(feature = "runtime")]

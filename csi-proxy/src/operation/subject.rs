@@ -1,7 +1,6 @@
 //! What an operation is about.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use csi_proto::method::{RequestField, VolumeKey};
@@ -61,43 +60,27 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A subject at a driver. Cheap to clone, and to look up.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(Arc<Named>);
-
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Named {
-    driver: DriverName,
-    subject: Subject,
-    /// Of the two: a key is hashed many times on the way of one operation.
-    hash: u64,
-}
+/// A subject at a driver. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<(DriverName, Subject)>);
 
 impl Key {
     /// What a driver has under this name.
     #[must_use]
     pub fn new(driver: DriverName, subject: Subject) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (&driver, &subject).hash(&mut hasher);
-        Self(Arc::new(Named { driver, subject, hash: hasher.finish() }))
+        Self(Arc::new((driver, subject)))
     }
 
     /// The driver.
     #[must_use]
     pub fn driver(&self) -> &DriverName {
-        &self.0.driver
+        &self.0.0
     }
 
     /// What of the driver's.
     #[must_use]
     pub fn subject(&self) -> &Subject {
-        &self.0.subject
-    }
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0.hash);
+        &self.0.1
     }
 }
 

@@ -6,7 +6,7 @@ mod queue;
 mod tests;
 mod turns;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use csi_proto::method::Service;
@@ -15,8 +15,6 @@ use csi_proto::{Delivery, DriverName, Method};
 pub use self::event::{Action, Counts, Event, OperationId, WaiterId, Way};
 use self::queue::Queue;
 use super::answer::Answer;
-use super::by_key::ByKey;
-use super::counted::ByCount;
 use super::fence::{Fences, Passage};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
@@ -36,11 +34,11 @@ pub struct Core {
     limits: Limits,
     next: u64,
     fences: Fences,
-    operations: ByCount<OperationId, Operation>,
+    operations: HashMap<OperationId, Operation>,
     /// What runs or is kept for a subject: one operation at most.
-    holders: ByKey<OperationId>,
+    holders: HashMap<Key, OperationId>,
     /// The operation that each waiter waits for. Not those whose operation has not begun.
-    waiters: ByCount<WaiterId, OperationId>,
+    waiters: HashMap<WaiterId, OperationId>,
     queue: Queue,
     /// Kept results, by when they are forgotten.
     kept: BTreeSet<(Instant, OperationId)>,
@@ -49,7 +47,7 @@ pub struct Core {
     /// How many run that make something, whose id is not known yet.
     making: usize,
     /// What else has begun since the first of those, by what it was about: it may be what one of them makes.
-    begun: ByKey<OperationId>,
+    begun: HashMap<Key, OperationId>,
     /// Up to here [`Self::begun`] is not complete.
     begun_unknown: Option<OperationId>,
 }
@@ -106,15 +104,15 @@ impl Core {
             limits,
             next: 0,
             fences: Fences::default(),
-            operations: ByCount::default(),
-            holders: ByKey::default(),
-            waiters: ByCount::default(),
+            operations: HashMap::new(),
+            holders: HashMap::new(),
+            waiters: HashMap::new(),
             queue: Queue::default(),
             kept: BTreeSet::new(),
             counts: Counts::default(),
             actions: VecDeque::new(),
             making: 0,
-            begun: ByKey::default(),
+            begun: HashMap::new(),
             begun_unknown: None,
         }
     }

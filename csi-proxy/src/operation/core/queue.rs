@@ -1,12 +1,10 @@
 //! Operations that wait for others on their volumes. First come, first served, for each volume.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use csi_proto::Method;
 
-use super::super::by_key::ByKey;
-use super::super::counted::ByCount;
 use super::super::identity::Identity;
 use super::super::limits::Limits;
 use super::super::subject::Key;
@@ -30,8 +28,8 @@ pub(super) struct Queued {
 pub(super) struct Queue {
     next: u64,
     queued: BTreeMap<Place, Queued>,
-    lanes: ByKey<VecDeque<Place>>,
-    waiters: ByCount<WaiterId, (Place, Instant)>,
+    lanes: HashMap<Key, VecDeque<Place>>,
+    waiters: HashMap<WaiterId, (Place, Instant)>,
     due: BTreeSet<(Instant, WaiterId)>,
 }
 
