@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
+use futures_util::stream;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 pub use self::terms::{MemoryTerms, TermStore, TermStoreError};
@@ -21,7 +22,7 @@ use crate::fault::Fault;
 use crate::observe::Observation;
 use crate::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
 use crate::relay::{Relay, RelayError};
-use crate::replies::{Replies, Reply, ReplySender};
+use crate::replies::{Replies, Reply};
 use crate::to_the_end::ToTheEnd;
 
 /// Most calls that one driver is given at once, unless set otherwise.
@@ -374,22 +375,23 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
         }
     };
     let observation = Observation::start("dispatcher", &call);
-    // Only unary methods are operations, and a driver answers those as a whole.
-    let fault = match observation.answered(driver.relay(call).await).map(Replies::into_whole) {
-        Ok(Ok((message, outcome))) => match outcome.fault().cloned() {
-            None => match Answer::new(message, outcome) {
-                Some(answer) => {
+    // Only unary methods are operations.
+    let fault = match observation.answered(driver.relay(call).await) {
+        Ok(replies) => {
+            let (message, outcome) = replies.read_unary().await;
+            match (outcome.fault().cloned(), Answer::new(message, outcome)) {
+                (_, Some(answer)) => {
                     ticket.answered(answer.clone());
                     #[cfg(feature = "metrics")]
                     crate::metrics::operation(driver.name(), "run");
                     let (message, outcome) = answer.into_parts();
                     return Ok(Replies::whole(message, outcome));
                 }
-                None => unexpected(),
-            },
-            Some(fault) => fault,
-        },
-        Ok(Err(_)) => unexpected(),
+                (fault, None) => fault.unwrap_or_else(|| Fault::Protocol {
+                    reason: "an answer that is not the driver's".to_owned(),
+                }),
+            }
+        }
         Err(error) => error.into_fault(),
     };
     #[cfg(feature = "metrics")]
@@ -400,42 +402,23 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
     Err(fault.into())
 }
 
-fn unexpected() -> Fault {
-    Fault::Protocol { reason: "an answer of a driver that is not one message and a status".to_owned() }
-}
-
 /// Makes the call and stays with it to its end.
 async fn see_through(driver: Driver, call: Call, place: Place) -> Result<Replies, RelayError> {
     let observation = Observation::start("dispatcher", &call);
     match observation.answered(driver.relay(call).await)?.into_whole() {
         Ok((message, outcome)) => Ok(Replies::whole(message, outcome)),
         Err(parts) => {
-            let (sender, replies) = Replies::channel(WAITING_PARTS);
+            let (sender, mut receiver) = mpsc::channel(WAITING_PARTS);
             tokio::spawn(pass_on(parts, sender, place));
-            Ok(replies)
+            Ok(Replies::stream(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
         }
     }
 }
 
 /// Reads a driver's stream to its end, also when its caller has left.
-async fn pass_on(mut parts: Replies, sender: ReplySender, _place: Place) {
-    let mut sender = Some(sender);
+async fn pass_on(mut parts: Replies, sender: mpsc::Sender<Reply>, _place: Place) {
+    let mut waits = true;
     while let Some(part) = parts.next().await {
-        match part {
-            Reply::Message(message) => {
-                let left = match &mut sender {
-                    Some(sender) => sender.message(message).await.is_err(),
-                    None => false,
-                };
-                if left {
-                    sender = None;
-                }
-            }
-            Reply::End(outcome) => {
-                if let Some(sender) = sender.take() {
-                    let _ = sender.end(outcome).await;
-                }
-            }
-        }
+        waits = waits && sender.send(part).await.is_ok();
     }
 }

@@ -169,8 +169,6 @@ pub use self::relay::{
     Reachability, Relay, RelayError, Replaced, RetryRelay, TermError, TermSource, TopologyRelay, conformance,
     next_term,
 };
-#[cfg(feature = "runtime")]
-pub use self::replies::{CallerLeft, ReplySender};
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
 pub use self::route::{Route, RouteError, Router, TopologyRouter, TopologySettings};

@@ -73,6 +73,26 @@ impl Replies {
         poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
+    /// The whole answer to a unary method. Callers make final codes of an OK without a message or with two, so either is a
+    /// [`Fault::Protocol`].
+    #[cfg(feature = "runtime")]
+    pub(crate) async fn read_unary(mut self) -> (Option<Bytes>, Outcome) {
+        let broken = |found: &str| {
+            let expected = "an OK answer to a unary method has exactly one message";
+            (None, Fault::Protocol { reason: format!("{expected}; this one has {found}") }.into())
+        };
+        let mut message = None;
+        loop {
+            match self.next().await {
+                Some(Reply::Message(_)) if message.is_some() => return broken("more"),
+                Some(Reply::Message(first)) => message = Some(first),
+                Some(Reply::End(outcome)) if message.is_none() && outcome.is_ok() => return broken("none"),
+                Some(Reply::End(outcome)) => return (message, outcome),
+                None => return (message, lost()),
+            }
+        }
+    }
+
     /// All messages and the outcome. Holds all of them in memory at once.
     pub async fn collect(mut self) -> (Vec<Bytes>, Outcome) {
         let mut messages = Vec::new();
@@ -82,17 +102,6 @@ impl Replies {
                 Some(Reply::End(outcome)) => return (messages, outcome),
                 None => return (messages, lost()),
             }
-        }
-    }
-
-    /// A look at the whole answer, if it is unary or an outcome alone and nothing of it has been read yet. Nothing counts as
-    /// read by it.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn as_whole(&self) -> Option<(Option<&Bytes>, &Outcome)> {
-        match &self.0 {
-            Source::Unary { message, outcome } => Some((Some(message), outcome)),
-            Source::Outcome(outcome) => Some((None, outcome)),
-            Source::Stream(_) | Source::Ended => None,
         }
     }
 
@@ -149,53 +158,6 @@ impl fmt::Debug for Replies {
 
 fn lost() -> Outcome {
     Fault::ServiceLost { what: "the relay".to_owned() }.into()
-}
-
-#[cfg(feature = "runtime")]
-pub use self::channel::{CallerLeft, ReplySender};
-
-#[cfg(feature = "runtime")]
-mod channel {
-    use tokio::sync::mpsc;
-
-    use super::{Bytes, Outcome, Replies, Reply};
-
-    impl Replies {
-        /// An answer that a task writes. The writer waits while `capacity` parts (at least 1) have not been read.
-        pub fn channel(capacity: usize) -> (ReplySender, Self) {
-            let (sender, mut receiver) = mpsc::channel(capacity.max(1));
-            let parts = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
-            (ReplySender(sender), Self::stream(parts))
-        }
-    }
-
-    /// Writes the parts of an answer. Dropped without an end, it ends the answer with `ServiceLost`.
-    #[derive(Debug)]
-    pub struct ReplySender(mpsc::Sender<Reply>);
-
-    /// Nobody reads the answer any more.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-    #[error("the caller left")]
-    #[non_exhaustive]
-    pub struct CallerLeft;
-
-    impl ReplySender {
-        /// Sends a message, once there is room for it.
-        ///
-        /// # Errors
-        /// If nobody reads the answer any more.
-        pub async fn message(&mut self, message: Bytes) -> Result<(), CallerLeft> {
-            self.0.send(Reply::Message(message)).await.map_err(|_| CallerLeft)
-        }
-
-        /// Sends the end.
-        ///
-        /// # Errors
-        /// If nobody reads the answer any more.
-        pub async fn end(self, outcome: impl Into<Outcome>) -> Result<(), CallerLeft> {
-            self.0.send(Reply::End(outcome.into())).await.map_err(|_| CallerLeft)
-        }
-    }
 }
 
 #[cfg(test)]

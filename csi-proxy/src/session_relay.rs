@@ -14,7 +14,7 @@ use edge_transport::{
     CallError, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender,
     ReplyStream, Request, Service, ServiceName, SessionId,
 };
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 
 pub use self::nodes::NodeWatch;
 use crate::call::{Call, NodeId, NodeSession};
@@ -76,12 +76,7 @@ impl Relay for SessionRelay {
                 Some(fault) => Err(fault.clone().into()),
                 None => Ok(Replies::outcome(outcome)),
             },
-            // The end of a unary answer comes in the same frame.
-            Reply::Message(message) => match next(&mut answer, &way).now_or_never() {
-                Some(Reply::End(outcome)) => Ok(Replies::whole(Some(message), outcome)),
-                Some(second @ Reply::Message(_)) => Ok(parts([Reply::Message(message), second], answer, way)),
-                None => Ok(parts([Reply::Message(message)], answer, way)),
-            },
+            first => Ok(parts(first, answer, way)),
         }
     }
 }
@@ -153,14 +148,14 @@ async fn next(answer: &mut ReplyStream, way: &Way) -> Reply {
     })
 }
 
-fn parts<const N: usize>(read: [Reply; N], answer: ReplyStream, way: Way) -> Replies {
+fn parts(first: Reply, answer: ReplyStream, way: Way) -> Replies {
     let rest = stream::unfold(Some((answer, way)), |state| async move {
         let (mut answer, way) = state?;
         let part = next(&mut answer, &way).await;
         let more = matches!(part, Reply::Message(_)).then_some((answer, way));
         Some((part, more))
     });
-    Replies::stream(stream::iter(read).chain(rest))
+    Replies::stream(stream::iter([first]).chain(rest))
 }
 
 /// The far side: gives the calls of other peers to a relay, usually a [`Dispatcher`](crate::Dispatcher).

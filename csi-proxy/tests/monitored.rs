@@ -19,6 +19,7 @@ use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
     Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, RelayError, Replies, Reply,
 };
+use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
 /// Gives its answers in turn, then none ever.
@@ -139,16 +140,20 @@ async fn a_fault_of_ours_is_as_uncertain_as_its_code() {
 async fn an_answer_in_parts_counts_by_its_end() {
     let parts = |code| {
         let end = Reply::End(Outcome::from_driver(code, ""));
-        Ok(Replies::stream(futures_util::stream::iter([Reply::Message(Bytes::new()), end])))
+        Ok(Replies::stream(stream::iter([Reply::Message(Bytes::new()), end])))
     };
-    let (relay, monitors) = relay([parts(Code::OK), parts(Code::OK), ok()]);
-    let publishing = relay.relay(publish()).await.unwrap();
-    assert_eq!(monitors.counts().open, 1);
-    assert_eq!(publishing.collect().await.1.code, Code::OK);
+    let message = stream::iter([Reply::Message(Bytes::new())]);
+    let without_end = Ok(Replies::stream(message.chain(stream::pending())));
+    let (relay, monitors) = relay([parts(Code::OK), without_end, ok()]);
+    let published = relay.relay(publish()).await.unwrap();
     assert_eq!(monitors.counts().open, 0);
-    drop(relay.relay(unpublish()).await.unwrap());
+    assert_eq!(published.collect().await.1.code, Code::OK);
+    let mut unpublishing = relay.relay(unpublish());
+    assert!(timeout(Duration::ZERO, &mut unpublishing).await.is_err());
+    assert_eq!(monitors.counts().open, 1);
+    drop(unpublishing);
     drop(relay.relay(publish()).await.unwrap());
-    assert_eq!(monitors.counts().violations, 1, "its end was not read");
+    assert_eq!(monitors.counts().violations, 1, "its end had not come");
 }
 
 #[tokio::test]

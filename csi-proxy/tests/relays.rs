@@ -147,14 +147,9 @@ struct Three;
 #[async_trait::async_trait]
 impl Relay for Three {
     async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
-        let (mut sender, replies) = Replies::channel(1);
-        tokio::spawn(async move {
-            for message in [&b"1"[..], b"2", b"3"] {
-                sender.message(Bytes::from_static(message)).await.unwrap();
-            }
-            sender.end(Outcome::ok()).await.unwrap();
-        });
-        Ok(replies)
+        let messages = [&b"1"[..], b"2", b"3"].map(|message| Reply::Message(Bytes::from_static(message)));
+        let parts = messages.into_iter().chain([Reply::End(Outcome::ok())]);
+        Ok(Replies::stream(tokio_stream::iter(parts)))
     }
 }
 

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::{Code, DriverName, Method};
-use futures_util::StreamExt as _;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{EndpointSettings, place};
+use super::EndpointSettings;
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::driver_info::{self, DriverInfo, Key, Mode, View};
 use crate::fault::Fault;
 use crate::observe::{Abandoned, Observation};
 use crate::outcome::Outcome;
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
+use crate::replies::Replies;
+use crate::route::field::with_topology;
 use crate::route::{Chosen, Inquiry, RouteError, Router, Way};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
@@ -163,21 +163,23 @@ impl Front {
         };
         let call = self.address(node, question);
         let observation = Observation::start("endpoint", &call).abandoned_by(abandoned);
-        let answer = self.relay.relay(call).await;
-        let answer = if method.is_unary() { answer.map(one_message) } else { answer };
-        let answer =
-            if self.stands_for_node { answer.map(|replies| self.placed(&method, replies)) } else { answer };
+        let answer = match self.relay.relay(call).await {
+            Ok(replies) if method.is_unary() => {
+                let (message, outcome) = replies.read_unary().await;
+                Ok(Replies::whole(message.map(|message| self.placed(&method, message)), outcome))
+            }
+            answer => answer,
+        };
         observation.answered(answer).unwrap_or_else(Replies::outcome)
     }
 
     /// A new volume says where it is: where its node is, if the driver has not said it.
-    fn placed(&self, method: &MethodPath, answer: Replies) -> Replies {
-        if Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
+    fn placed(&self, method: &MethodPath, answer: Bytes) -> Bytes {
+        if !self.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
             return answer;
         }
-        let place = self.drivers.look(|cache| cache.entry(&self.key)?.topology());
-        match place.filter(|place| !place.segments.is_empty()) {
-            Some(place) => place::placed(answer, place),
+        match self.drivers.look(|cache| cache.entry(&self.key)?.topology()) {
+            Some(place) => with_topology(answer, &place),
             None => answer,
         }
     }
@@ -206,25 +208,11 @@ fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// Holds the answer to a unary method to its form. Callers make final codes of an OK without a message or with two.
-fn one_message(answer: Replies) -> Replies {
-    let broken = |found: &str| {
-        let reason = format!("an OK answer to a unary method has exactly one message; this one has {found}");
-        Outcome::from(Fault::Protocol { reason })
-    };
-    match answer.into_whole() {
-        Ok((None, outcome)) if outcome.is_ok() => Replies::outcome(broken("none")),
-        Ok((message, outcome)) => Replies::whole(message, outcome),
-        Err(parts) => Replies::stream(parts.enumerate().map(move |(at, part)| match part {
-            Reply::End(outcome) if at == 0 && outcome.is_ok() => Reply::End(broken("none")),
-            Reply::Message(_) if at > 0 => Reply::End(broken("more")),
-            part => part,
-        })),
-    }
-}
-
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Front").field("driver", &self.driver).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,6 @@ mod authority;
 mod connection;
 mod front;
 mod nodes;
-mod place;
 mod serving;
 mod socket;
 

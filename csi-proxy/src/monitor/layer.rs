@@ -1,19 +1,18 @@
 //! A relay whose caller is watched.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
-use futures_core::Stream;
 use tokio::time::{Instant, sleep};
 
 use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
 use crate::call::{Call, CallId};
+use crate::outcome::Outcome;
 use crate::relay::{Relay, RelayError};
-use crate::replies::{Replies, Reply};
+use crate::replies::Replies;
 
 /// Most drivers that are watched. The calls of more pass unwatched.
 pub const MAX_WATCHED_DRIVERS: usize = 64;
@@ -180,53 +179,27 @@ impl<R: Relay> Relay for Monitored<R> {
     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
         let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
         let waited = call.remaining;
-        let mut inner = self.inner.relay(call);
+        // What is watched is unary.
+        let answer = async { Ok::<_, RelayError>(self.inner.relay(call).await?.read_unary().await) };
+        let mut answer = pin!(answer);
         let answer = match waited {
-            None => inner.await,
+            None => answer.await,
             Some(waited) => tokio::select! {
                 biased;
-                answer = &mut inner => answer,
+                answer = &mut answer => answer,
                 // Over a link the caller's leaving is not always heard of, but its time is known.
                 () = sleep(waited) => {
                     watched.end(End::Left);
-                    inner.await
+                    answer.await
                 }
             },
         };
         match &answer {
-            Err(error) => {
-                watched.end(End::Answered { code: error.fault().to_status().code, message: None });
-                return answer;
-            }
-            Ok(replies) => {
-                if let Some((message, outcome)) = replies.as_whole() {
-                    watched.end(End::Answered {
-                        code: outcome.code,
-                        message: message.map(|message| &**message),
-                    });
-                    return answer;
-                }
+            Err(error) => watched.end(End::Answered { code: error.fault().to_status().code, message: None }),
+            Ok((message, Outcome { code, .. })) => {
+                watched.end(End::Answered { code: *code, message: message.as_deref() });
             }
         }
-        answer.map(|parts| Replies::stream(Parts { parts, watched }))
-    }
-}
-
-/// A unary answer that comes in parts.
-struct Parts {
-    parts: Replies,
-    watched: Watched,
-}
-
-impl Stream for Parts {
-    type Item = Reply;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        let part = ready!(Pin::new(&mut self.parts).poll_next(cx));
-        if let Some(Reply::End(outcome)) = &part {
-            let code = outcome.code;
-            self.watched.end(End::Answered { code, message: None });
-        }
-        Poll::Ready(part)
+        answer.map(|(message, outcome)| Replies::whole(message, outcome))
     }
 }

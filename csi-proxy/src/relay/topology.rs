@@ -4,12 +4,11 @@ use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
 use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, Method, Validate};
-use futures_util::StreamExt as _;
 use prost::Message;
 
 use super::{Relay, RelayError};
 use crate::call::{Call, NodeId};
-use crate::replies::{Replies, Reply};
+use crate::replies::Replies;
 
 /// A node cannot be told from others by this segment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,13 +117,8 @@ impl<R: Relay> Relay for TopologyRelay<R> {
                 whole.freeze()
             }
         };
-        Ok(match self.inner.relay(call).await?.into_whole() {
-            Ok((message, outcome)) => Replies::whole(message.map(extended), outcome),
-            Err(parts) => Replies::stream(parts.map(move |part| match part {
-                Reply::Message(message) => Reply::Message(extended(message)),
-                end @ Reply::End(_) => end,
-            })),
-        })
+        let (message, outcome) = self.inner.relay(call).await?.read_unary().await;
+        Ok(Replies::whole(message.map(extended), outcome))
     }
 }
 

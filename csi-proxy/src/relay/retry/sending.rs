@@ -158,29 +158,18 @@ fn now() -> Instant {
 
 /// The answer, unless a fault ended it before anything of it can be passed on. A unary answer is passed on as a whole.
 async fn begun(method: Option<Method>, mut replies: Replies) -> Result<Replies, Fault> {
-    if let Some((_, outcome)) = replies.as_whole() {
-        return outcome.fault().map_or(Ok(()), |fault| Err(fault.clone())).map(|()| replies);
+    if method.is_some_and(|method| !method.is_server_streaming()) {
+        let (message, outcome) = replies.read_unary().await;
+        return outcome
+            .fault()
+            .map_or(Ok(()), |fault| Err(fault.clone()))
+            .map(|()| Replies::whole(message, outcome));
     }
-    let end = |part: Option<Reply>| match part {
-        Some(Reply::End(outcome)) => match outcome.fault() {
-            Some(fault) => Err(Err(fault.clone())),
-            None => Err(Ok(outcome)),
-        },
-        Some(Reply::Message(message)) => Ok(message),
-        None => Err(Err(Fault::ServiceLost { what: "the relay".to_owned() })),
-    };
-    let first = match end(replies.next().await) {
-        Ok(first) => first,
-        Err(end) => return end.map(Replies::outcome),
-    };
-    if method.is_none_or(Method::is_server_streaming) {
-        return Ok(Replies::stream(stream::iter([Reply::Message(first)]).chain(replies)));
-    }
-    match end(replies.next().await) {
-        Ok(second) => {
-            let read = [first, second].map(Reply::Message);
-            Ok(Replies::stream(stream::iter(read).chain(replies)))
+    match replies.next().await {
+        Some(Reply::End(outcome)) => {
+            outcome.fault().map_or(Ok(()), |fault| Err(fault.clone())).map(|()| Replies::outcome(outcome))
         }
-        Err(end) => end.map(|outcome| Replies::whole(Some(first), outcome)),
+        Some(first) => Ok(Replies::stream(stream::iter([first]).chain(replies))),
+        None => Err(Fault::ServiceLost { what: "the relay".to_owned() }),
     }
 }

@@ -1,0 +1,35 @@
+//! Where a new volume is, told by the endpoint that stands for its node.
+
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+use csi_proto::csi::v1 as csi;
+use prost::Message as _;
+
+use super::with_topology as with;
+
+fn place() -> csi::Topology {
+    csi::Topology::from_iter([("kubernetes.io/hostname", "edge-1")])
+}
+
+#[test]
+fn a_volume_without_a_place_gets_that_of_its_node_and_keeps_the_rest() {
+    let volume = csi::Volume { volume_id: "v".to_owned(), capacity_bytes: 7, ..Default::default() };
+    let mut answer = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
+    // Field 99 of a later version of the spec.
+    answer.extend_from_slice(b"\x9a\x06\x05later");
+    let whole = with(answer.clone().into(), &place());
+    assert!(whole.starts_with(&answer));
+    let found = csi::CreateVolumeResponse::decode(whole.clone()).unwrap().volume.unwrap();
+    assert_eq!((found.volume_id.as_str(), found.capacity_bytes), ("v", 7));
+    assert_eq!(found.accessible_topology, [place()]);
+    assert_eq!(with(whole.clone(), &place()), whole, "once is enough");
+}
+
+#[test]
+fn a_place_of_the_drivers_own_and_an_answer_without_a_volume_stay_as_they_are() {
+    let own = csi::Topology::from_iter([("vendor.example/zone", "z")]);
+    let volume = csi::Volume { accessible_topology: vec![own], ..Default::default() };
+    for answer in [csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec(), vec![], vec![0xff]] {
+        assert_eq!(with(answer.clone().into(), &place()), answer, "{answer:?}");
+    }
+}
