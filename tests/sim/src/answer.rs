@@ -7,7 +7,7 @@ use csi_proto::Method;
 use csi_proto::csi::v1::{
     ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
     CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse,
-    DeleteVolumeRequest, Snapshot, Volume,
+    DeleteVolumeRequest, NodeStageVolumeRequest, Snapshot, Volume,
 };
 use csi_proxy::Outcome;
 use prost::Message;
@@ -17,6 +17,12 @@ use crate::plan::{Operation, OperationKind};
 
 /// A method that nobody knows, as of a later version of CSI. It answers with a stream.
 const WATCH: &str = "/csi.v2.Later/Watch";
+/// A request without fields, as a later version of CSI may have it with one.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Tagged {
+    #[prost(string, tag = "1000")]
+    text: String,
+}
 /// Where an answer that is a CSI message says what it is.
 const PART: &str = "part";
 const VARIANT: &str = "variant";
@@ -37,6 +43,8 @@ impl Operation {
             OperationKind::Unpublish => Method::ControllerUnpublishVolume.path(),
             OperationKind::Snapshot => Method::CreateSnapshot.path(),
             OperationKind::Expand => Method::ControllerExpandVolume.path(),
+            OperationKind::Stage => Method::NodeStageVolume.path(),
+            OperationKind::Info => Method::NodeGetInfo.path(),
             OperationKind::Watch => WATCH,
         }
     }
@@ -75,6 +83,12 @@ impl Operation {
                 ControllerExpandVolumeRequest { volume_id, capacity_range, secrets, ..Default::default() }
                     .encode_to_vec()
             }
+            OperationKind::Stage => {
+                let staging_target_path = variant;
+                NodeStageVolumeRequest { volume_id, staging_target_path, secrets, ..Default::default() }
+                    .encode_to_vec()
+            }
+            OperationKind::Info => Tagged { text: format!("{variant} {}", attempt.0) }.encode_to_vec(),
             OperationKind::Watch => format!("{variant} {}", attempt.0).into_bytes(),
         }
         .into()
@@ -110,6 +124,10 @@ pub(crate) fn wanted(
 ) -> Option<(OperationId, AttemptId)> {
     let body = body.clone();
     let number = |text: &str, prefix: &str| text.strip_prefix(prefix)?.parse::<usize>().ok();
+    let asked = |text: &str| {
+        let (variant, attempt) = text.split_once(' ')?;
+        Some((number(variant, "")?, map([(TOKEN, attempt.to_owned())])))
+    };
     let (kind, volume, variant, secrets) = match Method::from_path(path) {
         Some(Method::CreateVolume) => {
             let request = CreateVolumeRequest::decode(body).ok()?;
@@ -140,18 +158,25 @@ pub(crate) fn wanted(
             let variant = usize::try_from(request.capacity_range?.required_bytes).ok()?.checked_sub(1)?;
             (OperationKind::Expand, number(&request.volume_id, "id-")?, variant, request.secrets)
         }
+        Some(Method::NodeStageVolume) => {
+            let request = NodeStageVolumeRequest::decode(body).ok()?;
+            let variant = number(&request.staging_target_path, "")?;
+            (OperationKind::Stage, number(&request.volume_id, "id-")?, variant, request.secrets)
+        }
+        Some(Method::NodeGetInfo) => {
+            let (variant, secrets) = asked(&Tagged::decode(body).ok()?.text)?;
+            (OperationKind::Info, 0, variant, secrets)
+        }
         None if path == WATCH => {
-            let text = std::str::from_utf8(&body).ok()?.to_owned();
-            let (variant, attempt) = text.split_once(' ')?;
-            let secrets = map([(TOKEN, attempt.to_owned())]);
-            (OperationKind::Watch, 0, number(variant, "")?, secrets)
+            let (variant, secrets) = asked(std::str::from_utf8(&body).ok()?)?;
+            (OperationKind::Watch, 0, variant, secrets)
         }
         _ => return None,
     };
-    let asked = (agent, driver, kind, volume, variant);
+    let sought = (agent, driver, kind, volume, variant);
     let found = operations
         .iter()
-        .position(|known| (known.agent, known.driver, known.kind, known.volume, known.variant) == asked)?;
+        .position(|known| (known.agent, known.driver, known.kind, known.volume, known.variant) == sought)?;
     Some((OperationId(found), AttemptId(number(secrets.get(TOKEN)?, "")?)))
 }
 

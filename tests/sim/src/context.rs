@@ -63,17 +63,21 @@ pub(crate) struct Inner {
     pub(crate) calm: bool,
     /// Until when a place is cut off.
     pub(crate) away: BTreeMap<Place, Instant>,
+    /// Until when a place cannot reach one hub.
+    pub(crate) refused: BTreeMap<(Place, usize), Instant>,
     /// The hubs that listen, and which of their processes does.
     pub(crate) doors: Vec<Option<(u32, Door)>>,
     pub(crate) links: BTreeMap<LinkId, LinkEntry>,
     next_link: usize,
-    /// By driver.
-    pub(crate) desks: Vec<Option<Desk>>,
+    /// By driver, those of older processes first.
+    pub(crate) desks: Vec<Vec<Desk>>,
     vendors: BTreeMap<(Place, usize), Vendor>,
     /// When the work of an operation is done, once it has begun.
     done: BTreeMap<OperationId, Instant>,
-    /// The last term of each driver's proxies.
-    pub(crate) starts: BTreeMap<usize, u64>,
+    /// The last term of each driver's proxies, unless it was lost.
+    pub(crate) starts: BTreeMap<usize, Term>,
+    /// How much the clock of a driver's proxies is behind.
+    pub(crate) behind: BTreeMap<usize, Duration>,
     /// The highest term of each driver on the disk of each node.
     pub(crate) disks: BTreeMap<(Place, String), Term>,
     /// Orders that have no answer.
@@ -101,6 +105,13 @@ impl Inner {
         self.vendors.iter_mut()
     }
 
+    /// A process takes no more calls of sidecars.
+    pub(crate) fn close_desk(&mut self, of: LifeId) {
+        for desks in &mut self.desks {
+            desks.retain(|desk| desk.life != of);
+        }
+    }
+
     fn forget_work(&mut self, operation: OperationId, wanted: &Operation) {
         let operations = &self.plan.operations;
         self.done.retain(|other, _| {
@@ -126,13 +137,15 @@ impl Context {
                 chance,
                 calm: false,
                 away: BTreeMap::new(),
+                refused: BTreeMap::new(),
                 doors: vec![None; plan.hubs],
                 links: BTreeMap::new(),
                 next_link: 0,
-                desks: vec![None; plan.proxies],
+                desks: vec![Vec::new(); plan.proxies],
                 vendors: BTreeMap::new(),
                 done: BTreeMap::new(),
                 starts: BTreeMap::new(),
+                behind: BTreeMap::new(),
                 disks: BTreeMap::new(),
                 unfinished: plan.orders.len(),
                 open: (0..plan.orders.len()).map(OrderId).collect(),
@@ -214,9 +227,12 @@ impl Context {
         self.with(|inner| inner.away.get(&place).copied()).filter(|until| *until > Instant::now())
     }
 
-    /// Where a hub listens.
-    pub(crate) fn door(&self, hub: usize) -> Option<(u32, Door)> {
-        self.with(|inner| inner.doors.get(hub).cloned().flatten())
+    /// Where a hub listens, if a place can reach it.
+    pub(crate) fn door(&self, place: Place, hub: usize) -> Option<(u32, Door)> {
+        self.with(|inner| {
+            let refused = inner.refused.get(&(place, hub)).is_some_and(|until| *until > Instant::now());
+            inner.doors.get(hub).filter(|_| !refused)?.clone()
+        })
     }
 
     pub(crate) fn link_begins(
@@ -263,8 +279,13 @@ impl Context {
 
     /// The links of a place's processes.
     pub(crate) fn links_of(&self, place: Place) -> Vec<Arc<Control>> {
+        (0..self.with(|inner| inner.plan.hubs)).flat_map(|hub| self.links_to(place, hub)).collect()
+    }
+
+    /// Those to one hub.
+    pub(crate) fn links_to(&self, place: Place, hub: usize) -> Vec<Arc<Control>> {
         self.with(|inner| {
-            let of = inner.links.values().filter(|entry| entry.place == place);
+            let of = inner.links.values().filter(|entry| entry.place == place && entry.hub.0 == hub);
             of.map(|entry| Arc::clone(&entry.control)).collect()
         })
     }

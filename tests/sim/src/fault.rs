@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Cut { place: Place, kept: usize },
     /// The network of a peer is gone: no link can be made, and both ends of the one there is hear nothing.
     Away { place: Place, lasts: Duration },
+    /// A peer loses its link to one hub and cannot reach that hub, so that it moves to another one if there is one, and back.
+    Refused { place: Place, hub: usize, kept: usize, lasts: Duration },
     /// One way of a link takes no frames for a time.
     Stall { place: Place, way: Way, lasts: Duration },
     /// Nothing arrives any more on one way of a link, or on both, and no end hears of it.
@@ -23,6 +25,8 @@ pub(crate) enum Fault {
     HubCrash { hub: usize, down: Duration, silent: bool },
     /// A peer's process ends and another begins.
     Crash { place: Place, down: Duration, silent: bool },
+    /// A proxy's process ends and another begins, which knows nothing of its terms, and whose clock is behind.
+    StateLost { place: Place, down: Duration, behind: Duration },
     /// Another process of a peer begins while the older one goes on for a time, as after a move of its pod.
     Twin { place: Place, lasts: Duration },
     /// A peer is asked to end in good order, and begins anew.
@@ -35,7 +39,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// How many kinds there are.
-    pub(crate) const KINDS: usize = 12;
+    pub(crate) const KINDS: usize = 14;
 
     /// A fault of a kind.
     pub(crate) fn of(kind: usize, chance: &mut Chance, agents: usize, places: usize, hubs: usize) -> Self {
@@ -44,6 +48,8 @@ impl Fault {
         let way = if chance.happens(500) { Way::Up } else { Way::Down };
         let lasts = if chance.happens(200) { chance.millis(9_000, 25_000) } else { chance.millis(5, 3_000) };
         let (silent, hub) = (chance.happens(300), chance.below(hubs));
+        // Long enough for all to meet at another hub, if there is one.
+        let hub_down = chance.millis(1, if hubs > 1 { 15_000 } else { 4_000 });
         match kind {
             0 | 1 => Self::Cut { place, kept: chance.below(11) },
             2 => Self::Away { place, lasts },
@@ -53,7 +59,7 @@ impl Fault {
                 Self::HalfOpen { place, up: both || way == Way::Up, down: both || way == Way::Down }
             }
             5 => Self::Held { place, way, lasts },
-            6 => Self::HubCrash { hub, down: chance.millis(1, 4_000), silent },
+            6 => Self::HubCrash { hub, down: hub_down, silent },
             7 => Self::Crash { place, down: chance.millis(1, 4_000), silent },
             8 => Self::Twin { place, lasts },
             9 => Self::DriverCrash {
@@ -61,8 +67,14 @@ impl Fault {
                 driver: chance.below(places - agents),
                 down: chance.millis(0, 1_500),
             },
+            10 => Self::StateLost {
+                place: agents + chance.below(places - agents),
+                down: chance.millis(1, 4_000),
+                behind: if chance.happens(300) { chance.millis(1, 10_000) } else { Duration::ZERO },
+            },
+            11 => Self::Refused { place, hub, kept: chance.below(11), lasts },
             _ if chance.happens(700) => Self::Drain { place, down: chance.millis(1, 2_000) },
-            _ => Self::HubDrain { hub, down: chance.millis(1, 2_000) },
+            _ => Self::HubDrain { hub, down: hub_down },
         }
     }
 }
@@ -84,6 +96,13 @@ impl World {
                 for link in self.context.links_of(place) {
                     link.hold(Way::Up, Some(now + lasts));
                     link.hold(Way::Down, Some(now + lasts));
+                }
+            }
+            Fault::Refused { place, hub, kept, lasts } => {
+                self.context.with(|inner| inner.refused.insert((place, hub), now + lasts));
+                let mut chance = self.chance.fork();
+                for link in self.context.links_to(place, hub) {
+                    link.cut(kept, &mut chance);
                 }
             }
             Fault::Stall { place, way, lasts } => {
@@ -108,6 +127,17 @@ impl World {
             Fault::HubCrash { hub, down, silent } => self.hub_crashes(hub, silent, down),
             Fault::Crash { place, down, silent } => {
                 if self.ends(place, silent) {
+                    self.later(down, crate::world::Step::Start { place });
+                }
+            }
+            Fault::StateLost { place, down, behind } => {
+                if let Some(driver) = place.checked_sub(self.plan.agents)
+                    && self.ends(place, false)
+                {
+                    self.context.with(|inner| {
+                        inner.starts.remove(&driver);
+                        inner.behind.insert(driver, behind);
+                    });
                     self.later(down, crate::world::Step::Start { place });
                 }
             }

@@ -51,7 +51,7 @@ impl Dialer for Network {
         if !context.is_alive(self.life) {
             std::future::pending::<()>().await;
         }
-        let (hub_life, door) = context.door(self.hub).ok_or(LinkError::Cut)?;
+        let (hub_life, door) = context.door(self.place, self.hub).ok_or(LinkError::Cut)?;
         let (mut chance, hostile) = context.with(|inner| (inner.chance.fork(), inner.hostile()));
         let (far, brake) = door.dial(hostile, chance.number()).await?;
         let (near, end) = memory::pair(MAX_FRAME);

@@ -68,6 +68,10 @@ pub(crate) enum OperationKind {
     Unpublish,
     Snapshot,
     Expand,
+    /// A call of the Node service, which changes something.
+    Stage,
+    /// A call of the Node service that changes nothing: each copy of it may be executed.
+    Info,
     /// A stream, of a method that nobody knows: it changes nothing, and each call is executed.
     Watch,
 }
@@ -93,10 +97,31 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Whether it changes something, by what anybody knows of its method.
+    pub(crate) const fn changes(&self) -> bool {
+        !matches!(self.kind, OperationKind::Watch | OperationKind::Info)
+    }
+
+    /// Whether it is sent again where it may have begun.
+    pub(crate) const fn repeats(&self) -> bool {
+        !self.streams()
+    }
+
+    /// Whether its answer is a stream.
+    pub(crate) const fn streams(&self) -> bool {
+        matches!(self.kind, OperationKind::Watch)
+    }
+
+    /// Whether its result is there for a later call: not what was done on the node itself, which a reboot undoes.
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.changes() && !matches!(self.kind, OperationKind::Stage)
+    }
+
     /// Whether both do something to the same volume.
     pub(crate) fn is_about(&self, other: &Self) -> bool {
-        let changes = self.kind != OperationKind::Watch && other.kind != OperationKind::Watch;
-        changes && (self.agent, self.driver, self.volume) == (other.agent, other.driver, other.volume)
+        self.changes()
+            && other.changes()
+            && (self.agent, self.driver, self.volume) == (other.agent, other.driver, other.volume)
     }
 
     /// Whether its answer says what was made.
@@ -108,7 +133,10 @@ impl Operation {
 /// All that a seed decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
+    /// All peers want the first one most.
     pub(crate) hubs: usize,
+    /// How often a peer looks whether a hub that it wants more is there again.
+    pub(crate) better_road_every: Duration,
     pub(crate) agents: usize,
     /// As many as drivers.
     pub(crate) proxies: usize,
@@ -135,7 +163,8 @@ const SHORT: Duration = Duration::from_millis(500);
 impl Plan {
     pub(crate) fn new(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
-        let (hubs, agents, proxies) = (1, 1 + chance.below(3), 1 + chance.below(2));
+        let (hubs, agents, proxies) = (1 + chance.below(5) / 3, 1 + chance.below(3), 1 + chance.below(2));
+        let better_road_every = chance.millis(1_000, 5_000);
         let calm = chance.millis(5_000, 30_000);
         let roads = (0..agents + proxies).map(|_| Self::road(&mut chance)).collect();
         let hostile = match chance.below(10) {
@@ -155,7 +184,19 @@ impl Plan {
                 orders.push(Self::order(&mut chance, OperationId(index), operation, hostile, calm));
             }
         }
-        Self { hubs, agents, proxies, roads, hostile, narrow, faults, operations, orders, calm }
+        Self {
+            hubs,
+            better_road_every,
+            agents,
+            proxies,
+            roads,
+            hostile,
+            narrow,
+            faults,
+            operations,
+            orders,
+            calm,
+        }
     }
 
     fn road(chance: &mut Chance) -> Road {
@@ -192,13 +233,15 @@ impl Plan {
             17..=18 => chance.millis(5_000, 25_000),
             _ => chance.millis(25_000, LONGEST_WORK),
         };
-        let (kind, variant) = match chance.below(20) {
+        let (kind, variant) = match chance.below(23) {
             0..=6 => (OperationKind::Create, chance.below(2)),
             7..=9 => (OperationKind::Delete, 0),
             10..=12 => (OperationKind::Publish, chance.below(2)),
             13..=14 => (OperationKind::Unpublish, chance.below(2)),
             15 => (OperationKind::Snapshot, chance.below(2)),
             16 => (OperationKind::Expand, chance.below(2)),
+            17..=18 => (OperationKind::Stage, chance.below(2)),
+            19 => (OperationKind::Info, watch),
             _ => (OperationKind::Watch, watch),
         };
         let stream = kind == OperationKind::Watch;
@@ -206,7 +249,11 @@ impl Plan {
             agent: chance.below(agents),
             driver: chance.below(drivers),
             kind,
-            volume: if stream { 0 } else { chance.below(2) },
+            volume: if matches!(kind, OperationKind::Watch | OperationKind::Info) {
+                0
+            } else {
+                chance.below(2)
+            },
             variant,
             work,
             messages: if stream { 1 + chance.below(12) } else { 1 },
@@ -260,7 +307,9 @@ impl Plan {
     /// When everything must be well. Works of one volume are done one after the other, and perhaps twice.
     pub(crate) fn healed(&self) -> Duration {
         let works: Duration = self.operations.iter().map(|operation| operation.work).sum();
-        self.calm + HEALING + 2 * works
+        // A peer and another one meet at the hub that both want most, which is dialled less and less often.
+        let meeting = if self.hubs > 1 { 64 * self.better_road_every } else { Duration::ZERO };
+        self.calm + HEALING + meeting + 2 * works
     }
 
     pub(crate) fn operation_of(&self, id: OperationId) -> Option<&Operation> {

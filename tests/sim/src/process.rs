@@ -52,15 +52,19 @@ fn peer(
     life: LifeId,
     seed: u64,
 ) -> Result<PeerBuilder, StartError> {
-    let (name, road, hubs) = context.with(|inner| {
-        let plan = &inner.plan;
-        (plan.name(place), plan.roads.get(place).copied(), plan.hubs)
-    });
+    let plan = context.with(|inner| Arc::clone(&inner.plan));
+    let name = match plan.is_agent(place) {
+        true => plan.name(place),
+        // As the binary's, a name that no other process has: two of one driver may be connected at once.
+        false => format!("{}-{}", plan.name(place), life.0),
+    };
+    let road = plan.roads.get(place).copied();
     let mut settings = PeerSettings::default();
+    settings.better_road_every = plan.better_road_every;
     settings.session = bounds.session.clone();
     let mut builder = Peer::builder(PeerId::new(name)?).seed(seed).settings(settings);
     let road = road.unwrap_or(Road { lanes: false, latency: Duration::ZERO, jitter: Duration::ZERO });
-    for hub in 0..hubs {
+    for hub in 0..plan.hubs {
         let (context, address) = (Arc::clone(context), format!("sim:hub-{hub}"));
         builder = builder.dialer(Box::new(Network { context, place, life, hub, road, address }));
     }

@@ -1,16 +1,19 @@
 //! The terms of the drivers' proxies: at the proxies, and on the disks of the nodes. Both outlive their processes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use csi_proxy::{DriverName, Term, TermError, TermSource, TermStore, TermStoreError};
+use csi_proxy::{DriverName, Term, TermError, TermSource, TermStore, TermStoreError, next_term};
 use tokio::time::sleep;
 
 use crate::context::Context;
 use crate::ids::LifeId;
 use crate::plan::Place;
 
-/// Where a proxy has its terms from; they rise from proxy to proxy of a driver.
+/// When runs begin, by the clocks of proxies.
+const EPOCH: Duration = Duration::from_secs(1_000_000);
+
+/// Where a proxy has its terms from; they rise from proxy to proxy of a driver, by what was kept of them and by the clock.
 #[derive(Debug)]
 pub(crate) struct Starts {
     pub(crate) context: Arc<Context>,
@@ -21,15 +24,16 @@ pub(crate) struct Starts {
 #[async_trait::async_trait]
 impl TermSource for Starts {
     async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
+        let now = SystemTime::UNIX_EPOCH + EPOCH + self.context.now();
         let term = self.context.with(|inner| {
-            let last = inner.starts.entry(self.driver).or_insert(0);
-            *last = above.map_or(*last, |above| above.get().max(*last)) + 1;
-            let term = *last;
-            inner.facts.has_term(self.life, term);
-            term
-        });
+            let behind = inner.behind.get(&self.driver).copied().unwrap_or_default();
+            let term = next_term(inner.starts.get(&self.driver).copied(), above, now - behind)?;
+            inner.starts.insert(self.driver, term);
+            inner.facts.has_term(self.life, term.get());
+            Ok::<_, TermError>(term)
+        })?;
         self.context.note(format!("driver {}", self.driver), || format!("term {term}"));
-        Ok(Term::new(term).unwrap_or(Term::FIRST))
+        Ok(term)
     }
 }
 

@@ -314,7 +314,7 @@ impl World {
             Ok(process) => {
                 if let ProcessKind::Proxy { desk } = &process.kind {
                     let driver = place - self.plan.agents;
-                    self.context.with(|inner| inner.desks[driver] = Some(desk.clone()));
+                    self.context.with(|inner| inner.desks[driver].push(desk.clone()));
                 }
                 self.current[place] = Some(process);
             }
@@ -323,11 +323,7 @@ impl World {
     }
 
     fn take(&mut self, place: Place) -> Option<Process> {
-        let process = self.current.get_mut(place)?.take()?;
-        if let Some(driver) = place.checked_sub(self.plan.agents) {
-            self.context.with(|inner| inner.desks[driver] = None);
-        }
-        Some(process)
+        self.current.get_mut(place)?.take()
     }
 
     /// The process of a place ends at once. Says whether there was one.
@@ -341,7 +337,7 @@ impl World {
         kill(&self.context, process, silent);
     }
 
-    /// Another process of a peer begins while the older one goes on for a time.
+    /// Another process of a peer begins while the older one goes on for a time. An older proxy has its own sidecars still, which ask it.
     pub(crate) async fn twin(&mut self, place: Place, lasts: Duration) {
         let Some(older) = self.take(place) else { return };
         self.context.leaves(older.life);
@@ -353,6 +349,7 @@ impl World {
     pub(crate) fn drain(&mut self, place: Place, down: Duration) {
         let Some(process) = self.take(place) else { return };
         self.context.leaves(process.life);
+        self.context.with(|inner| inner.close_desk(process.life));
         let (context, wishes) = (Arc::clone(&self.context), self.wishes.0.clone());
         tokio::spawn(async move {
             if let ProcessKind::Agent { dispatcher } = &process.kind {
@@ -379,6 +376,7 @@ impl World {
         self.context.with(|inner| {
             inner.calm = true;
             inner.away.clear();
+            inner.refused.clear();
         });
         if !self.plan.hostile.is_none() {
             // A link that loses or doubles frames ends, and the next one does not.
@@ -472,6 +470,7 @@ fn kill(context: &Arc<Context>, process: Process, silent: bool) {
     let life = process.life;
     context.dies(life);
     context.with(|inner| {
+        inner.close_desk(life);
         for link in inner.links.values().filter(|link| link.life == life) {
             link.control.sender_gone(Way::Up, silent);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Expect, Verdict};
 use crate::facts::{Execution, Facts};
 use crate::ids::Moment;
-use crate::plan::OperationKind;
+use crate::plan::Operation;
 
 const PROPERTY: &str = "no copy of a call that was given up begins after a later one";
 
@@ -30,17 +30,26 @@ impl Fence {
         };
         let Some(given_up) = attempt.given_up().filter(|_| self.expect.whole) else { return };
         // Streams have a connection of their own to a driver, on which they may pass others in a moment.
-        let streams = |id| facts.operation(id).is_some_and(|wanted| wanted.kind == OperationKind::Watch);
+        let streams = |id| facts.operation(id).is_some_and(Operation::streams);
         let before = |other: &Execution| {
             let alike = streams(other.operation) == streams(run.operation);
             other.began < now && (alike || other.began.at + INSIDE < now.at)
+        };
+        // Two proxies that do not know of each other have no order but that of their terms.
+        let terms_of = |attempt| facts.terms.get(&facts.attempt(attempt)?.proxy);
+        let of_lower_term = |other: &Execution| match (terms_of(other.attempt), terms_of(run.attempt)) {
+            (Some((_, last)), Some((first, _))) => last < first,
+            _ => false,
         };
         let later = facts.executions.iter().find(|other| {
             let of_one_line = facts
                 .operation(other.operation)
                 .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
             let asked = facts.attempt(other.attempt).map(|attempt| attempt.asked);
-            of_one_line && before(other) && asked.is_some_and(|asked| asked > given_up)
+            of_one_line
+                && before(other)
+                && !of_lower_term(other)
+                && asked.is_some_and(|asked| asked > given_up)
         });
         if let Some(later) = later {
             self.verdict.broken(PROPERTY, now.at, || {

@@ -10,7 +10,6 @@ use super::once::is_void;
 use super::{Expect, Verdict};
 use crate::facts::{Attempt, End, Execution, Facts, Life, LinkFact};
 use crate::ids::{AttemptId, LifeId, Moment};
-use crate::plan::OperationKind;
 
 const PROPERTY: &str = "no call is lost whose node comes back in time";
 
@@ -66,7 +65,6 @@ impl Lost {
             }
             Proof::Unknown => {
                 let last = ups.iter().map(|(_, to)| *to).max();
-                let repeats = wanted.kind != OperationKind::Watch;
                 // What was sent to an instance that the hub still took for connected ends with it.
                 let instances: BTreeSet<u64> = facts
                     .links
@@ -74,7 +72,7 @@ impl Lost {
                     .filter(|link| link.life == agent)
                     .filter_map(|link| Some(link.session?.instance))
                     .collect();
-                repeats
+                wanted.repeats()
                     && attempt.sent_to == instances
                     && !is_over(facts, id, attempt, agent, now)
                     && last.is_some_and(|last| now.at < last + INSTANCE_WAIT.saturating_sub(MARGIN))
@@ -108,6 +106,7 @@ fn is_over(facts: &Facts, id: AttemptId, attempt: &Attempt, agent: LifeId, now: 
     }
     // It waits for its turn anew and not for ever, and its driver may be away.
     refusals.iter().any(|refusal| !matches!(refusal, Fault::StaleCall { .. }))
+        || facts.operation(attempt.operation).is_some_and(|wanted| !wanted.is_kept())
         || runs.any(|run| {
             let old = run.ended.is_some_and(|ended| now.at > ended.at + REPLAYED.saturating_sub(MARGIN));
             run.answered.is_none() || old || is_void(facts, run, now)

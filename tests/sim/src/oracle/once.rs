@@ -1,12 +1,12 @@
 //! While an agent's process lives, a driver is not asked for what it is at, nor twice by the same call; and a result that no call waited
-//! for is given to the next equal call, and to that one only.
+//! for is given to the next equal call, and to that one only. The results of node calls are not kept.
 
 use std::time::Duration;
 
 use super::{Expect, Verdict};
 use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{ExecutionId, Moment};
-use crate::plan::OperationKind;
+use crate::plan::Operation;
 
 /// How long a result that no call waited for is there for the next.
 const KEPT: Duration = Duration::from_secs(600);
@@ -26,8 +26,7 @@ impl Once {
 
     /// A driver begins to do an operation.
     pub(crate) fn began(&mut self, now: Moment, facts: &Facts, id: ExecutionId, run: &Execution) {
-        let changes =
-            facts.operation(run.operation).is_some_and(|wanted| wanted.kind != OperationKind::Watch);
+        let changes = facts.operation(run.operation).is_some_and(Operation::changes);
         if !self.expect.whole || !changes {
             return;
         }
@@ -47,7 +46,8 @@ impl Once {
                     format!("{agent:?} begins {operation:?} again for {attempt:?}, which it was begun for")
                 });
             }
-            if before.answered.is_none() || !self.expect.keeps || is_void(facts, before, now) {
+            let is_kept = facts.operation(operation).is_some_and(Operation::is_kept);
+            if !is_kept || before.answered.is_none() || !self.expect.keeps || is_void(facts, before, now) {
                 continue;
             }
             let since = now.at - ended.at;
@@ -76,11 +76,22 @@ impl Once {
         let Some((id, run)) = replied.execution.and_then(|id| Some((id, facts.execution(id)?))) else {
             return;
         };
-        let changes =
-            facts.operation(run.operation).is_some_and(|wanted| wanted.kind != OperationKind::Watch);
-        if self.expect.whole && changes && run.later.len() > 1 {
+        let Some(wanted) = facts.operation(run.operation).filter(|wanted| wanted.changes()) else { return };
+        if self.expect.whole && run.later.len() > 1 {
             self.verdict.broken("what is kept is given once", now.at, || {
                 format!("{id:?} of {:?} is given to {:?}", run.operation, run.later)
+            });
+        }
+        let Some((asked, ended)) = facts.deliveries.get(replied.delivery).map(|copy| copy.at).zip(run.ended)
+        else {
+            return;
+        };
+        if self.expect.whole && !wanted.is_kept() && asked.at > ended.at + INSIDE {
+            self.verdict.broken("the result of a node call is not kept", now.at, || {
+                format!(
+                    "{id:?}, which ended at {:?}, is given to a call that came at {:?}",
+                    ended.at, asked.at
+                )
             });
         }
     }

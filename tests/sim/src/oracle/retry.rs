@@ -3,7 +3,7 @@
 use super::{Expect, Verdict};
 use crate::facts::Facts;
 use crate::ids::Moment;
-use crate::plan::OperationKind;
+use crate::plan::Operation;
 
 const PROPERTY: &str =
     "what may have begun is sent again only to the same instance, and only if it is an operation";
@@ -29,8 +29,7 @@ impl Retry {
             return;
         }
         for (index, copy) in all.iter().enumerate().skip(seen) {
-            let repeats =
-                facts.operation(copy.operation).is_none_or(|wanted| wanted.kind != OperationKind::Watch);
+            let repeats = facts.operation(copy.operation).is_none_or(Operation::repeats);
             let bad = all
                 .iter()
                 .take(index)
