@@ -1,8 +1,9 @@
-//! While an agent's process lives, a driver is not asked for what it is at, nor twice by the same call; and a result that no call waited
+//! While an agent's process lives, a driver is not asked for what it is at, nor for something else on its volume, nor twice by the same call; and a result that no call waited
 //! for is given to the next equal call, and to that one only. The results of node calls are not kept.
 
 use std::time::Duration;
 
+use super::turn::are_in_one_line;
 use super::{Expect, Verdict};
 use crate::facts::{Delivery, Execution, Facts, Replied};
 use crate::ids::{ExecutionId, Moment};
@@ -32,6 +33,12 @@ impl Once {
         }
         let Execution { operation, agent, attempt, .. } = *run;
         for before in facts.executions.iter().take(id.0) {
+            let line = are_in_one_line(facts, operation, before.operation) && operation != before.operation;
+            if line && before.agent == agent && before.ended.is_none() {
+                self.verdict.broken("one thing at a time is done to a volume", now.at, || {
+                    format!("{agent:?} begins {operation:?} while {:?} runs", before.operation)
+                });
+            }
             if before.agent != agent || before.operation != operation {
                 continue;
             }

@@ -73,7 +73,7 @@ impl Turn {
 }
 
 /// Whether an agent can know that both are about one volume: what makes it names it, all others have its id.
-fn are_in_one_line(facts: &Facts, one: OperationId, other: OperationId) -> bool {
+pub(super) fn are_in_one_line(facts: &Facts, one: OperationId, other: OperationId) -> bool {
     let creates = |id| facts.operation(id).is_some_and(Operation::creates);
     facts.are_about_one(one, other) && creates(one) == creates(other)
 }
