@@ -59,7 +59,7 @@ impl Task {
         match self {
             Self::Leg(leg) => match leg.way {
                 Way::Relayed(_, Weather::Far) => Kind::Slow,
-                Way::Relayed(_, Weather::Cuts) => Kind::Cuts,
+                Way::Relayed(_, Weather::Cuts | Weather::FastCuts) => Kind::Cuts,
                 Way::Direct | Way::Shim | Way::Relayed(_, Weather::Fair) => Kind::Busy,
             },
             Self::Errand(Errand::Offline) => Kind::Slow,

@@ -49,7 +49,7 @@ pub(crate) struct Leg {
 
 const SUBJECTS: [Subject; 3] = [Subject::Hostpath, Subject::HostpathBlock, Subject::Mock];
 
-const WAYS: [Way; 10] = [
+const WAYS: [Way; 12] = [
     Way::Direct,
     Way::Shim,
     Way::Relayed(LinkKind::Uds, Weather::Fair),
@@ -58,6 +58,8 @@ const WAYS: [Way; 10] = [
     Way::Relayed(LinkKind::Quic, Weather::Fair),
     Way::Relayed(LinkKind::Ws, Weather::Cuts),
     Way::Relayed(LinkKind::Quic, Weather::Cuts),
+    Way::Relayed(LinkKind::Ws, Weather::FastCuts),
+    Way::Relayed(LinkKind::Quic, Weather::FastCuts),
     Way::Relayed(LinkKind::Ws, Weather::Far),
     Way::Relayed(LinkKind::Quic, Weather::Far),
 ];
@@ -112,7 +114,7 @@ impl Leg {
     fn is_worth_its_time(&self) -> bool {
         !matches!(
             (self.subject, self.way),
-            (Subject::HostpathBlock, Way::Relayed(_, Weather::Cuts | Weather::Far))
+            (Subject::HostpathBlock, Way::Relayed(_, Weather::Cuts | Weather::FastCuts | Weather::Far))
         )
     }
 
@@ -162,12 +164,15 @@ mod tests {
     #[test]
     fn a_relayed_leg_brings_the_direct_one_it_is_compared_with() {
         let names = |text| Leg::matching(text).iter().map(Leg::to_string).collect::<Vec<_>>();
-        assert_eq!(names(Some("mock-quic")), ["mock-direct", "mock-quic", "mock-quic-cut", "mock-quic-far"]);
+        assert_eq!(
+            names(Some("mock-quic")),
+            ["mock-direct", "mock-quic", "mock-quic-cut", "mock-quic-fastcut", "mock-quic-far"]
+        );
         assert_eq!(
             names(Some("block")),
             ["block-direct", "block-shim", "block-uds", "block-ws", "block-wss", "block-quic"]
         );
-        assert_eq!(names(None).len(), 26);
+        assert_eq!(names(None).len(), 30);
         assert!(names(Some("carrier-pigeon")).is_empty());
     }
 }

@@ -10,6 +10,8 @@ pub(crate) enum Weather {
     /// All links are cut every two seconds, a little earlier or later, for 300 ms. Sidecars try again after 2, 4, 8 and at last 30 s: with
     /// cuts that keep step, one that has met a cut would meet one each time.
     Cuts,
+    /// All links are cut every half second, a little earlier or later, for 100 ms: hardly a link lives longer than a call.
+    FastCuts,
     /// 200 ms for the way there and back over both links, and 1 % loss.
     Far,
 }
@@ -33,6 +35,7 @@ impl Weather {
         match self {
             Self::Fair => "",
             Self::Cuts => "-cut",
+            Self::FastCuts => "-fastcut",
             Self::Far => "-far",
         }
     }
@@ -42,6 +45,7 @@ impl Weather {
         match self {
             Self::Fair => None,
             Self::Cuts => Some(&["--cut-every", "2s", "--cut-jitter", "300ms", "--cut-for", "300ms"]),
+            Self::FastCuts => Some(&["--cut-every", "500ms", "--cut-jitter", "100ms", "--cut-for", "100ms"]),
             Self::Far => Some(&["--delay", "50ms", "--loss", "1%"]),
         }
     }
