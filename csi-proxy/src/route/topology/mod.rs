@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
+use futures_util::{StreamExt as _, stream};
 
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
@@ -36,7 +37,7 @@ use super::store::{PlacementStore, StoreError};
 use crate::call::{MethodPath, NodeId};
 use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
 use crate::operation::{Answer as DriverAnswer, Identity, NoSubject, Subject, subjects_of};
-use crate::replies::Replies;
+use crate::replies::{Replies, Reply};
 
 /// How a [`TopologyRouter`] chooses.
 #[derive(Debug, Clone)]
@@ -122,7 +123,7 @@ pub struct TopologyRouter {
     settings: TopologySettings,
     placements: Arc<DurablePlacements>,
     drivers: Arc<DriverInfo>,
-    quarantine: Quarantine,
+    quarantine: Arc<Quarantine>,
     rooms: Mutex<Rooms>,
 }
 
@@ -157,7 +158,7 @@ impl TopologyRouter {
         let placements = Placements::new(settings.max_rows);
         let (placements, decommissioned) =
             DurablePlacements::open(placements, Arc::clone(&store) as _).await?;
-        let quarantine = Quarantine::new(decommissioned, &mut names);
+        let quarantine = Arc::new(Quarantine::new(decommissioned, &mut names));
         let (topology_key, discovers) = (settings.topology_key.clone(), settings.discovers);
         let drivers =
             DriverInfo::new(driver.clone(), Mode::Together { topology_key, discovers }, Some(store));
@@ -233,19 +234,27 @@ impl TopologyRouter {
     /// Where it is not known what a method is about, there must be only one node.
     async fn to_the_only(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Replies, Refusal> {
         let node = self.only().ok_or(Refusal::UnknownMethod)?;
-        Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await)
+        Ok(self.relay(way, &node, inquiry).await)
     }
 
-    /// Calls one node.
-    async fn ask(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Answer {
-        let answer = tokio::select! {
+    /// Calls one node, until it is decommissioned: then what waits for it ends, and a stream that is open.
+    async fn relay(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Replies {
+        let outcome = Refusal::Decommissioned { node: node.clone() }.outcome(&self.driver);
+        let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
+        let mut added = Box::pin(async move { quarantine.until_added(&name).await });
+        tokio::select! {
             biased;
-            // Not for a node that returns while the call waits for it.
-            () = self.quarantine.until_added(node) => {
-                return (None, Refusal::Decommissioned { node: node.clone() }.outcome(&self.driver));
+            () = &mut added => Replies::outcome(outcome),
+            replies = way.relay(node, &inquiry.method, inquiry.body.clone()) => {
+                // After the end of the replies nothing is read.
+                Replies::stream(replies.take_until(added).chain(stream::iter([Reply::End(outcome)])))
             }
-            answer = way.ask(node, &inquiry.method, inquiry.body.clone()) => answer,
-        };
+        }
+    }
+
+    /// Calls a unary method of one node.
+    async fn ask(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Answer {
+        let answer = way::whole(self.relay(way, node, inquiry).await).await;
         self.hear(node, &answer.1);
         answer
     }

@@ -51,11 +51,11 @@ impl TopologyRouter {
     ) -> Result<Replies, Refusal> {
         let subjects = subjects(method, &inquiry.body)?;
         if let Some(node) = self.place_of(&subjects)?.or_else(|| self.only()) {
-            return Ok(way.relay(&node, &inquiry.method, inquiry.body.clone()).await);
+            return Ok(self.relay(way, &node, inquiry).await);
         }
         let (mut unreachable, mut absent) = (None, None);
         for node in self.online_first() {
-            let mut replies = way.relay(&node, &inquiry.method, inquiry.body.clone()).await;
+            let mut replies = self.relay(way, &node, inquiry).await;
             // What comes first says whether it is there.
             match replies.next().await {
                 Some(Reply::End(outcome)) if outcome.origin != Origin::Driver => {

@@ -31,7 +31,7 @@ struct State {
     nodes: BTreeMap<String, BTreeSet<String>>,
     offline: BTreeSet<String>,
     without_driver: BTreeSet<String>,
-    /// Their driver never says how much room there is.
+    /// Their driver never says how much room there is, and sends no more than the first part of block metadata.
     hanging: BTreeSet<String>,
     calls: Vec<(String, Method)>,
     open: usize,
@@ -138,8 +138,11 @@ impl World {
                     return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "no such snapshot")));
                 }
                 let message = || Reply::Message(name.clone().into());
+                if state.hanging.contains(&name) {
+                    return Ok(Replies::stream(stream::iter([message()]).chain(stream::pending())));
+                }
                 let parts = [message(), message(), Reply::End(Outcome::ok())];
-                Ok(Replies::stream(futures_util::stream::iter(parts)))
+                Ok(Replies::stream(stream::iter(parts)))
             }
             _ => Ok(Replies::outcome(Outcome::from_driver(Code::UNIMPLEMENTED, "no"))),
         }
@@ -207,11 +210,11 @@ async fn call(
     method: Method,
     body: Vec<u8>,
 ) -> (Option<Bytes>, Code) {
-    let (messages, code) = stream(route, relay, method, body).await;
+    let (messages, code) = parts(route, relay, method, body).await;
     (messages.into_iter().next(), code)
 }
 
-async fn stream(
+async fn parts(
     route: &TopologyRouter,
     relay: &dyn Relay,
     method: Method,
@@ -527,7 +530,7 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
     let route = open(&disk).await;
     let allocated = async |id: &str| {
         let request = csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
-        stream(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
+        parts(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
     };
     while_running(&route, &world, async {
         tell_all(&route, &world);
@@ -542,6 +545,36 @@ async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known
         world.lock().offline.insert("edge-2".to_owned());
         assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
         assert_eq!(allocated("snapshot").await, whole);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_streams_from_a_node_end_when_it_is_decommissioned() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
+    let snapshot_id = "snapshot".to_owned();
+    let request = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() }.encode_to_vec();
+    let allocated = || parts(&route, &world, Method::GetMetadataAllocated, request.clone());
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.has("edge-1", "snapshot");
+        world.lock().hanging.insert("edge-1".to_owned());
+        // The first one looks for the snapshot, the other one knows where it is.
+        let later = async {
+            sleep(Duration::from_secs(1)).await;
+            allocated().await
+        };
+        let decommission = async {
+            sleep(Duration::from_secs(2)).await;
+            route.left(&node("edge-1"));
+            route.decommission(&node("edge-1")).await.unwrap();
+        };
+        let cut = (vec![Bytes::from_static(b"edge-1")], Code::UNAVAILABLE);
+        let ended = async { tokio::join!(allocated(), later, decommission) };
+        let ended = tokio::time::timeout(MINUTE, ended).await.unwrap();
+        assert_eq!(ended, (cut.clone(), cut, ()));
     })
     .await;
 }

@@ -41,21 +41,21 @@ impl<'a> Way<'a> {
         let answer = self.relay.relay(call).await;
         observation.answered(answer).unwrap_or_else(Replies::outcome)
     }
+}
 
-    /// Calls a unary method of a node and waits for all of its answer.
-    pub(super) async fn ask(&self, node: &NodeId, method: &MethodPath, body: Bytes) -> Answer {
-        let (messages, outcome) = self.relay(node, method, body).await.collect().await;
-        if !outcome.is_ok() {
-            return (None, outcome);
-        }
-        match <[Bytes; 1]>::try_from(messages) {
-            Ok([message]) => (Some(message), outcome),
-            Err(messages) => {
-                let found = messages.len();
-                let reason =
-                    format!("an OK answer to a unary method has exactly one message; this one has {found}");
-                (None, Fault::Protocol { reason }.into())
-            }
+/// The answer to a unary method, once it is whole.
+pub(super) async fn whole(replies: Replies) -> Answer {
+    let (messages, outcome) = replies.collect().await;
+    if !outcome.is_ok() {
+        return (None, outcome);
+    }
+    match <[Bytes; 1]>::try_from(messages) {
+        Ok([message]) => (Some(message), outcome),
+        Err(messages) => {
+            let found = messages.len();
+            let reason =
+                format!("an OK answer to a unary method has exactly one message; this one has {found}");
+            (None, Fault::Protocol { reason }.into())
         }
     }
 }
