@@ -109,7 +109,7 @@ impl DriverInfo {
     pub(crate) async fn remove(&self, key: &Key) {
         self.change(|cache, _| cache.remove(key));
         if let Some(store) = &self.store
-            && let Err(error) = store.remove(key.as_ref()).await
+            && let Err(error) = store.save(key.as_ref(), None).await
         {
             tracing::warn!(driver = %self.driver, node = ?key, %error, "what was kept of a node could not be removed");
         }
@@ -214,7 +214,7 @@ impl DriverInfo {
     async fn save(&self, key: &Key, settles: bool) {
         let Some(store) = &self.store else { return };
         let Some((record, as_of)) = self.cache().take_save(key, settles) else { return };
-        let saved = store.save(key.as_ref(), record).await;
+        let saved = store.save(key.as_ref(), Some(record)).await;
         let first = self.cache().saved(key, as_of, saved.is_ok());
         if let Err(error) = saved {
             let driver = &self.driver;

@@ -18,15 +18,9 @@ pub trait DriverInfoStore: fmt::Debug + Send + Sync {
     /// If they cannot be read.
     async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError>;
 
-    /// Puts a record in the place of the one that is there, durably.
+    /// Puts a record in the place of the one that is there, or removes that.
     ///
     /// # Errors
     /// If it is not certain that it is durable.
-    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError>;
-
-    /// Removes a record, if there is one.
-    ///
-    /// # Errors
-    /// If it is not certain that it is durable.
-    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError>;
+    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError>;
 }

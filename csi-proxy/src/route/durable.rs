@@ -213,14 +213,7 @@ impl DurablePlacements {
         let this = Arc::clone(self);
         let subject = change.key().clone();
         let writing = tokio::spawn(async move {
-            let written = match &change {
-                Change::Create(key, placement) => this.store.create(key, placement).await,
-                Change::Replace(key, revision, placement) => {
-                    this.store.replace(key, revision, placement).await
-                }
-                Change::Remove(key, revision) => this.store.remove(key, revision).await,
-            };
-            let written = match written {
+            let written = match this.store.write(&change).await {
                 Ok(Written::Done(revision)) => {
                     this.core().apply(change, revision);
                     Ok(())

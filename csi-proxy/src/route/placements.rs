@@ -92,6 +92,24 @@ impl Change {
         let (Self::Create(key, _) | Self::Replace(key, ..) | Self::Remove(key, _)) = self;
         key
     }
+
+    /// The revision that the row has to have; `None`: there is to be none.
+    #[must_use]
+    pub fn expected(&self) -> Option<&Revision> {
+        match self {
+            Self::Create(..) => None,
+            Self::Replace(_, revision, _) | Self::Remove(_, revision) => Some(revision),
+        }
+    }
+
+    /// The placement that the row gets; `None`: it goes.
+    #[must_use]
+    pub fn placement(&self) -> Option<&Placement> {
+        match self {
+            Self::Create(_, placement) | Self::Replace(_, _, placement) => Some(placement),
+            Self::Remove(..) => None,
+        }
+    }
 }
 
 /// How an attempt to make a volume ended.

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::{PlacementStore, Written};
 use crate::call::NodeId;
 use crate::operation::{Digest, Subject};
-use crate::route::placements::{Placement, Revision, Row, Status};
+use crate::route::placements::{Change, Placement, Revision, Row, Status};
 
 /// Checks a store that is empty. `reopen` gives the same store as a process that starts anew would find it.
 ///
@@ -16,26 +16,28 @@ pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(
     let (ours, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
     let store = reopen();
     expect("the rows of an empty store", &rows(&store).await?, &BTreeMap::new())?;
-    let first = done(store.create(&ours, &placement(1)?).await)?;
-    let second = store.create(&ours, &placement(2)?).await.map_err(text)?;
+    let first = done(store.write(&Change::Create(ours.clone(), placement(1)?)).await)?;
+    let second = store.write(&Change::Create(ours.clone(), placement(2)?)).await.map_err(text)?;
     let there = Row { key: ours.clone(), revision: first.clone(), placement: Ok(placement(1)?) };
     expect("a second create", &second, &Written::Conflict(Some(there)))?;
-    let late = store.replace(&other, &first, &placement(2)?).await.map_err(text)?;
+    let late =
+        store.write(&Change::Replace(other.clone(), first.clone(), placement(2)?)).await.map_err(text)?;
     expect("a replacement of nothing", &late, &Written::Conflict(None))?;
-    let next = done(store.replace(&ours, &first, &placement(2)?).await)?;
+    let next = done(store.write(&Change::Replace(ours.clone(), first.clone(), placement(2)?)).await)?;
     let there = Row { key: ours.clone(), revision: next.clone(), placement: Ok(placement(2)?) };
-    let old = store.replace(&ours, &first, &placement(3)?).await.map_err(text)?;
+    let old =
+        store.write(&Change::Replace(ours.clone(), first.clone(), placement(3)?)).await.map_err(text)?;
     expect("a replacement of an old revision", &old, &Written::Conflict(Some(there.clone())))?;
-    let old = store.remove(&ours, &first).await.map_err(text)?;
+    let old = store.write(&Change::Remove(ours.clone(), first.clone())).await.map_err(text)?;
     expect("a removal of an old revision", &old, &Written::Conflict(Some(there)))?;
-    done(store.remove(&ours, &next).await)?;
-    let gone = store.remove(&ours, &next).await.map_err(text)?;
+    done(store.write(&Change::Remove(ours.clone(), next.clone())).await)?;
+    let gone = store.write(&Change::Remove(ours.clone(), next.clone())).await.map_err(text)?;
     expect("a removal of nothing", &gone, &Written::Conflict(None))?;
-    let again = done(store.create(&ours, &placement(3)?).await)?;
+    let again = done(store.write(&Change::Create(ours.clone(), placement(3)?)).await)?;
     if again == first || again == next {
         return Err("a row that was made anew has a revision of before".to_owned());
     }
-    done(store.create(&other, &placement(4)?).await)?;
+    done(store.write(&Change::Create(other.clone(), placement(4)?)).await)?;
     drop(store);
     let expected = BTreeMap::from([(ours, placement(3)?), (other, placement(4)?)]);
     expect("what is there after a restart", &rows(&reopen()).await?, &expected)?;
@@ -78,11 +80,12 @@ async fn as_a_map<S: PlacementStore>(
         };
         let found = store.list().await.map_err(text)?.into_iter().find(|row| row.key == key);
         let new = placement(step)?;
-        match (found, draw(3)) {
-            (None, _) => drop(done(store.create(&key, &new).await)?),
-            (Some(row), 0) => drop(done(store.remove(&key, &row.revision).await)?),
-            (Some(row), _) => drop(done(store.replace(&key, &row.revision, &new).await)?),
-        }
+        let change = match (found, draw(3)) {
+            (None, _) => Change::Create(key.clone(), new),
+            (Some(row), 0) => Change::Remove(key.clone(), row.revision),
+            (Some(row), _) => Change::Replace(key.clone(), row.revision, new),
+        };
+        done(store.write(&change).await)?;
         let there = rows(&store).await?;
         match there.get(&key) {
             Some(found) => drop(expected.insert(key, found.clone())),

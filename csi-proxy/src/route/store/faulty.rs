@@ -9,8 +9,7 @@ use bytes::Bytes;
 use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
-use crate::operation::Subject;
-use crate::route::placements::{Placement, Revision, Row};
+use crate::route::placements::{Change, Row};
 
 /// How a write fails. Its caller cannot tell one from the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +101,7 @@ impl<S> FaultyStore<S> {
         (Self { inner, handle: handle.clone() }, handle)
     }
 
-    async fn write<T>(&self, write: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn faulty<T>(&self, write: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let fault = self.handle.fault();
         if fault == Some(StoreFault::Refused) {
             return Err(failure());
@@ -119,21 +118,8 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
         self.inner.list().await
     }
 
-    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError> {
-        self.write(self.inner.create(key, placement)).await
-    }
-
-    async fn replace(
-        &self,
-        key: &Subject,
-        revision: &Revision,
-        placement: &Placement,
-    ) -> Result<Written, StoreError> {
-        self.write(self.inner.replace(key, revision, placement)).await
-    }
-
-    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError> {
-        self.write(self.inner.remove(key, revision)).await
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        self.faulty(self.inner.write(change)).await
     }
 
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
@@ -142,7 +128,7 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
     }
 
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
-        self.write(self.inner.set_decommissioned(node, decommissioned)).await
+        self.faulty(self.inner.set_decommissioned(node, decommissioned)).await
     }
 }
 
@@ -153,11 +139,7 @@ impl<S: DriverInfoStore> DriverInfoStore for FaultyStore<S> {
         self.inner.load().await
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError> {
-        self.write(self.inner.save(node, record)).await
-    }
-
-    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError> {
-        self.write(self.inner.remove(node)).await
+    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
+        self.faulty(self.inner.save(node, record)).await
     }
 }

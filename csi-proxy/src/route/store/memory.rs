@@ -10,7 +10,7 @@ use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
 use crate::operation::Subject;
-use crate::route::placements::{Placement, Revision, Row};
+use crate::route::placements::{Change, Placement, Revision, Row};
 
 /// Keeps rows in memory, and never fails. All clones are one store.
 #[derive(Debug, Clone, Default)]
@@ -43,22 +43,6 @@ impl MemoryStore {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn write(&self, key: &Subject, expected: Option<&Revision>, new: Option<&Placement>) -> Written {
-        let mut tables = self.tables();
-        let found = tables.placements.get(key);
-        let revision = found.map(|(revision, _)| revision.to_string());
-        if revision.as_deref() != expected.map(Revision::as_str) {
-            return Written::Conflict(found.map(|(revision, bytes)| row(key, *revision, bytes)));
-        }
-        tables.revision += 1;
-        let revision = tables.revision;
-        match new {
-            Some(placement) => drop(tables.placements.insert(key.clone(), (revision, placement.encode(key)))),
-            None => drop(tables.placements.remove(key)),
-        }
-        Written::Done(Revision::new(revision.to_string()))
-    }
 }
 
 fn row(key: &Subject, revision: u64, bytes: &[u8]) -> Row {
@@ -73,21 +57,19 @@ impl PlacementStore for MemoryStore {
         Ok(tables.placements.iter().map(|(key, (revision, bytes))| row(key, *revision, bytes)).collect())
     }
 
-    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError> {
-        Ok(self.write(key, None, Some(placement)))
-    }
-
-    async fn replace(
-        &self,
-        key: &Subject,
-        revision: &Revision,
-        placement: &Placement,
-    ) -> Result<Written, StoreError> {
-        Ok(self.write(key, Some(revision), Some(placement)))
-    }
-
-    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError> {
-        Ok(self.write(key, Some(revision), None))
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        let (mut tables, key) = (self.tables(), change.key());
+        let found = tables.placements.get(key).map(|(revision, bytes)| row(key, *revision, bytes));
+        if found.as_ref().map(|row| &row.revision) != change.expected() {
+            return Ok(Written::Conflict(found));
+        }
+        tables.revision += 1;
+        let revision = tables.revision;
+        match change.placement() {
+            Some(placement) => drop(tables.placements.insert(key.clone(), (revision, placement.encode(key)))),
+            None => drop(tables.placements.remove(key)),
+        }
+        Ok(Written::Done(Revision::new(revision.to_string())))
     }
 
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
@@ -109,13 +91,11 @@ impl DriverInfoStore for MemoryStore {
         Ok(self.tables().drivers.clone().into_iter().collect())
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError> {
-        self.tables().drivers.insert(node.cloned(), record);
-        Ok(())
-    }
-
-    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError> {
-        self.tables().drivers.remove(&node.cloned());
+    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
+        match record {
+            Some(record) => self.tables().drivers.insert(node.cloned(), record),
+            None => self.tables().drivers.remove(&node.cloned()),
+        };
         Ok(())
     }
 }

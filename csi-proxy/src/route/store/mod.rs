@@ -25,9 +25,8 @@ pub use self::faulty::{FaultyStore, Handle, StoreFault};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redb")]
 pub use self::redb::RedbStore;
-use super::placements::{Placement, Revision, Row};
+use super::placements::{Change, Revision, Row};
 use crate::call::NodeId;
-use crate::operation::Subject;
 
 /// Keeps the placements of one driver.
 ///
@@ -43,28 +42,11 @@ pub trait PlacementStore: fmt::Debug + Send + Sync {
     /// If they cannot be read.
     async fn list(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Makes a row of which there is none. If there is one, that is the answer: somebody else has chosen.
+    /// Makes, replaces or removes a row. If there is another one than the change expects, that is the answer: somebody else has written.
     ///
     /// # Errors
     /// If it is not certain that it is durable.
-    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError>;
-
-    /// Puts a placement in the place of this revision.
-    ///
-    /// # Errors
-    /// If it is not certain that it is durable.
-    async fn replace(
-        &self,
-        key: &Subject,
-        revision: &Revision,
-        placement: &Placement,
-    ) -> Result<Written, StoreError>;
-
-    /// Removes this revision.
-    ///
-    /// # Errors
-    /// If it is not certain that it is durable.
-    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError>;
+    async fn write(&self, change: &Change) -> Result<Written, StoreError>;
 
     /// The decommissioned nodes, in no order.
     ///

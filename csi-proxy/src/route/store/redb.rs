@@ -12,10 +12,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use ::redb::backends::FileBackend;
-use ::redb::{
-    Builder, CommitError, Database, DatabaseError, ReadableTable, StorageError, TableDefinition, TableError,
-    TransactionError, WriteTransaction,
-};
+use ::redb::{Builder, Database, ReadableTable, TableDefinition, WriteTransaction};
 use async_trait::async_trait;
 use bytes::Bytes;
 use csi_proto::DriverName;
@@ -26,7 +23,7 @@ use crate::call::{NodeId, Term};
 use crate::driver_info::DriverInfoStore;
 use crate::operation::Subject;
 use crate::relay::{TermError, TermSource, next_term};
-use crate::route::placements::{Placement, Revision, Row};
+use crate::route::placements::{Change, Placement, Revision, Row};
 
 /// What every redb file begins with.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
@@ -66,10 +63,16 @@ pub struct RedbStore {
     thread: Arc<Thread>,
 }
 
+/// What the thread does in a commit, and who waits until that is durable.
+type Job = (
+    Box<dyn FnOnce(&WriteTransaction) -> Result<(), ::redb::Error> + Send>,
+    oneshot::Sender<Result<(), StoreError>>,
+);
+
 /// The thread that writes, which ends with this.
 #[derive(Debug)]
 struct Thread {
-    queue: Option<mpsc::Sender<Box<dyn Job>>>,
+    queue: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -99,7 +102,7 @@ impl RedbStore {
     }
 
     async fn names(&self, table: TableDefinition<'static, &str, ()>) -> Result<Vec<NodeId>, StoreError> {
-        self.write(move |transaction| {
+        self.commit(move |transaction| {
             let mut nodes = Vec::new();
             for node in transaction.open_table(table)?.iter()? {
                 nodes.extend(NodeId::new(node?.0.value()));
@@ -114,7 +117,7 @@ impl RedbStore {
     /// # Errors
     /// If it is not certain that it is durable.
     pub async fn keep_nodes(&self, nodes: Vec<NodeId>) -> Result<(), StoreError> {
-        self.write(move |transaction| {
+        self.commit(move |transaction| {
             let decommissioned = transaction.open_table(DECOMMISSIONED)?;
             let mut table = transaction.open_table(NODES)?;
             for node in &nodes {
@@ -128,44 +131,19 @@ impl RedbStore {
     }
 
     /// Has the thread do something in its next commit, and waits until that is durable.
-    async fn write<T: Send + 'static>(
+    async fn commit<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&WriteTransaction) -> Result<T, Failure> + Send + 'static,
+        act: impl FnOnce(&WriteTransaction) -> Result<T, ::redb::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (done, written) = oneshot::channel();
-        let task = Task { act: Some(act), found: None, done };
+        let ((found, answer), (done, durable)) = (oneshot::channel(), oneshot::channel());
+        // Who waited may have left; what it wanted is done all the same.
+        let act = move |transaction: &WriteTransaction| act(transaction).map(|value| drop(found.send(value)));
         if let Some(queue) = &self.thread.queue {
             // The thread has ended if this fails, which the answer says.
-            let _ = queue.send(Box::new(task));
+            let _ = queue.send((Box::new(act), done));
         }
-        written.await.unwrap_or(Err(StoreError::Ended))
-    }
-
-    async fn put(
-        &self,
-        key: &Subject,
-        expected: Option<&Revision>,
-        new: Option<&Placement>,
-    ) -> Result<Written, StoreError> {
-        let (key, expected) = (key.clone(), expected.cloned());
-        let new = new.map(|placement| placement.encode(&key));
-        self.write(move |transaction| {
-            let mut table = transaction.open_table(PLACEMENTS)?;
-            let place = (kind(&key), key.id());
-            let found = table.get(place)?.map(|found| row(key.clone(), found.value()));
-            if found.as_ref().map(|row| &row.revision) != expected.as_ref() {
-                return Ok(Written::Conflict(found));
-            }
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            let revision = numbers.get(REVISION)?.map_or(0, |last| last.value()).saturating_add(1);
-            numbers.insert(REVISION, revision)?;
-            match &new {
-                Some(bytes) => drop(table.insert(place, (revision, bytes.as_slice()))?),
-                None => drop(table.remove(place)?),
-            }
-            Ok(Written::Done(Revision::new(revision.to_string())))
-        })
-        .await
+        durable.await.unwrap_or(Err(StoreError::Ended))?;
+        answer.await.map_err(|_| StoreError::Ended)
     }
 }
 
@@ -196,7 +174,7 @@ fn row(key: Subject, (revision, bytes): (u64, &[u8])) -> Row {
 #[async_trait]
 impl PlacementStore for RedbStore {
     async fn list(&self) -> Result<Vec<Row>, StoreError> {
-        self.write(|transaction| {
+        self.commit(|transaction| {
             let mut rows = Vec::new();
             for found in transaction.open_table(PLACEMENTS)?.iter()? {
                 let (place, value) = found?;
@@ -206,7 +184,7 @@ impl PlacementStore for RedbStore {
                     2 => Subject::Volume(id.into()),
                     3 => Subject::Snapshot(id.into()),
                     4 => Subject::GroupSnapshot(id.into()),
-                    other => return Err(Failure::Damaged(format!("a placement of kind {other}"))),
+                    other => return Err(::redb::Error::Corrupted(format!("a placement of kind {other}"))),
                 };
                 rows.push(row(key, value.value()));
             }
@@ -215,21 +193,26 @@ impl PlacementStore for RedbStore {
         .await
     }
 
-    async fn create(&self, key: &Subject, placement: &Placement) -> Result<Written, StoreError> {
-        self.put(key, None, Some(placement)).await
-    }
-
-    async fn replace(
-        &self,
-        key: &Subject,
-        revision: &Revision,
-        placement: &Placement,
-    ) -> Result<Written, StoreError> {
-        self.put(key, Some(revision), Some(placement)).await
-    }
-
-    async fn remove(&self, key: &Subject, revision: &Revision) -> Result<Written, StoreError> {
-        self.put(key, Some(revision), None).await
+    async fn write(&self, change: &Change) -> Result<Written, StoreError> {
+        let (key, expected) = (change.key().clone(), change.expected().cloned());
+        let new = change.placement().map(|placement| placement.encode(&key));
+        self.commit(move |transaction| {
+            let mut table = transaction.open_table(PLACEMENTS)?;
+            let place = (kind(&key), key.id());
+            let found = table.get(place)?.map(|found| row(key.clone(), found.value()));
+            if found.as_ref().map(|row| &row.revision) != expected.as_ref() {
+                return Ok(Written::Conflict(found));
+            }
+            let mut numbers = transaction.open_table(NUMBERS)?;
+            let revision = numbers.get(REVISION)?.map_or(0, |last| last.value()).saturating_add(1);
+            numbers.insert(REVISION, revision)?;
+            match &new {
+                Some(bytes) => drop(table.insert(place, (revision, bytes.as_slice()))?),
+                None => drop(table.remove(place)?),
+            }
+            Ok(Written::Done(Revision::new(revision.to_string())))
+        })
+        .await
     }
 
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {
@@ -239,7 +222,7 @@ impl PlacementStore for RedbStore {
     /// A node that is decommissioned has no socket any more, either.
     async fn set_decommissioned(&self, node: &NodeId, decommissioned: bool) -> Result<(), StoreError> {
         let node = node.clone();
-        self.write(move |transaction| {
+        self.commit(move |transaction| {
             let mut table = transaction.open_table(DECOMMISSIONED)?;
             if decommissioned {
                 table.insert(node.as_str(), ())?;
@@ -257,7 +240,7 @@ impl PlacementStore for RedbStore {
 impl TermSource for RedbStore {
     async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
         let driver = self.driver.clone();
-        let raised = self.write(move |transaction| {
+        let raised = self.commit(move |transaction| {
             let mut terms = transaction.open_table(TERMS)?;
             let last = terms.get(driver.as_str())?.and_then(|term| Term::new(term.value()));
             let next = next_term(last, above, SystemTime::now());
@@ -273,7 +256,7 @@ impl TermSource for RedbStore {
 #[async_trait]
 impl DriverInfoStore for RedbStore {
     async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
-        self.write(|transaction| {
+        self.commit(|transaction| {
             let mut rows = Vec::new();
             for found in transaction.open_table(DRIVER_INFO)?.iter()? {
                 let (node, record) = found?;
@@ -287,48 +270,18 @@ impl DriverInfoStore for RedbStore {
         .await
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Bytes) -> Result<(), StoreError> {
+    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
         let node = node.cloned();
-        self.write(move |transaction| {
+        self.commit(move |transaction| {
+            let mut table = transaction.open_table(DRIVER_INFO)?;
             let key = node.as_ref().map_or("", NodeId::as_str);
-            transaction.open_table(DRIVER_INFO)?.insert(key, &*record)?;
+            match record {
+                Some(record) => drop(table.insert(key, &*record)?),
+                None => drop(table.remove(key)?),
+            }
             Ok(())
         })
         .await
-    }
-
-    async fn remove(&self, node: Option<&NodeId>) -> Result<(), StoreError> {
-        let node = node.cloned();
-        self.write(move |transaction| {
-            transaction.open_table(DRIVER_INFO)?.remove(node.as_ref().map_or("", NodeId::as_str))?;
-            Ok(())
-        })
-        .await
-    }
-}
-
-/// What the thread does in a commit.
-trait Job: Send {
-    fn act(&mut self, transaction: &WriteTransaction) -> Result<(), Failure>;
-    fn end(self: Box<Self>, committed: Result<(), StoreError>);
-}
-
-struct Task<T, A> {
-    act: Option<A>,
-    found: Option<T>,
-    done: oneshot::Sender<Result<T, StoreError>>,
-}
-
-impl<T: Send, A: FnOnce(&WriteTransaction) -> Result<T, Failure> + Send> Job for Task<T, A> {
-    fn act(&mut self, transaction: &WriteTransaction) -> Result<(), Failure> {
-        self.found = self.act.take().map(|act| act(transaction)).transpose()?;
-        Ok(())
-    }
-
-    fn end(self: Box<Self>, committed: Result<(), StoreError>) {
-        let Self { found, done, .. } = *self;
-        // Who waited may have left; what it wanted is done all the same.
-        let _ = done.send(committed.and_then(|()| found.ok_or(StoreError::Ended)));
     }
 }
 
@@ -341,11 +294,11 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
+    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
-            let mut group = vec![first];
-            group.extend(jobs.try_iter().take(GROUP - 1));
-            let committed = self.commit(&mut group);
+            let group = std::iter::once(first).chain(jobs.try_iter().take(GROUP - 1));
+            let (acts, waiting): (Vec<_>, Vec<_>) = group.unzip();
+            let committed = self.commit(acts);
             let failed = committed.as_ref().err();
             match failed {
                 Some(error) if !self.failing => {
@@ -355,95 +308,106 @@ impl Writer {
                 _ => {}
             }
             self.failing = failed.is_some();
-            for job in group {
-                job.end(committed.clone());
+            for done in waiting {
+                let _ = done.send(committed.clone());
             }
         }
     }
 
-    fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => open(&self.path, &self.driver).map_err(|error| match error {
-                OpenStoreError::Disk { source, .. } => StoreError::Failed(Arc::new(source)),
-                other => StoreError::Damaged(other.to_string().into()),
-            })?,
-        };
-        let mut commit = || {
-            let transaction = begin(&database)?;
-            group.iter_mut().try_for_each(|job| job.act(&transaction))?;
-            Ok(transaction.commit()?)
-        };
-        commit().map_err(Failure::error)?;
-        self.database = Some(database);
+    fn commit(
+        &mut self,
+        acts: Vec<impl FnOnce(&WriteTransaction) -> Result<(), ::redb::Error>>,
+    ) -> Result<(), StoreError> {
+        let opened = self.database.take().map_or_else(|| open(&self.path, &self.driver), Ok);
+        let committed = opened.and_then(|database| {
+            let commit = || {
+                let transaction = begin(&database)?;
+                acts.into_iter().try_for_each(|act| act(&transaction))?;
+                Ok(transaction.commit()?)
+            };
+            commit().map_err(|error| failed(&self.path, error))?;
+            Ok(database)
+        });
+        self.database = Some(committed.map_err(|error| match error {
+            OpenStoreError::Disk { source, .. } => StoreError::Failed(Arc::new(source)),
+            other => StoreError::Damaged(other.to_string().into()),
+        })?);
         Ok(())
     }
 }
 
 /// In two phases, which quick repair implies: with one, redb would take a damaged last commit for one that was cut off, and
 /// bring back what it removed.
-fn begin(database: &Database) -> Result<WriteTransaction, Failure> {
+fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     Ok(transaction)
 }
 
 fn open(path: &Path, driver: &DriverName) -> Result<Database, OpenStoreError> {
+    try_open(path, driver).unwrap_or_else(|error| Err(failed(path, error)))
+}
+
+/// The outer error is of the disk or of redb, the inner one says why this file is not used.
+fn try_open(path: &Path, driver: &DriverName) -> Result<Result<Database, OpenStoreError>, ::redb::Error> {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-    let mut file = options.open(path).map_err(disk(path))?;
+    let mut file = options.open(path)?;
     let mut head = Vec::new();
-    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head).map_err(disk(path))?;
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head)?;
     if !MAGIC.starts_with(&head) {
         let what = format!("it begins with \"{}\"", head.escape_ascii());
-        return Err(OpenStoreError::Foreign { path: path.to_owned(), what });
+        return Ok(Err(OpenStoreError::Foreign { path: path.to_owned(), what }));
     }
     if !head.is_empty() && head.len() < MAGIC.len() {
-        let what = "it ends within its first bytes".to_owned();
-        return Err(OpenStoreError::Damaged { path: path.to_owned(), what });
+        return Err(::redb::Error::Corrupted("it ends within its first bytes".to_owned()));
     }
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
-    let backend = FileBackend::new(file).map_err(|error| Failure::from(error).on(path))?;
-    let database = builder.create_with_backend(backend).map_err(|error| Failure::from(error).on(path))?;
-    let other = prepare(&database, driver).map_err(|failure| failure.on(path))?;
-    if let Some((table, found, supported)) = other {
-        return Err(OpenStoreError::OtherVersion { path: path.to_owned(), table, found, supported });
+    let database = builder.create_with_backend(FileBackend::new(file)?)?;
+    if let Some(refused) = prepare(&database, path, driver)? {
+        return Ok(Err(refused));
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let synced =
-        File::open(directory.unwrap_or_else(|| Path::new("."))).and_then(|directory| directory.sync_all());
-    synced.map_err(disk(path))?;
-    Ok(database)
+    File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
+    Ok(Ok(database))
 }
 
-/// Makes the tables that are missing. Or else says which one has a version that is not known, with that and the known one.
-fn prepare(database: &Database, driver: &DriverName) -> Result<Option<(&'static str, u64, u64)>, Failure> {
+/// Makes the tables that are missing. Or else says why the file is not used.
+fn prepare(
+    database: &Database,
+    path: &Path,
+    driver: &DriverName,
+) -> Result<Option<OpenStoreError>, ::redb::Error> {
+    let foreign = |what: String| Ok(Some(OpenStoreError::Foreign { path: path.to_owned(), what }));
     let transaction = begin(database)?;
     let is_new = transaction.list_tables()?.count() == 0;
     {
         let mut numbers = transaction.open_table(NUMBERS)?;
         if !is_new && numbers.get("layout")?.is_none() {
-            return Err(Failure::Foreign("it is another database of redb".to_owned()));
+            return foreign("it is another database of redb".to_owned());
         }
-        for (table, version) in VERSIONS {
+        for (table, supported) in VERSIONS {
             let found = numbers.get(table)?.map(|found| found.value());
             match found {
-                Some(found) if found == version => {}
+                Some(found) if found == supported => {}
                 // What drivers say of themselves is learnt again.
                 Some(found) if table == "driver_info" => {
                     tracing::warn!(found, "driver info of another version is not used");
                     transaction.delete_table(DRIVER_INFO)?;
-                    numbers.insert(table, version)?;
+                    numbers.insert(table, supported)?;
                 }
-                Some(found) => return Ok(Some((table, found, version))),
-                None => drop(numbers.insert(table, version)?),
+                Some(found) => {
+                    let path = path.to_owned();
+                    return Ok(Some(OpenStoreError::OtherVersion { path, table, found, supported }));
+                }
+                None => drop(numbers.insert(table, supported)?),
             }
         }
         let mut terms = transaction.open_table(TERMS)?;
         let other = terms.first()?.map(|(other, _)| other.value().to_owned());
         match other {
             Some(other) if other != driver.as_str() => {
-                return Err(Failure::Foreign(format!("it is that of driver {other:?}")));
+                return foreign(format!("it is that of driver {other:?}"));
             }
             Some(_) => {}
             None => drop(terms.insert(driver.as_str(), 0)?),
@@ -457,95 +421,27 @@ fn prepare(database: &Database, driver: &DriverName) -> Result<Option<(&'static 
     Ok(None)
 }
 
-fn disk(path: &Path) -> impl Fn(io::Error) -> OpenStoreError {
+/// What an error of redb means for the file.
+fn failed(path: &Path, error: ::redb::Error) -> OpenStoreError {
+    use ::redb::Error as E;
     let path = path.to_owned();
-    move |source| OpenStoreError::Disk { path: path.clone(), source }
-}
-
-/// What redb says, by what it means here.
-#[derive(Debug)]
-enum Failure {
-    Disk(io::Error),
-    InUse,
-    Foreign(String),
-    Damaged(String),
-}
-
-impl Failure {
-    fn error(self) -> StoreError {
-        match self {
-            Self::Disk(source) => StoreError::Failed(Arc::new(source)),
-            Self::InUse => StoreError::Failed(Arc::new(io::ErrorKind::ResourceBusy.into())),
-            Self::Foreign(what) | Self::Damaged(what) => StoreError::Damaged(what.into()),
+    match error {
+        E::DatabaseAlreadyOpen | E::LockProtocolMismatch => OpenStoreError::InUse { path },
+        E::TableTypeMismatch { .. } => {
+            OpenStoreError::Foreign { path, what: "its tables are another's".to_owned() }
         }
-    }
-
-    fn on(self, path: &Path) -> OpenStoreError {
-        let path = path.to_owned();
-        match self {
-            Self::Disk(source) => OpenStoreError::Disk { path, source },
-            Self::Damaged(what) => OpenStoreError::Damaged { path, what },
-            Self::InUse => OpenStoreError::InUse { path },
-            Self::Foreign(what) => OpenStoreError::Foreign { path, what },
+        E::Corrupted(what) => OpenStoreError::Damaged { path, what },
+        // So a file shows itself that was cut.
+        E::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            OpenStoreError::Damaged { path, what: "it ends too early".to_owned() }
         }
+        E::Io(source) if source.kind() != io::ErrorKind::InvalidData => OpenStoreError::Disk { path, source },
+        E::ValueTooLarge(_) | E::PreviousIo | E::DatabaseClosed | E::LockPoisoned(_) | E::Unsupported => {
+            OpenStoreError::Disk { path, source: io::Error::other(error) }
+        }
+        other => OpenStoreError::Damaged { path, what: other.to_string() },
     }
 }
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Disk(error)
-    }
-}
-
-impl From<StorageError> for Failure {
-    fn from(error: StorageError) -> Self {
-        match error {
-            StorageError::Io(error) => match error.kind() {
-                // So a file shows itself that was cut.
-                io::ErrorKind::UnexpectedEof => Self::Damaged("it ends too early".to_owned()),
-                io::ErrorKind::InvalidData => Self::Damaged(error.to_string()),
-                _ => Self::Disk(error),
-            },
-            StorageError::Corrupted(what) => Self::Damaged(what),
-            other => Self::Disk(io::Error::other(other.to_string())),
-        }
-    }
-}
-
-impl From<DatabaseError> for Failure {
-    fn from(error: DatabaseError) -> Self {
-        match error {
-            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse,
-            DatabaseError::Storage(error) => error.into(),
-            other => Self::Damaged(other.to_string()),
-        }
-    }
-}
-
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Self {
-        match error {
-            TableError::Storage(error) => error.into(),
-            TableError::TableTypeMismatch { .. } => Self::Foreign("its tables are another's".to_owned()),
-            other => Self::Damaged(other.to_string()),
-        }
-    }
-}
-
-macro_rules! by_storage {
-    ($($error:ident),*) => {$(
-        impl From<$error> for Failure {
-            fn from(error: $error) -> Self {
-                match error {
-                    $error::Storage(error) => error.into(),
-                    other => Self::Disk(io::Error::other(other.to_string())),
-                }
-            }
-        }
-    )*};
-}
-
-by_storage!(TransactionError, CommitError);
 
 #[cfg(test)]
 mod tests;

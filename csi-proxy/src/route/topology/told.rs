@@ -302,7 +302,7 @@ async fn no_volume_is_made_where_the_topology_is_not_known() {
     })
     .await;
     drop(route);
-    DriverInfoStore::remove(&disk, Some(&node("edge-1"))).await.unwrap();
+    disk.save(Some(&node("edge-1")), None).await.unwrap();
     let route = open(&disk).await;
     tell_all(&route, &world);
     world.take_calls();
