@@ -75,6 +75,12 @@ impl Code {
     pub const fn number(self) -> u32 {
         self.0
     }
+
+    /// Whether what was asked for may still be running: after these four codes a CSI caller asks again, and forgets nothing. All others end it.
+    #[must_use]
+    pub const fn may_be_running(self) -> bool {
+        matches!(self, Self::CANCELLED | Self::DEADLINE_EXCEEDED | Self::UNAVAILABLE | Self::ABORTED)
+    }
 }
 
 impl fmt::Display for Code {

@@ -1,18 +1,17 @@
 //! All volumes of a driver. No clock, no task: events in, violations out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
-use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
+use csi_proto::{Code, Method};
 use prost::Message;
 
 use super::duty::Breach;
 use super::event::{Before, CallNumber, Counts, End, Event, Limits};
 use super::request::{self, Deed, Read, Request};
 use super::rule::{Rule, Violation};
-use super::volume::{Facts, Offers, Verdict, Volume};
-use csi_proto::Code;
+use super::volume::{Facts, Offers, Volume};
 
 /// Longest name of a node in bytes (spec, NodeGetInfo).
 const MAX_NODE: usize = 256;
@@ -27,8 +26,6 @@ pub struct Monitor {
     nothing_unseen: bool,
     driver: Facts,
     volumes: HashMap<Box<str>, Watched>,
-    /// The volumes by when they were called for.
-    lately: BTreeMap<u64, Box<str>>,
     turns: u64,
     /// Whose a path is. Of two volumes with one path, which has been told of, only the first is here.
     paths: HashMap<Box<str>, Box<str>>,
@@ -42,6 +39,7 @@ pub struct Monitor {
 struct Watched {
     volume: Volume,
     open: Vec<CallNumber>,
+    /// The last turn in which it was called for.
     turn: u64,
     bytes: usize,
 }
@@ -53,12 +51,8 @@ enum Open {
         since: Instant,
         met: bool,
     },
-    /// NodeGetCapabilities.
-    Capabilities,
-    /// NodeGetInfo.
-    Info,
-    /// CreateVolume.
-    Creation,
+    /// Its answer says something of the driver, or of a new volume.
+    Fact(Method),
 }
 
 impl Monitor {
@@ -70,7 +64,6 @@ impl Monitor {
             nothing_unseen: before == Before::Nothing,
             driver: Facts::default(),
             volumes: HashMap::new(),
-            lately: BTreeMap::new(),
             turns: 0,
             paths: HashMap::new(),
             open: HashMap::new(),
@@ -83,8 +76,7 @@ impl Monitor {
     /// Whether calls of the method say anything here. Others need not be told.
     #[must_use]
     pub fn watches(method: Method) -> bool {
-        matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo)
-            || (method.is_mutating() && !method.is_server_streaming())
+        is_fact(method) || (method.is_mutating() && !method.is_server_streaming())
     }
 
     /// How much is watched.
@@ -109,15 +101,9 @@ impl Monitor {
 
     fn began(&mut self, now: Instant, call: CallNumber, method: Method, body: &[u8]) -> Vec<Violation> {
         let room = self.open.len() < self.limits.open;
-        let fact = match method {
-            Method::NodeGetCapabilities => Some(Open::Capabilities),
-            Method::NodeGetInfo => Some(Open::Info),
-            Method::CreateVolume => Some(Open::Creation),
-            _ => None,
-        };
-        if let Some(fact) = fact {
+        if is_fact(method) {
             if room {
-                self.open.insert(call, fact);
+                self.open.insert(call, Open::Fact(method));
             }
             return Vec::new();
         }
@@ -181,7 +167,7 @@ impl Monitor {
     fn open_requests(&self, watched: &Watched) -> impl Iterator<Item = (&Request, Instant)> {
         watched.open.iter().filter_map(|call| match self.open.get(call) {
             Some(Open::Request { request, since, .. }) => Some((request, *since)),
-            Some(Open::Capabilities | Open::Info | Open::Creation) | None => None,
+            Some(Open::Fact(_)) | None => None,
         })
     }
 
@@ -217,44 +203,45 @@ impl Monitor {
     fn ended(&mut self, call: CallNumber, end: End<'_>) {
         let (request, met) = match self.open.remove(&call) {
             None => return,
-            Some(Open::Capabilities) => {
-                return self.learn(end, |driver, message| {
-                    driver.offers = Some(offers(message)?);
-                    Some(())
-                });
-            }
-            Some(Open::Info) => {
-                return self.learn(end, |driver, message| {
-                    let info = csi::NodeGetInfoResponse::decode(message).ok()?;
-                    driver.node = (!info.node_id.is_empty() && info.node_id.len() <= MAX_NODE)
-                        .then(|| info.node_id.into());
-                    Some(())
-                });
-            }
-            Some(Open::Creation) => return self.created(end),
+            Some(Open::Fact(method)) => return self.learn(method, end),
             Some(Open::Request { request, met, .. }) => (request, met),
         };
         self.bytes = self.bytes.saturating_sub(request.bytes());
         let nothing_unseen = self.nothing_unseen;
-        let verdict = match end {
-            End::Answered { code, .. } => Verdict::of(code),
-            End::Left => Verdict::Unknown,
+        let code = match end {
+            End::Answered { code, .. } => code,
+            End::Left => Code::CANCELLED,
         };
         self.change(&request.volume, |watched, driver| {
             watched.open.retain(|open| *open != call);
             match request.deed {
                 _ if met => watched.volume.unsettle(&request),
-                Deed::Delete if verdict == Verdict::Done => watched.volume = Volume::new(nothing_unseen),
-                _ => watched.volume.ended(&request, verdict, driver),
+                Deed::Delete if code == Code::OK => watched.volume = Volume::new(nothing_unseen),
+                _ => watched.volume.ended(&request, code, driver),
             }
         });
         self.make_room();
     }
 
-    /// Of a volume that is new all is known.
-    fn created(&mut self, end: End<'_>) {
+    /// Takes in what the driver says of itself, or of a volume that it has made. What cannot be read changes nothing.
+    fn learn(&mut self, method: Method, end: End<'_>) {
         let End::Answered { code: Code::OK, message: Some(message) } = end else { return };
-        // What cannot be read says nothing.
+        match method {
+            Method::CreateVolume => self.created(message),
+            Method::NodeGetInfo => {
+                if let Ok(csi::NodeGetInfoResponse { node_id, .. }) =
+                    csi::NodeGetInfoResponse::decode(message)
+                {
+                    let is_usable = !node_id.is_empty() && node_id.len() <= MAX_NODE;
+                    self.driver.node = is_usable.then(|| node_id.into());
+                }
+            }
+            _ => self.driver.offers = offers(message).or(self.driver.offers),
+        }
+    }
+
+    /// Of a volume that is new all is known.
+    fn created(&mut self, message: &[u8]) {
         let Ok(answer) = csi::CreateVolumeResponse::decode(message) else { return };
         let id = answer.volume.map(|volume| volume.volume_id).unwrap_or_default();
         // It may have been made long ago, and be in use.
@@ -264,14 +251,6 @@ impl Monitor {
         self.touch(&id);
         self.change(&id, |watched, _| watched.volume = Volume::new(true));
         self.make_room();
-    }
-
-    /// Takes in what the driver says of itself.
-    fn learn(&mut self, end: End<'_>, take: impl FnOnce(&mut Facts, &[u8]) -> Option<()>) {
-        if let End::Answered { code: Code::OK, message: Some(message) } = end {
-            // What cannot be read changes nothing.
-            let _ = take(&mut self.driver, message);
-        }
     }
 
     /// Changes what is known of a volume, and everything that depends on it.
@@ -303,7 +282,6 @@ impl Monitor {
         self.turns += 1;
         let turn = self.turns;
         if let Some(watched) = self.volumes.get_mut(id) {
-            self.lately.remove(&watched.turn);
             watched.turn = turn;
         } else {
             let volume = Volume::new(self.nothing_unseen);
@@ -311,7 +289,6 @@ impl Monitor {
             self.bytes += bytes;
             self.volumes.insert(id.into(), Watched { volume, open: Vec::new(), turn, bytes });
         }
-        self.lately.insert(turn, id.into());
     }
 
     /// A call was not watched, so nothing is known of its volume any more.
@@ -326,10 +303,9 @@ impl Monitor {
     /// Forgets the volumes that were called for least lately, as far as the bounds ask for it.
     fn make_room(&mut self) {
         while self.volumes.len() > self.limits.volumes || self.bytes > self.limits.bytes {
-            let idle =
-                self.lately.values().find(|id| self.volumes.get(*id).is_some_and(|one| one.open.is_empty()));
-            let Some(id) = idle.cloned() else { return };
-            self.forget(&id);
+            let idle = self.volumes.iter().filter(|(_, watched)| watched.open.is_empty());
+            let Some((id, _)) = idle.min_by_key(|(_, watched)| watched.turn) else { return };
+            self.forget(&id.clone());
             self.dropped += 1;
             self.nothing_unseen = false;
         }
@@ -341,12 +317,10 @@ impl Monitor {
         let volumes: usize = self.volumes.values().map(|watched| watched.bytes).sum();
         let open = self.open.values().map(|open| match open {
             Open::Request { request, .. } => request.bytes(),
-            Open::Capabilities | Open::Info | Open::Creation => 0,
+            Open::Fact(_) => 0,
         });
         assert_eq!(self.bytes, volumes + open.sum::<usize>());
-        assert_eq!(self.lately.len(), self.volumes.len());
         for (id, watched) in &self.volumes {
-            assert_eq!(self.lately.get(&watched.turn), Some(id));
             assert_eq!(watched.bytes, watched.volume.bytes() + 2 * id.len());
             assert!(watched.open.iter().all(|call| self.open.contains_key(call)));
         }
@@ -355,7 +329,6 @@ impl Monitor {
 
     fn forget(&mut self, id: &str) {
         let Some(watched) = self.volumes.remove(id) else { return };
-        self.lately.remove(&watched.turn);
         self.bytes = self.bytes.saturating_sub(watched.bytes);
         for path in watched.volume.paths() {
             if self.paths.get(path).is_some_and(|owner| **owner == *id) {
@@ -365,13 +338,13 @@ impl Monitor {
     }
 }
 
+/// Whether the answer to the method says something of the driver, or of a new volume.
+const fn is_fact(method: Method) -> bool {
+    matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo | Method::CreateVolume)
+}
+
 fn offers(message: &[u8]) -> Option<Offers> {
-    use csi::node_service_capability::{Type, rpc};
-    let response = csi::NodeGetCapabilitiesResponse::decode(message).ok()?;
-    let has = |wanted: rpc::Type| {
-        response.capabilities.iter().any(
-            |capability| matches!(&capability.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == i32::from(wanted)),
-        )
-    };
-    Some(Offers { staging: has(rpc::Type::StageUnstageVolume), expansion: has(rpc::Type::ExpandVolume) })
+    use csi::node_service_capability::rpc::Type;
+    let answer = csi::NodeGetCapabilitiesResponse::decode(message).ok()?;
+    Some(Offers { staging: answer.has(Type::StageUnstageVolume), expansion: answer.has(Type::ExpandVolume) })
 }

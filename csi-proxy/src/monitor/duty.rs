@@ -1,8 +1,10 @@
 //! What may be done with a volume, as it stands.
 
+use csi_proto::Method;
+
 use super::request::{Deed, Request};
 use super::rule::Rule;
-use super::volume::{Attachment, Facts, Staging, Target, Volume};
+use super::volume::{Facts, State, Volume};
 
 /// A rule that a request breaks.
 #[derive(Debug)]
@@ -12,211 +14,156 @@ pub(super) struct Breach {
     pub(super) found: String,
 }
 
+impl Breach {
+    fn new(rule: Rule, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { rule, expected: expected.into(), found: found.into() }
+    }
+
+    /// What was begun downward at this place is not at its end.
+    fn falling(down: Method, place: &str) -> Self {
+        let expected = format!("{} until it succeeds", down.name());
+        Self::new(Rule::DownwardFirst, expected, format!("one {place} that did not"))
+    }
+
+    fn other_staging_path(found: &str, known: &str) -> Self {
+        let found = format!("{found:?} beside {known:?}");
+        Self::new(Rule::OneStagingPath, "the staging path that it has", found)
+    }
+
+    fn not_staged(found: impl Into<String>) -> Self {
+        Self::new(Rule::StageBeforeUse, "NodeStageVolume with success", found)
+    }
+}
+
 impl Volume {
     /// What a request breaks that comes now.
     pub(super) fn breaches(&self, request: &Request, driver: &Facts) -> Vec<Breach> {
-        let mut breaches = Vec::new();
-        let mut breach = |rule, expected: &str, found: String| {
-            breaches.push(Breach { rule, expected: expected.to_owned(), found });
-        };
-        if let Some(what) = self.not_offered(&request.deed, driver) {
-            breach(Rule::OfferedCall, "calls that the driver offers", format!("a driver without {what}"));
-        }
+        let mut breaches = Vec::from_iter(not_offered(&request.deed, driver));
         match &request.deed {
-            Deed::Attach { node } => match self.attachments.get(node) {
-                Some(Attachment::Falling) => {
-                    breach(
-                        Rule::DownwardFirst,
-                        "ControllerUnpublishVolume until it succeeds",
-                        format!("one for node {node:?} that did not"),
-                    );
-                }
-                Some(Attachment::Present(digest)) if *digest != request.digest => {
-                    breach(
-                        Rule::SameArguments,
-                        "what it was attached with",
-                        format!("others, for node {node:?}"),
-                    );
-                }
-                Some(Attachment::Present(_) | Attachment::Absent) | None => {}
-            },
+            Deed::Attach { node } => {
+                let (state, place) = (self.attachment(node), format!("for node {node:?}"));
+                breaches.extend(repeated(request, state, Method::ControllerUnpublishVolume, &place));
+            }
             Deed::Detach { node } => {
                 let here = node.is_none() || (driver.node.is_some() && *node == driver.node);
-                if let (true, Some(use_)) = (here, self.in_use()) {
-                    breach(Rule::DetachWhileInUse, "a volume that is given up on the node", use_);
-                }
+                let expected = "a volume that is given up on the node";
+                let used = self.in_use().filter(|_| here);
+                breaches.extend(used.map(|used| Breach::new(Rule::DetachWhileInUse, expected, used)));
             }
             Deed::Stage { path } => {
-                if let Some((rule, expected, found)) = self.not_attached(driver) {
-                    breach(rule, expected, found);
-                }
-                match &self.staging {
-                    Staging::Falling(at) => {
-                        breach(
-                            Rule::DownwardFirst,
-                            "NodeUnstageVolume until it succeeds",
-                            format!("one of {at:?} that did not"),
-                        );
+                breaches.extend(self.not_attached(driver));
+                let place = format!("at {:?}", self.staging_path);
+                breaches.extend(match self.staging {
+                    State::Rising(_) | State::Present(_) if *path != self.staging_path => {
+                        Some(Breach::other_staging_path(path, &self.staging_path))
                     }
-                    Staging::Rising(at, _) | Staging::Present(at, _) if at != path => {
-                        breach(
-                            Rule::OneStagingPath,
-                            "the staging path that it has",
-                            format!("{path:?} beside {at:?}"),
-                        );
-                    }
-                    Staging::Rising(at, digest) | Staging::Present(at, digest)
-                        if *digest != request.digest =>
-                    {
-                        breach(Rule::SameArguments, "what it was staged with", format!("others, at {at:?}"));
-                    }
-                    Staging::Rising(..) | Staging::Present(..) | Staging::Unknown | Staging::Absent => {}
-                }
+                    staging => repeated(request, staging, Method::NodeUnstageVolume, &place),
+                });
             }
             Deed::Unstage { path } => {
-                if let Some((target, state)) = self.targets.first_key_value() {
-                    let found = format!("target {target:?}, {}", state.words());
-                    breach(Rule::UnstageWhilePublished, "a volume without targets", found);
-                }
-                match self.staging_path() {
-                    Some(at) if at != &**path => {
-                        breach(
-                            Rule::OneStagingPath,
-                            "the staging path that it has",
-                            format!("{path:?} for {at:?}"),
-                        );
-                    }
-                    Some(_) | None => {}
+                breaches.extend(self.any_target().map(|(target, state)| {
+                    let found = format!("target {target:?}, {}", words(state));
+                    Breach::new(Rule::UnstageWhilePublished, "a volume without targets", found)
+                }));
+                if self.staging.is_used() && *path != self.staging_path {
+                    breaches.push(Breach::other_staging_path(path, &self.staging_path));
                 }
             }
             Deed::Publish { target, staging } => {
-                for Breach { rule, expected, found } in self.not_ready(staging.as_deref(), driver) {
-                    breach(rule, &expected, found);
-                }
-                match self.targets.get(target) {
-                    Some(Target::Falling) => {
-                        breach(
-                            Rule::DownwardFirst,
-                            "NodeUnpublishVolume until it succeeds",
-                            format!("one of {target:?} that did not"),
-                        );
-                    }
-                    Some(Target::Rising(digest) | Target::Present(digest)) if *digest != request.digest => {
-                        breach(
-                            Rule::SameArguments,
-                            "what it was published with",
-                            format!("others, at {target:?}"),
-                        );
-                    }
-                    Some(Target::Rising(_) | Target::Present(_)) | None => {}
-                }
+                breaches.extend(self.not_ready(staging.as_deref(), driver));
+                let place = format!("at {target:?}");
+                breaches.extend(repeated(request, self.target(target), Method::NodeUnpublishVolume, &place));
             }
             Deed::Expand => {
-                if matches!(self.staging, Staging::Absent) && self.targets.is_empty() {
-                    breach(
-                        Rule::StageBeforeUse,
-                        "a volume that is staged or published",
-                        "neither".to_owned(),
-                    );
+                if self.staging == State::Absent && self.any_target().is_none() {
+                    let expected = "a volume that is staged or published";
+                    breaches.push(Breach::new(Rule::StageBeforeUse, expected, "neither"));
                 }
             }
             Deed::Delete => {
-                if let Some(use_) = self.in_use() {
-                    breach(Rule::DeleteWhileInUse, "a volume that nobody uses", use_);
-                }
+                let breach = |used| Breach::new(Rule::DeleteWhileInUse, "a volume that nobody uses", used);
+                breaches.extend(self.in_use().map(breach));
             }
             Deed::Unpublish { .. } | Deed::Other => {}
         }
         breaches
     }
 
-    /// The capability that a call needs and the driver has not.
-    fn not_offered(&self, deed: &Deed, driver: &Facts) -> Option<&'static str> {
-        let offers = driver.offers?;
-        match deed {
-            // What it staged while it could is its to take down.
-            Deed::Stage { .. } if !offers.staging => Some("STAGE_UNSTAGE_VOLUME"),
-            Deed::Expand if !offers.expansion => Some("EXPAND_VOLUME"),
-            _ => None,
-        }
-    }
-
     /// Why the volume may not be staged, or published where nothing is staged.
-    fn not_attached(&self, driver: &Facts) -> Option<(Rule, &'static str, String)> {
+    fn not_attached(&self, driver: &Facts) -> Option<Breach> {
         let node = driver.node.as_ref()?;
-        match self.attachments.get(node)? {
-            Attachment::Present(_) => None,
-            Attachment::Absent => Some((
-                Rule::AttachBeforeUse,
-                "a volume that is attached",
-                format!("one detached from node {node:?}"),
-            )),
-            Attachment::Falling => Some((
-                Rule::DownwardFirst,
-                "ControllerUnpublishVolume until it succeeds",
-                format!("one for node {node:?} that did not"),
-            )),
+        match self.attachment(node) {
+            State::Unknown | State::Present(_) => None,
+            State::Absent | State::Rising(_) => {
+                let found = format!("one detached from node {node:?}");
+                Some(Breach::new(Rule::AttachBeforeUse, "a volume that is attached", found))
+            }
+            State::Falling => {
+                Some(Breach::falling(Method::ControllerUnpublishVolume, &format!("for node {node:?}")))
+            }
         }
     }
 
     /// Why the volume may not be published from a staging path, or from none.
-    fn not_ready(&self, staging: Option<&str>, driver: &Facts) -> Vec<Breach> {
-        let one =
-            |rule, expected: &str, found: String| vec![Breach { rule, expected: expected.to_owned(), found }];
+    fn not_ready(&self, staging: Option<&str>, driver: &Facts) -> Option<Breach> {
         let stages = driver.offers.map(|offers| offers.staging);
         let Some(path) = staging else {
-            if stages == Some(true) {
-                let found = "none, and a driver with STAGE_UNSTAGE_VOLUME".to_owned();
-                return one(Rule::RequiredField, "staging_target_path", found);
-            }
-            let not = self.not_attached(driver);
-            return not.map(|(rule, expected, found)| one(rule, expected, found)).unwrap_or_default();
+            let found = "none, and a driver with STAGE_UNSTAGE_VOLUME";
+            return match stages {
+                Some(true) => Some(Breach::new(Rule::RequiredField, "staging_target_path", found)),
+                _ => self.not_attached(driver),
+            };
         };
-        if stages == Some(false) {
-            return Vec::new();
-        }
-        match &self.staging {
-            Staging::Unknown => Vec::new(),
-            Staging::Present(at, _) if **at == *path => Vec::new(),
-            Staging::Present(at, _) => {
-                one(Rule::OneStagingPath, "the staging path that it has", format!("{path:?} for {at:?}"))
-            }
-            Staging::Absent => one(
-                Rule::StageBeforeUse,
-                "NodeStageVolume with success",
-                "a volume that is not staged".to_owned(),
-            ),
-            Staging::Rising(at, _) => {
-                let found = format!("one at {at:?} that had none yet");
-                one(Rule::StageBeforeUse, "NodeStageVolume with success", found)
-            }
-            Staging::Falling(at) => {
-                let found = format!("one of {at:?} that did not");
-                one(Rule::DownwardFirst, "NodeUnstageVolume until it succeeds", found)
-            }
+        let known = &*self.staging_path;
+        match self.staging {
+            _ if stages == Some(false) => None,
+            State::Unknown => None,
+            State::Present(_) => (path != known).then(|| Breach::other_staging_path(path, known)),
+            State::Absent => Some(Breach::not_staged("a volume that is not staged")),
+            State::Rising(_) => Some(Breach::not_staged(format!("one at {known:?} that had none yet"))),
+            State::Falling => Some(Breach::falling(Method::NodeUnstageVolume, &format!("at {known:?}"))),
         }
     }
 
     /// What on the node is in the way of an end to it all.
     fn in_use(&self) -> Option<String> {
-        if let Some((target, state)) = self.targets.first_key_value() {
-            return Some(format!("target {target:?}, {}", state.words()));
-        }
-        match &self.staging {
-            Staging::Unknown | Staging::Absent => None,
-            Staging::Rising(at, _) => Some(format!("a staging at {at:?} that may still be running")),
-            Staging::Present(at, _) => Some(format!("it staged at {at:?}")),
-            Staging::Falling(at) => Some(format!("an unstaging of {at:?} that has not succeeded")),
-        }
+        let target = self.any_target().map(|(target, state)| format!("target {target:?}, {}", words(state)));
+        let staging = || format!("staging path {:?}, {}", self.staging_path, words(self.staging));
+        target.or_else(|| self.staging.is_used().then(staging))
     }
 }
 
-impl Target {
-    const fn words(self) -> &'static str {
-        match self {
-            Self::Rising(_) => "which may be published",
-            Self::Present(_) => "which is published",
-            Self::Falling => "whose unpublishing has not succeeded",
+/// The capability that a call needs and the driver has not.
+fn not_offered(deed: &Deed, driver: &Facts) -> Option<Breach> {
+    let offers = driver.offers?;
+    let what = match deed {
+        // What it staged while it could is its to take down.
+        Deed::Stage { .. } if !offers.staging => "STAGE_UNSTAGE_VOLUME",
+        Deed::Expand if !offers.expansion => "EXPAND_VOLUME",
+        _ => return None,
+    };
+    let found = format!("a driver without {what}");
+    Some(Breach::new(Rule::OfferedCall, "calls that the driver offers", found))
+}
+
+/// What a call upward breaks that was made before at this place, which `down` undoes.
+fn repeated(request: &Request, state: State, down: Method, place: &str) -> Option<Breach> {
+    match state {
+        State::Falling => Some(Breach::falling(down, place)),
+        State::Rising(digest) | State::Present(digest) if digest != request.digest => {
+            let expected = format!("the arguments of the first {}", request.method.name());
+            Some(Breach::new(Rule::SameArguments, expected, format!("others, {place}")))
         }
+        _ => None,
+    }
+}
+
+const fn words(state: State) -> &'static str {
+    match state {
+        State::Unknown => "of which nothing is known",
+        State::Absent => "which is not in use",
+        State::Rising(_) => "which may be in use",
+        State::Present(_) => "which is in use",
+        State::Falling => "whose removal has not succeeded",
     }
 }

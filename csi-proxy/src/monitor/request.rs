@@ -1,11 +1,10 @@
 //! What is looked at of a request.
 
 use csi_proto::Method;
-use csi_proto::csi::v1 as csi;
 use csi_proto::method::Service;
-use prost::Message;
 
 use crate::operation::Digest;
+use crate::protobuf::{self, Value};
 
 /// Longest id or path in bytes. A call that names something longer is not watched.
 pub(super) const MAX_TEXT: usize = 4096;
@@ -77,92 +76,66 @@ pub(super) enum Read {
     TooLong { volume: Option<Box<str>> },
 }
 
-/// A field and whether it is set.
-type Field = (&'static str, bool);
+/// The name and number of a field.
+type Field = (&'static str, u32);
 
-/// Reads a copy of a request.
+const VOLUME_ID: Field = ("volume_id", 1);
+
+/// Reads a request.
 pub(super) fn read(method: Method, body: &[u8]) -> Read {
-    let Some((volume, fields, deed)) = decode(method, body) else { return Read::Unwatched };
-    if let Some((field, _)) = fields.iter().find(|(_, set)| !set) {
-        return Read::Lacks { volume: if volume.len() > MAX_TEXT { String::new() } else { volume }, field };
-    }
-    if volume.len() > MAX_TEXT {
-        return Read::TooLong { volume: None };
-    }
-    if deed.texts().any(|text| text.len() > MAX_TEXT) {
-        return Read::TooLong { volume: Some(volume.into()) };
-    }
-    let digest = Digest::of(method.request_shape(), body);
-    Read::Request(Request { method, volume: volume.into(), deed, digest })
+    read_fields(method, body).unwrap_or(Read::Unwatched)
 }
 
-fn decode(method: Method, body: &[u8]) -> Option<(String, Vec<Field>, Deed)> {
-    let id = |id: &str| ("volume_id", !id.is_empty());
-    let path = |name, path: &str| (name, !path.is_empty());
-    Some(match method {
+/// The same; `None` for one that is not watched.
+fn read_fields(method: Method, body: &[u8]) -> Option<Read> {
+    let fields = protobuf::fields(body)?;
+    // The last one counts, as when it is decoded.
+    let last = |number| fields.iter().rfind(|field| field.number == number).map(|field| field.value);
+    let text = |number| last(number).map_or(Some(""), Value::text).map(Box::<str>::from);
+    let optional = |number| text(number).map(|text| Some(text).filter(|text| !text.is_empty()));
+    let (deed, required): (_, &[Field]) = match method {
         Method::ControllerPublishVolume => {
-            let r = csi::ControllerPublishVolumeRequest::decode(body).ok()?;
-            let capability = ("volume_capability", r.volume_capability.is_some());
-            let fields = vec![id(&r.volume_id), path("node_id", &r.node_id), capability];
-            (r.volume_id, fields, Deed::Attach { node: r.node_id.into() })
+            (Deed::Attach { node: text(2)? }, &[VOLUME_ID, ("node_id", 2), ("volume_capability", 3)])
         }
-        Method::ControllerUnpublishVolume => {
-            let r = csi::ControllerUnpublishVolumeRequest::decode(body).ok()?;
-            let node = (!r.node_id.is_empty()).then(|| r.node_id.into());
-            let fields = vec![id(&r.volume_id)];
-            (r.volume_id, fields, Deed::Detach { node })
-        }
+        Method::ControllerUnpublishVolume => (Deed::Detach { node: optional(2)? }, &[VOLUME_ID]),
         Method::NodeStageVolume => {
-            let r = csi::NodeStageVolumeRequest::decode(body).ok()?;
-            let capability = ("volume_capability", r.volume_capability.is_some());
-            let fields =
-                vec![id(&r.volume_id), path("staging_target_path", &r.staging_target_path), capability];
-            (r.volume_id, fields, Deed::Stage { path: r.staging_target_path.into() })
+            let required = &[VOLUME_ID, ("staging_target_path", 3), ("volume_capability", 4)];
+            (Deed::Stage { path: text(3)? }, required)
         }
         Method::NodeUnstageVolume => {
-            let r = csi::NodeUnstageVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id), path("staging_target_path", &r.staging_target_path)];
-            (r.volume_id, fields, Deed::Unstage { path: r.staging_target_path.into() })
+            (Deed::Unstage { path: text(2)? }, &[VOLUME_ID, ("staging_target_path", 2)])
         }
         Method::NodePublishVolume => {
-            let r = csi::NodePublishVolumeRequest::decode(body).ok()?;
-            let capability = ("volume_capability", r.volume_capability.is_some());
-            let fields = vec![id(&r.volume_id), path("target_path", &r.target_path), capability];
-            let staging = (!r.staging_target_path.is_empty()).then(|| r.staging_target_path.into());
-            (r.volume_id, fields, Deed::Publish { target: r.target_path.into(), staging })
+            let required = &[VOLUME_ID, ("target_path", 4), ("volume_capability", 5)];
+            (Deed::Publish { target: text(4)?, staging: optional(3)? }, required)
         }
         Method::NodeUnpublishVolume => {
-            let r = csi::NodeUnpublishVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id), path("target_path", &r.target_path)];
-            (r.volume_id, fields, Deed::Unpublish { target: r.target_path.into() })
+            (Deed::Unpublish { target: text(2)? }, &[VOLUME_ID, ("target_path", 2)])
         }
-        Method::NodeExpandVolume => {
-            let r = csi::NodeExpandVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id), path("volume_path", &r.volume_path)];
-            (r.volume_id, fields, Deed::Expand)
-        }
-        Method::DeleteVolume => {
-            let r = csi::DeleteVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id)];
-            (r.volume_id, fields, Deed::Delete)
-        }
-        Method::ControllerExpandVolume => {
-            let r = csi::ControllerExpandVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id), ("capacity_range", r.capacity_range.is_some())];
-            (r.volume_id, fields, Deed::Other)
-        }
-        Method::ControllerModifyVolume => {
-            let r = csi::ControllerModifyVolumeRequest::decode(body).ok()?;
-            let fields = vec![id(&r.volume_id)];
-            (r.volume_id, fields, Deed::Other)
-        }
-        Method::CreateSnapshot => {
-            let r = csi::CreateSnapshotRequest::decode(body).ok()?;
-            let source = ("source_volume_id", !r.source_volume_id.is_empty());
-            let fields = vec![source, path("name", &r.name)];
-            (r.source_volume_id, fields, Deed::Other)
-        }
+        Method::NodeExpandVolume => (Deed::Expand, &[VOLUME_ID, ("volume_path", 2)]),
+        Method::DeleteVolume => (Deed::Delete, &[VOLUME_ID]),
+        Method::ControllerExpandVolume => (Deed::Other, &[VOLUME_ID, ("capacity_range", 2)]),
+        Method::ControllerModifyVolume => (Deed::Other, &[VOLUME_ID]),
+        Method::CreateSnapshot => (Deed::Other, &[("source_volume_id", 1), ("name", 2)]),
         _ => return None,
+    };
+    let volume = text(VOLUME_ID.1)?;
+    let is_long = |text: &str| text.len() > MAX_TEXT;
+    // A message is set, and may be empty; a text is not.
+    let is_text = |name| !matches!(name, "volume_capability" | "capacity_range");
+    let lacks = |(name, number): &&Field| match last(*number) {
+        Some(value) => is_text(*name) && value.bytes().is_none_or(<[u8]>::is_empty),
+        None => true,
+    };
+    Some(if let Some((field, _)) = required.iter().find(lacks) {
+        let volume = if is_long(&volume) { String::new() } else { volume.into() };
+        Read::Lacks { volume, field }
+    } else if is_long(&volume) {
+        Read::TooLong { volume: None }
+    } else if deed.texts().any(is_long) {
+        Read::TooLong { volume: Some(volume) }
+    } else {
+        Read::Request(Request { method, volume, deed, digest: Digest::of(method.request_shape(), body) })
     })
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use csi_proto::Code;
+
 use super::request::{Deed, Request};
 use crate::operation::Digest;
-use csi_proto::Code;
 
 /// Most nodes whose attachments are known of one volume. Of more, nothing is.
 const MAX_ATTACHMENTS: usize = 64;
@@ -25,100 +26,85 @@ pub(super) struct Offers {
     pub(super) expansion: bool,
 }
 
-/// How a call ended, for its orchestrator.
+/// How far a part of a volume is: its attachment to a node, its staging, or a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Done,
-    /// It may still be running.
+pub(super) enum State {
     Unknown,
-    /// With this code, which says that nothing is running.
-    Failed(Code),
+    Absent,
+    /// A call upward may still be running, and none has succeeded.
+    Rising(Digest),
+    Present(Digest),
+    /// A call downward has not succeeded.
+    Falling,
 }
 
-impl Verdict {
-    pub(super) const fn of(code: Code) -> Self {
-        match code {
-            Code::OK => Self::Done,
-            Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED => Self::Unknown,
-            code => Self::Failed(code),
-        }
-    }
-
-    /// What a call downward leaves behind.
-    const fn downward(self) -> Downward {
+impl State {
+    /// What a call upward leaves behind that ended with this code.
+    fn risen(self, code: Code, digest: Digest) -> Self {
         match self {
-            Self::Done => Downward::Gone,
-            // The orchestrator has to find out what that means, in ways that are not seen here.
-            Self::Failed(Code::NOT_FOUND | Code::UNIMPLEMENTED) => Downward::NotKnown,
-            Self::Unknown | Self::Failed(_) => Downward::Half,
+            _ if code == Code::OK => Self::Present(digest),
+            Self::Absent if code.may_be_running() => Self::Rising(digest),
+            Self::Rising(_) if !code.may_be_running() => Self::Absent,
+            other => other,
         }
     }
-}
 
-/// What a call downward leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Downward {
-    Gone,
-    NotKnown,
-    Half,
+    /// What a call downward leaves behind that ended with this code.
+    const fn fallen(code: Code) -> Self {
+        match code {
+            Code::OK => Self::Absent,
+            // The orchestrator has to find out what that means, in ways that are not seen here.
+            Code::NOT_FOUND | Code::UNIMPLEMENTED => Self::Unknown,
+            _ => Self::Falling,
+        }
+    }
+
+    /// Whether something is there, or may be.
+    pub(super) const fn is_used(self) -> bool {
+        matches!(self, Self::Rising(_) | Self::Present(_) | Self::Falling)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Volume {
-    pub(super) staging: Staging,
-    pub(super) targets: BTreeMap<Box<str>, Target>,
-    pub(super) attachments: BTreeMap<Box<str>, Attachment>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Staging {
-    Unknown,
-    Absent,
-    /// A call to stage may still be running, and none has succeeded.
-    Rising(Box<str>, Digest),
-    Present(Box<str>, Digest),
-    /// A call to unstage has not succeeded.
-    Falling(Box<str>),
-}
-
-/// A target that is not here is not published, or nothing is known of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
-    Rising(Digest),
-    Present(Digest),
-    Falling,
-}
-
-/// Of a node that is not here nothing is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attachment {
-    Present(Digest),
-    Falling,
-    Absent,
+    pub(super) staging: State,
+    /// Where it is staged, or may be; empty if it is not.
+    pub(super) staging_path: Box<str>,
+    /// A target that is not here is absent, or nothing is known of it.
+    targets: BTreeMap<Box<str>, State>,
+    /// Of a node that is not here nothing is known.
+    attachments: BTreeMap<Box<str>, State>,
 }
 
 impl Volume {
     /// A volume that was not seen before.
     pub(super) fn new(nothing_before: bool) -> Self {
-        let staging = if nothing_before { Staging::Absent } else { Staging::Unknown };
-        Self { staging, targets: BTreeMap::new(), attachments: BTreeMap::new() }
+        let staging = if nothing_before { State::Absent } else { State::Unknown };
+        Self { staging, staging_path: Box::default(), targets: BTreeMap::new(), attachments: BTreeMap::new() }
+    }
+
+    pub(super) fn attachment(&self, node: &str) -> State {
+        self.attachments.get(node).copied().unwrap_or(State::Unknown)
+    }
+
+    pub(super) fn target(&self, path: &str) -> State {
+        self.targets.get(path).copied().unwrap_or(State::Absent)
+    }
+
+    /// One of the targets that are in use.
+    pub(super) fn any_target(&self) -> Option<(&str, State)> {
+        self.targets.first_key_value().map(|(path, state)| (&**path, *state))
     }
 
     /// Whether the volume has this path, or may have it.
     pub(super) fn has(&self, path: &str) -> bool {
-        self.staging_path() == Some(path) || self.targets.contains_key(path)
+        self.paths().any(|known| known == path)
     }
 
     /// The paths that it has, or may have.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.staging_path().into_iter().chain(self.targets.keys().map(|target| &**target))
-    }
-
-    pub(super) fn staging_path(&self) -> Option<&str> {
-        match &self.staging {
-            Staging::Unknown | Staging::Absent => None,
-            Staging::Rising(path, _) | Staging::Present(path, _) | Staging::Falling(path) => Some(path),
-        }
+        let staging = self.staging.is_used().then_some(&self.staging_path);
+        staging.into_iter().chain(self.targets.keys()).map(|path| &**path)
     }
 
     /// About how many bytes of memory it takes.
@@ -128,52 +114,27 @@ impl Volume {
         512 + attachments + self.paths().map(|path| 2 * (128 + path.len())).sum::<usize>()
     }
 
-    /// Takes the end of a request in.
-    pub(super) fn ended(&mut self, request: &Request, verdict: Verdict, driver: &Facts) {
+    /// Takes in that a request ended with a code.
+    pub(super) fn ended(&mut self, request: &Request, code: Code, driver: &Facts) {
         let digest = request.digest;
         match &request.deed {
-            Deed::Attach { node } => {
-                if verdict == Verdict::Done {
-                    self.set_attachment(node, Attachment::Present(digest));
-                }
-            }
+            Deed::Attach { node } => self.set_attachment(node, self.attachment(node).risen(code, digest)),
             Deed::Detach { node } => {
                 let nodes: Vec<Box<str>> = match node {
                     Some(node) => vec![node.clone()],
                     None => self.attachments.keys().chain(&driver.node).cloned().collect(),
                 };
-                for node in nodes {
-                    match verdict.downward() {
-                        Downward::Gone => self.set_attachment(&node, Attachment::Absent),
-                        Downward::NotKnown => drop(self.attachments.remove(&node)),
-                        Downward::Half => self.set_attachment(&node, Attachment::Falling),
-                    }
+                nodes.iter().for_each(|node| self.set_attachment(node, State::fallen(code)));
+            }
+            Deed::Stage { path } => {
+                let staging = self.staging.risen(code, digest);
+                if staging != self.staging {
+                    self.set_staging(path, staging);
                 }
             }
-            Deed::Stage { path } => match (verdict, &self.staging) {
-                (Verdict::Done, _) => self.staging = Staging::Present(path.clone(), digest),
-                (Verdict::Unknown, Staging::Absent) => self.staging = Staging::Rising(path.clone(), digest),
-                (Verdict::Failed(_), Staging::Rising(..)) => self.staging = Staging::Absent,
-                (Verdict::Unknown | Verdict::Failed(_), _) => {}
-            },
-            Deed::Unstage { path } => match verdict.downward() {
-                Downward::Gone => self.staging = Staging::Absent,
-                Downward::NotKnown => self.staging = Staging::Unknown,
-                Downward::Half => self.staging = Staging::Falling(path.clone()),
-            },
-            Deed::Publish { target, .. } => match (verdict, self.targets.get(target)) {
-                (Verdict::Done, _) => drop(self.targets.insert(target.clone(), Target::Present(digest))),
-                (Verdict::Unknown, None) => drop(self.targets.insert(target.clone(), Target::Rising(digest))),
-                (Verdict::Failed(_), Some(Target::Rising(_))) => drop(self.targets.remove(target)),
-                (Verdict::Unknown | Verdict::Failed(_), _) => {}
-            },
-            Deed::Unpublish { target } => {
-                if verdict.downward() == Downward::Half {
-                    self.targets.insert(target.clone(), Target::Falling);
-                } else {
-                    self.targets.remove(target);
-                }
-            }
+            Deed::Unstage { path } => self.set_staging(path, State::fallen(code)),
+            Deed::Publish { target, .. } => self.set_target(target, self.target(target).risen(code, digest)),
+            Deed::Unpublish { target } => self.set_target(target, State::fallen(code)),
             Deed::Expand | Deed::Delete | Deed::Other => {}
         }
     }
@@ -182,16 +143,34 @@ impl Volume {
     pub(super) fn unsettle(&mut self, request: &Request) {
         match &request.deed {
             Deed::Attach { .. } | Deed::Detach { .. } => self.attachments.clear(),
-            Deed::Stage { .. } | Deed::Unstage { .. } => self.staging = Staging::Unknown,
-            Deed::Publish { target, .. } | Deed::Unpublish { target } => drop(self.targets.remove(target)),
+            Deed::Stage { path } | Deed::Unstage { path } => self.set_staging(path, State::Unknown),
+            Deed::Publish { target, .. } | Deed::Unpublish { target } => {
+                self.set_target(target, State::Unknown);
+            }
             Deed::Expand | Deed::Delete | Deed::Other => {}
         }
     }
 
-    fn set_attachment(&mut self, node: &str, attachment: Attachment) {
-        if self.attachments.len() >= MAX_ATTACHMENTS && !self.attachments.contains_key(node) {
-            return self.attachments.clear();
+    fn set_attachment(&mut self, node: &str, state: State) {
+        if state == State::Unknown {
+            self.attachments.remove(node);
+        } else if self.attachments.len() >= MAX_ATTACHMENTS && !self.attachments.contains_key(node) {
+            self.attachments.clear();
+        } else {
+            self.attachments.insert(node.into(), state);
         }
-        self.attachments.insert(node.into(), attachment);
+    }
+
+    fn set_staging(&mut self, path: &str, state: State) {
+        self.staging = state;
+        self.staging_path = if state.is_used() { path.into() } else { Box::default() };
+    }
+
+    fn set_target(&mut self, path: &str, state: State) {
+        if state.is_used() {
+            self.targets.insert(path.into(), state);
+        } else {
+            self.targets.remove(path);
+        }
     }
 }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use super::identity::Identity;
 use super::subject::{self, Key};
 use crate::outcome::{Origin, Outcome};
-use csi_proto::Code;
 
 /// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
 #[derive(Clone, PartialEq, Eq)]
@@ -49,10 +48,7 @@ impl Answer {
     /// the driver, and not what it said before.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        !matches!(
-            self.outcome().code,
-            Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED
-        )
+        !self.outcome().code.may_be_running()
     }
 
     /// What a success says that it was about, beside what the request named: the ids of what was made.
