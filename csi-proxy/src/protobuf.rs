@@ -4,7 +4,7 @@
 #![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "the core reads, the runtime adds"))]
 
 use bytes::Bytes;
-use prost::encoding::encode_varint;
+use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
 
 /// For how many fields room is made at first; most messages have fewer.
 const USUAL_FIELDS: usize = 8;
@@ -67,40 +67,19 @@ pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
 /// Takes the first field of what is left of a message.
 pub(crate) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
     let message = *rest;
-    let key = varint(rest)?;
-    let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
-    let value = match key & 7 {
-        0 => Value::Varint(varint(rest)?),
-        1 => Value::Fixed64(take(rest, 8)?),
-        2 => {
-            let length = usize::try_from(varint(rest)?).ok()?;
+    let (number, wire) = decode_key(rest).ok()?;
+    let value = match wire {
+        WireType::Varint => Value::Varint(decode_varint(rest).ok()?),
+        WireType::SixtyFourBit => Value::Fixed64(take(rest, 8)?),
+        WireType::LengthDelimited => {
+            let length = usize::try_from(decode_varint(rest).ok()?).ok()?;
             Value::Bytes(take(rest, length)?)
         }
-        5 => Value::Fixed32(take(rest, 4)?),
-        _ => return None,
+        WireType::ThirtyTwoBit => Value::Fixed32(take(rest, 4)?),
+        WireType::StartGroup | WireType::EndGroup => return None,
     };
     let whole = message.get(..message.len() - rest.len())?;
     Some(Field { number, value, whole })
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    // Most keys and lengths are one byte.
-    if let Some((&byte, rest)) = bytes.split_first()
-        && byte < 0x80
-    {
-        *bytes = rest;
-        return Some(u64::from(byte));
-    }
-    let mut number = 0_u64;
-    for shift in 0..10 {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f).checked_shl(shift * 7)?;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
@@ -144,7 +123,7 @@ pub(crate) fn with(message: &[u8], number: u32, value: &[u8]) -> Bytes {
 
 /// Adds a field of bytes, text or a message.
 pub(crate) fn append(number: u32, value: &[u8], to: &mut Vec<u8>) {
-    encode_varint(u64::from(number) << 3 | 2, to);
+    encode_key(number, WireType::LengthDelimited, to);
     encode_varint(value.len() as u64, to);
     to.extend_from_slice(value);
 }

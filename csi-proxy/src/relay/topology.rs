@@ -136,14 +136,12 @@ fn more_info(answer: &[u8], topology: csi::Topology) -> Option<Vec<u8>> {
 /// What is to be appended to a GetPluginCapabilitiesResponse.
 fn more_capabilities(answer: &[u8], _: csi::Topology) -> Option<Vec<u8>> {
     use csi::plugin_capability::service::Type::VolumeAccessibilityConstraints;
-    use csi::plugin_capability::{Service, Type};
     let known = csi::GetPluginCapabilitiesResponse::decode(answer).ok()?;
-    let constrained = Some(Type::Service(Service { r#type: VolumeAccessibilityConstraints.into() }));
-    if known.capabilities.iter().any(|capability| capability.r#type == constrained) {
+    if known.has_service(VolumeAccessibilityConstraints) {
         return None;
     }
-    let capabilities = vec![csi::PluginCapability { r#type: constrained }];
-    Some(csi::GetPluginCapabilitiesResponse { capabilities }.encode_to_vec())
+    let more = csi::PluginCapability::service(VolumeAccessibilityConstraints);
+    Some(csi::GetPluginCapabilitiesResponse { capabilities: vec![more] }.encode_to_vec())
 }
 
 #[cfg(test)]
