@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use csi_proxy::{Relay, Term};
+use csi_proxy::Term;
 use edge_transport::frame::Frame;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::answer::wanted;
@@ -20,6 +19,7 @@ use crate::network::{Control, Door};
 use crate::oracle::Oracle;
 use crate::plan::{Hostile, Operation, Place, Plan};
 use crate::planted::Planted;
+use crate::sidecar::Desk;
 use crate::trace::Trace;
 
 /// Shared by all tasks of a run, which take turns on one thread.
@@ -39,21 +39,6 @@ pub(crate) struct LinkEntry {
     /// The hub, and which of its processes.
     pub(crate) hub: (usize, u32),
     pub(crate) control: Arc<Control>,
-}
-
-/// Where the sidecars of a driver make their calls.
-#[derive(Clone)]
-pub(crate) struct Desk {
-    pub(crate) life: LifeId,
-    pub(crate) relay: Arc<dyn Relay>,
-    /// Wakes all when the process ends, in their order.
-    pub(crate) ended: Arc<Notify>,
-}
-
-impl std::fmt::Debug for Desk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("life", &self.life).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug)]

@@ -1,7 +1,9 @@
 //! The network: what happens to frames between a peer's end of a link and the hub's. Both ends are memory links of
 //! `edge_transport`; in between frames take their time, overtake each other, are held up, and get lost with their link.
 
-use std::collections::BTreeMap;
+mod direction;
+mod gate;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +12,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::frame::{Frame, Kind, Part, decode};
-use edge_transport::link::{
-    Dialer, Incoming, Lane, Link, LinkError, LinkKind, Listener, WireFrame, faulty, memory,
-};
+use edge_transport::link::{Dialer, Lane, Link, LinkError, WireFrame, faulty, memory};
 use futures_core::Stream;
 use futures_sink::Sink;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use self::direction::{Cargo, Direction};
+pub(crate) use self::gate::{Door, listen};
 use crate::chance::Chance;
 use crate::context::Context;
 use crate::ids::{LifeId, LinkId};
-use crate::plan::{Hostile, Place, Road, Way};
+use crate::plan::{Place, Road, Way};
 
 /// Largest frame of a link.
 pub(crate) const MAX_FRAME: usize = 64 * 1024;
@@ -76,55 +77,6 @@ impl Dialer for Network {
 
     fn address(&self) -> &str {
         &self.address
-    }
-}
-
-/// Where a hub's links come in: it is given one end, whose writing can be held back and whose frames can be spoiled.
-pub(crate) fn listen(address: String) -> (Gate, Door) {
-    let (door, links) = mpsc::channel(BACKLOG);
-    (Gate { links, address }, Door(door))
-}
-
-/// Links that may wait for the hub.
-const BACKLOG: usize = 64;
-
-/// The hub's side of where links come in.
-pub(crate) struct Gate {
-    links: mpsc::Receiver<Link>,
-    address: String,
-}
-
-#[async_trait::async_trait]
-impl Listener for Gate {
-    async fn accept(&mut self) -> Result<Incoming, LinkError> {
-        match self.links.recv().await {
-            Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
-            None => std::future::pending().await,
-        }
-    }
-
-    fn kind(&self) -> LinkKind {
-        LinkKind::Memory
-    }
-
-    fn local_address(&self) -> String {
-        self.address.clone()
-    }
-}
-
-/// The way to a hub.
-#[derive(Debug, Clone)]
-pub(crate) struct Door(mpsc::Sender<Link>);
-
-impl Door {
-    async fn dial(&self, hostile: Hostile, seed: u64) -> Result<(Link, faulty::Handle), LinkError> {
-        let (far, hubs) = memory::pair(MAX_FRAME);
-        let Hostile { doubled, lost, twisted } = hostile;
-        let faults = faulty::Faults::default().with_duplicate(doubled).with_drop(lost).with_corrupt(twisted);
-        let plan = faulty::Plan::new(seed).with_sending(faults).with_receiving(faults);
-        let (hubs, brake) = faulty::wrap(hubs, plan);
-        self.0.send(hubs).await.map_err(|_| LinkError::Cut)?;
-        Ok((far, brake))
     }
 }
 
@@ -187,87 +139,6 @@ impl Control {
     /// The process that sends this way is gone at once. Its last frames may come, and then the link's end, unless it is silent.
     pub(crate) fn sender_gone(&self, way: Way, silent: bool) {
         self.command(|commands| commands.gone.push((way, silent)));
-    }
-}
-
-/// What is on its way.
-#[derive(Debug)]
-enum Cargo {
-    Frame(Bytes, Option<Box<Frame>>),
-    /// The link's end in good order.
-    End,
-    /// The link's end without a word.
-    Broken,
-}
-
-/// One way of a link.
-#[derive(Debug, Default)]
-struct Direction {
-    next: u64,
-    flights: BTreeMap<(Instant, u64), (Lane, Cargo)>,
-    /// When the last frame of a lane arrives; where calls do not overtake each other, of any lane.
-    last: BTreeMap<Lane, Instant>,
-    /// Nothing arrives before the first frame, the hello.
-    first: Option<Instant>,
-    /// Nothing arrives before this; `Some(None)`: ever.
-    held: Option<Option<Instant>>,
-    stalled: Option<Instant>,
-    /// The end is on its way, or has come.
-    ended: bool,
-    /// The sender has nothing more to say.
-    spent: bool,
-}
-
-impl Direction {
-    fn is_held(&self, now: Instant) -> bool {
-        self.held.is_some_and(|until| until.is_none_or(|until| until > now))
-    }
-
-    fn is_stalled(&self, now: Instant) -> bool {
-        self.stalled.is_some_and(|until| until > now)
-    }
-
-    fn fly(&mut self, now: Instant, lane: Lane, cargo: Cargo, road: &Road, chance: &mut Chance) {
-        if self.ended {
-            return;
-        }
-        let lane = if road.lanes { lane } else { Lane::Control };
-        let mut at = now + road.latency + chance.time(Duration::ZERO, road.jitter);
-        if matches!(cargo, Cargo::Frame(..)) {
-            at = at.max(self.last.get(&lane).copied().unwrap_or(now));
-            at = at.max(*self.first.get_or_insert(at));
-        } else {
-            // The end comes after everything.
-            at = at.max(self.last.values().max().copied().unwrap_or(now));
-            self.ended = true;
-        }
-        self.last.insert(lane, at);
-        self.flights.insert((at, self.next), (lane, cargo));
-        self.next += 1;
-    }
-
-    /// Of what is on its way so many of ten frames arrive, the first ones of each lane; then the end.
-    fn cut(&mut self, now: Instant, kept: usize, road: &Road, chance: &mut Chance) {
-        let mut broken: Vec<Lane> = Vec::new();
-        self.flights.retain(|_, (lane, _)| {
-            let lost = broken.contains(lane) || chance.below(10) >= kept;
-            if lost {
-                broken.push(*lane);
-            }
-            !lost
-        });
-        self.ended = false;
-        self.fly(now, Lane::Control, Cargo::Broken, road, chance);
-    }
-
-    /// When something is to be done next, without a command.
-    fn due(&self, now: Instant) -> Option<Instant> {
-        let arrives = match self.held {
-            Some(None) => None,
-            Some(Some(until)) if until > now => Some(until),
-            _ => self.flights.keys().next().map(|(at, _)| *at),
-        };
-        arrives.into_iter().chain(self.stalled.filter(|until| *until > now)).min()
     }
 }
 

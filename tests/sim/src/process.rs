@@ -5,25 +5,62 @@ use std::time::Duration;
 
 use csi_proxy::session_relay::NodeWatch;
 use csi_proxy::{
-    DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, Reachability, RetryRelay, SessionRelay, SessionService,
-    TermError,
+    DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, DriverSettings, Reachability, RetryRelay, SessionRelay,
+    SessionService, TermError,
 };
-use edge_transport::hub::HubError;
+use edge_transport::hub::{HubError, HubSettings};
 use edge_transport::peer::{PeerBuilder, PeerError};
+use edge_transport::session::Settings;
 use edge_transport::{Hub, InvalidName, Peer, PeerId, PeerSettings, ServiceName};
 use tokio::sync::Notify;
 
-use crate::context::{Context, Desk};
+use crate::context::Context;
 use crate::driver::connector;
 use crate::ids::LifeId;
-use crate::network::{Door, Network, listen};
-use crate::plan::{Place, Road};
+use crate::network::{Door, MAX_FRAME, Network, listen};
+use crate::plan::{Place, Plan, Road};
 use crate::planted::Planted;
+use crate::sidecar::Desk;
 use crate::terms::{Disk, Starts};
-use crate::world::{Bounds, Process, ProcessKind, Step, Wishes};
+use crate::world::{Process, ProcessKind, Step, Wishes};
 
 /// What agents answer.
 const SERVICE: &str = "csi";
+
+/// How long a process that drains has for its open calls.
+pub(crate) const DRAINING: Duration = Duration::from_secs(5);
+
+/// Times and bounds of all parts.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    pub(crate) session: Settings,
+    pub(crate) hub: HubSettings,
+    /// How long a call waits for its turn.
+    pub(crate) wait: Duration,
+    pub(crate) driver: DriverSettings,
+}
+
+impl Bounds {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let mut session = Settings::default();
+        session.max_frame = MAX_FRAME;
+        session.drain_timeout = DRAINING;
+        session.credit = 2_000;
+        let mut hub = HubSettings::default();
+        if plan.narrow {
+            session.max_requests = 3;
+            session.max_serving = 3;
+            hub.max_calls = 2;
+            hub.queue_frames = 8;
+            hub.queue_bytes = 4 * 1024;
+            hub.total_queue_bytes = 16 * 1024;
+        } else {
+            hub.max_calls = 64;
+        }
+        hub.session = session.clone();
+        Self { session, hub, wait: Duration::from_secs(2), driver: DriverSettings::default() }
+    }
+}
 
 /// A process cannot begin.
 #[derive(Debug, thiserror::Error)]

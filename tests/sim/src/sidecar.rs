@@ -5,18 +5,34 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::DriverName;
-use csi_proxy::{Call, MethodPath, NodeId, Replies, Reply};
+use csi_proxy::{Call, MethodPath, NodeId, Relay, Replies, Reply};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::chance::Chance;
-use crate::context::{Context, Desk};
+use crate::context::Context;
 use crate::facts::{End, call_id};
-use crate::ids::{AttemptId, OrderId};
+use crate::ids::{AttemptId, LifeId, OrderId};
 use crate::plan::{Operation, Order, driver_name};
 
 /// First and longest wait before an order is tried again.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
+
+/// Where the sidecars of a driver make their calls.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub(crate) life: LifeId,
+    pub(crate) relay: Arc<dyn Relay>,
+    /// Wakes all when the process ends, in their order.
+    pub(crate) ended: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("life", &self.life).finish_non_exhaustive()
+    }
+}
 
 /// Follows an order to its end.
 pub(crate) async fn follow(

@@ -1,27 +1,26 @@
 //! The run itself: which processes there are, and what happens to them when.
 
+mod counts;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proxy::{Dispatcher, DriverSettings};
-use edge_transport::hub::HubSettings;
-use edge_transport::session::Settings;
+use csi_proxy::Dispatcher;
 use edge_transport::{Hub, Peer};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::chance::Chance;
-use crate::context::{Context, Desk};
+use crate::context::Context;
 use crate::facts::Facts;
 use crate::ids::{LifeId, OrderId};
-use crate::network::MAX_FRAME;
-use crate::oracle::{Expect, Leftovers, Oracle, Violation};
+use crate::oracle::{Expect, Oracle, Violation};
 use crate::plan::{Place, Plan, Way};
 use crate::planted::Planted;
-use crate::process;
-use crate::sidecar::follow;
+use crate::process::{self, Bounds, DRAINING};
+use crate::sidecar::{Desk, follow};
 use crate::trace::Trace;
 
 /// How long tables get to empty once all is done: a dead link noticed at both ends, and the last words on the way.
@@ -29,13 +28,6 @@ const SETTLING: Duration = Duration::from_secs(60);
 
 /// How often bounds are measured.
 const MEASURED: Duration = Duration::from_millis(500);
-
-/// Bounds of what a dispatcher keeps.
-const MOST_KEPT: usize = 4096;
-const MOST_KEPT_BYTES: usize = 4 << 20;
-
-/// How long a process that drains has for its open calls.
-const DRAINING: Duration = Duration::from_secs(5);
 
 /// Something that is to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,38 +68,6 @@ pub(crate) struct Process {
 pub(crate) enum ProcessKind {
     Agent { dispatcher: Dispatcher },
     Proxy { desk: Desk },
-}
-
-/// Times and bounds of all parts.
-#[derive(Debug, Clone)]
-pub(crate) struct Bounds {
-    pub(crate) session: Settings,
-    pub(crate) hub: HubSettings,
-    /// How long a call waits for its turn.
-    pub(crate) wait: Duration,
-    pub(crate) driver: DriverSettings,
-}
-
-impl Bounds {
-    fn new(plan: &Plan) -> Self {
-        let mut session = Settings::default();
-        session.max_frame = MAX_FRAME;
-        session.drain_timeout = DRAINING;
-        session.credit = 2_000;
-        let mut hub = HubSettings::default();
-        if plan.narrow {
-            session.max_requests = 3;
-            session.max_serving = 3;
-            hub.max_calls = 2;
-            hub.queue_frames = 8;
-            hub.queue_bytes = 4 * 1024;
-            hub.total_queue_bytes = 16 * 1024;
-        } else {
-            hub.max_calls = 64;
-        }
-        hub.session = session.clone();
-        Self { session, hub, wait: Duration::from_secs(2), driver: DriverSettings::default() }
-    }
 }
 
 /// All parts of a run.
@@ -401,67 +361,6 @@ impl World {
     fn is_done(&self) -> bool {
         let works = |facts: &Facts| facts.executions.iter().any(|run| run.ended.is_none());
         self.context.with(|inner| inner.calm && inner.unfinished == 0 && !works(&inner.facts))
-    }
-
-    /// Are the bounds kept?
-    fn measure(&mut self) {
-        let (now, places) = (self.context.now(), self.plan.places());
-        let processes = self.current.iter().flatten().chain(&self.older);
-        for Process { life, kind, .. } in processes {
-            if let ProcessKind::Agent { dispatcher } = kind {
-                let counts = dispatcher.operation_counts();
-                let who = self.context.label(*life);
-                self.context.with(|inner| {
-                    let bounds = &mut inner.oracle.bounds;
-                    bounds.within(now, &who, "results kept", counts.kept, MOST_KEPT);
-                    bounds.within(now, &who, "bytes of results", counts.bytes, MOST_KEPT_BYTES);
-                    bounds.within(
-                        now,
-                        &who,
-                        "calls that wait",
-                        counts.waiters,
-                        self.bounds.session.max_serving,
-                    );
-                });
-            }
-        }
-        for hub in self.hubs.iter().flatten() {
-            let stats = hub.stats();
-            self.context.with(|inner| {
-                let bounds = &mut inner.oracle.bounds;
-                let most = (self.bounds.hub.max_calls + self.bounds.hub.max_own_calls) * (places + 2);
-                bounds.within(now, "the hub", "open calls", stats.open_calls, most);
-                let most = self.bounds.hub.total_queue_bytes
-                    + (places + 2) * (MAX_FRAME + 4 * 256 * self.bounds.hub.max_calls);
-                bounds.within(now, "the hub", "bytes that wait", stats.queued_bytes, most);
-            });
-        }
-        self.context.with(|inner| {
-            for (_, vendor) in inner.vendors() {
-                vendor.hang_up(|_| false);
-            }
-        });
-    }
-
-    fn leftovers(&self) -> Leftovers {
-        let mut left = Leftovers::default();
-        for Process { life, kind, .. } in self.current.iter().flatten() {
-            if let ProcessKind::Agent { dispatcher } = kind {
-                let counts = dispatcher.operation_counts();
-                if counts.running + counts.waiters > 0 {
-                    let who = self.context.label(*life);
-                    left.found.push(format!("{who} has operations without end: {counts:?}"));
-                }
-            }
-        }
-        for hub in self.hubs.iter().flatten() {
-            let stats = hub.stats();
-            // Each proxy watches which nodes are there.
-            if stats.open_calls > self.plan.proxies {
-                left.found.push(format!("a hub keeps {} calls of {} peers", stats.open_calls, stats.peers));
-            }
-        }
-        left
     }
 }
 

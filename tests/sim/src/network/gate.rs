@@ -1,0 +1,60 @@
+//! Where the links of a hub come in.
+
+use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, faulty, memory};
+use tokio::sync::mpsc;
+
+use super::MAX_FRAME;
+use crate::plan::Hostile;
+
+/// Where a hub's links come in: it is given one end, whose writing can be held back and whose frames can be spoiled.
+pub(crate) fn listen(address: String) -> (Gate, Door) {
+    let (door, links) = mpsc::channel(BACKLOG);
+    (Gate { links, address }, Door(door))
+}
+
+/// Links that may wait for the hub.
+const BACKLOG: usize = 64;
+
+/// The hub's side of where links come in.
+pub(crate) struct Gate {
+    links: mpsc::Receiver<Link>,
+    address: String,
+}
+
+#[async_trait::async_trait]
+impl Listener for Gate {
+    async fn accept(&mut self) -> Result<Incoming, LinkError> {
+        match self.links.recv().await {
+            Some(link) => Ok(Box::pin(std::future::ready(Ok(link)))),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn kind(&self) -> LinkKind {
+        LinkKind::Memory
+    }
+
+    fn local_address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+/// The way to a hub.
+#[derive(Debug, Clone)]
+pub(crate) struct Door(mpsc::Sender<Link>);
+
+impl Door {
+    pub(super) async fn dial(
+        &self,
+        hostile: Hostile,
+        seed: u64,
+    ) -> Result<(Link, faulty::Handle), LinkError> {
+        let (far, hubs) = memory::pair(MAX_FRAME);
+        let Hostile { doubled, lost, twisted } = hostile;
+        let faults = faulty::Faults::default().with_duplicate(doubled).with_drop(lost).with_corrupt(twisted);
+        let plan = faulty::Plan::new(seed).with_sending(faults).with_receiving(faults);
+        let (hubs, brake) = faulty::wrap(hubs, plan);
+        self.0.send(hubs).await.map_err(|_| LinkError::Cut)?;
+        Ok((far, brake))
+    }
+}
