@@ -1,7 +1,7 @@
 //! The relay in one process: a client's socket at one end, the driver's at the other, and a road between.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
@@ -125,7 +125,7 @@ async fn serve(socket: &Path, relay: impl Relay + 'static) -> Built<Serving> {
 
 async fn session(road: Road, folder: &Path, drivers: Dispatcher) -> Built<(Hub, Peer, Peer)> {
     let limits = Limits::default();
-    let authority = Authority::new(folder)?;
+    let authority = Authority::new()?;
     let server = || {
         Ok::<_, Box<dyn Error + Send + Sync>>(server_config(
             &authority.identity("localhost")?,
@@ -142,8 +142,7 @@ async fn session(road: Road, folder: &Path, drivers: Dispatcher) -> Built<(Hub, 
     let builder = Hub::builder().listener(listener);
     let started = if road == Road::Ws { builder.allow_unauthenticated() } else { builder }.start()?;
     let dialer = |identity: Identity| -> Built<Box<dyn Dialer>> {
-        let options =
-            DialOptions::default().with_tls(ClientTls::new(&identity)?).with_server_name("localhost");
+        let options = DialOptions::default().with_tls(ClientTls::new(&identity)?);
         Ok(hub.dialer(&options)?)
     };
     let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
@@ -158,27 +157,24 @@ async fn session(road: Road, folder: &Path, drivers: Dispatcher) -> Built<(Hub, 
 
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    root: PathBuf,
-    folder: PathBuf,
+    root: String,
 }
 
 impl Authority {
-    fn new(folder: &Path) -> Built<Self> {
+    fn new() -> Built<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let root = folder.join("ca.pem");
-        std::fs::write(&root, params.self_signed(&key)?.pem())?;
-        Ok(Self { issuer: Issuer::new(params, key), root, folder: folder.to_owned() })
+        let root = params.self_signed(&key)?.pem();
+        Ok(Self { issuer: Issuer::new(params, key), root })
     }
 
+    /// Good for a hub at this address, too.
     fn identity(&self, name: &str) -> Built<Identity> {
         let key = KeyPair::generate()?;
-        let certificate = CertificateParams::new([name.to_owned()])?.signed_by(&key, &self.issuer)?;
-        let (chain, secret) =
-            (self.folder.join(format!("{name}.pem")), self.folder.join(format!("{name}.key")));
-        std::fs::write(&chain, certificate.pem())?;
-        std::fs::write(&secret, key.serialize_pem())?;
-        Ok(Identity::from_pem_files(&chain, &secret, &self.root)?)
+        let certificate =
+            CertificateParams::new([name, "127.0.0.1"].map(str::to_owned))?.signed_by(&key, &self.issuer)?;
+        let (chain, key) = (certificate.pem(), key.serialize_pem());
+        Ok(Identity::from_pem(chain.as_bytes(), key.as_bytes(), self.root.as_bytes())?)
     }
 }

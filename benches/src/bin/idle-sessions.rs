@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use edge_transport::link::{Address, DialOptions};
-use edge_transport::tls::{ClientTls, Identity};
+use edge_transport::tls::{ClientFiles, TlsPaths};
 use edge_transport::{Peer, PeerId};
 use futures_util::StreamExt;
 
@@ -55,9 +55,10 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let identity = Identity::from_pem_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?;
-    let name = identity.names().first().cloned().ok_or("the certificate holds no name")?;
-    let dial = DialOptions::default().with_tls(ClientTls::new(&identity)?);
+    let paths = TlsPaths::new().with_certificate(&options.tls_cert, &options.tls_key);
+    let files = ClientFiles::client(paths.with_authorities(&options.tls_ca))?;
+    let name = files.identity().names().first().cloned().ok_or("the certificate holds no name")?;
+    let dial = DialOptions::default().with_tls(files.into());
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
         let dialer = options.hub.dialer(&dial)?;
         let peer = Peer::builder(PeerId::new(format!("{name}/{number}"))?).dialer(dialer).start()?;

@@ -6,6 +6,7 @@ use rustls::client::WantsClientCert;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 
+use super::files::Source;
 use super::insecure::AnyServer;
 use super::{Identity, TlsError, TlsFiles, provider};
 
@@ -38,14 +39,8 @@ fn with_identity(
 /// anything under it.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
-    source: Source,
+    source: Source<ClientConfig>,
     verifies: bool,
-}
-
-#[derive(Debug, Clone)]
-enum Source {
-    Fixed(Arc<ClientConfig>),
-    Files(TlsFiles<ClientConfig>),
 }
 
 impl ClientTls {
@@ -73,10 +68,7 @@ impl ClientTls {
     /// The configuration for the next attempt.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
-        match &self.source {
-            Source::Fixed(config) => Arc::clone(config),
-            Source::Files(files) => files.config(),
-        }
+        self.source.config()
     }
 
     /// Whether the server is verified.

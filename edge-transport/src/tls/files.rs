@@ -149,3 +149,31 @@ impl<C> fmt::Debug for TlsFiles<C> {
         f.debug_struct("TlsFiles").field("made", &self.made).finish()
     }
 }
+
+/// A configuration that stays, or one that follows files.
+#[derive(Debug, Clone)]
+pub(super) enum Source<C> {
+    Fixed(Arc<C>),
+    Files(TlsFiles<C>),
+}
+
+impl<C: Send + Sync + 'static> Source<C> {
+    pub(super) fn config(&self) -> Arc<C> {
+        match self {
+            Self::Fixed(config) => Arc::clone(config),
+            Self::Files(files) => files.config(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let paths = TlsPaths::new().with_certificate("/nowhere/tls.crt", "k").with_authorities("a");
+        let error = ClientFiles::client(paths).unwrap_err().to_string();
+        assert!(error.contains("certificate chain /nowhere/tls.crt"), "{error}");
+    }
+}

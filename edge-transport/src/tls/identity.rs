@@ -1,8 +1,6 @@
 //! A certificate chain, its key, and the authorities that the other end is verified with.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -32,22 +30,8 @@ pub(super) struct Pem<'a> {
 }
 
 impl Identity {
-    /// Reads PEM files: the certificate chain (own certificate first), its private key, and the authorities of the other end.
-    ///
-    /// # Errors
-    /// [`TlsError`], which names the file and what to do.
-    pub fn from_pem_files(
-        chain: impl AsRef<Path>,
-        key: impl AsRef<Path>,
-        authorities: impl AsRef<Path>,
-    ) -> Result<Self, TlsError> {
-        let chain = read("certificate chain", chain.as_ref())?;
-        let key = read("private key", key.as_ref())?;
-        let authorities = read("CA certificates", authorities.as_ref())?;
-        Self::assemble(Some((chain.pem(), key.pem())), Some(authorities.pem()))
-    }
-
-    /// Takes PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end.
+    /// Takes PEM text: the certificate chain (own certificate first), its private key, and the authorities of the other end. Files
+    /// are for [`TlsFiles`](super::TlsFiles).
     ///
     /// # Errors
     /// [`TlsError`], which names the argument and what to do.
@@ -56,15 +40,6 @@ impl Identity {
         let key = Pem { text: key, from: "the given key" };
         let authorities = Pem { text: authorities, from: "the given CA certificates" };
         Self::assemble(Some((chain, key)), Some(authorities))
-    }
-
-    /// Reads PEM files of an end that verifies nobody: a server that asks for no client certificate.
-    ///
-    /// # Errors
-    /// [`TlsError`], which names the file and what to do.
-    pub fn without_authorities(chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Self, TlsError> {
-        let (chain, key) = (read("certificate chain", chain.as_ref())?, read("private key", key.as_ref())?);
-        Self::assemble(Some((chain.pem(), key.pem())), None)
     }
 
     /// Takes the PEM text of the authorities of the other end, and no certificate: an end that dials and proves its name by a
@@ -168,23 +143,6 @@ impl Identity {
     }
 }
 
-/// A file's content, and its name.
-struct Read {
-    text: Vec<u8>,
-    from: String,
-}
-
-impl Read {
-    fn pem(&self) -> Pem<'_> {
-        Pem { text: &self.text, from: &self.from }
-    }
-}
-
-fn read(what: &'static str, path: &Path) -> Result<Read, TlsError> {
-    let text = fs::read(path).map_err(|source| TlsError::Read { what, path: path.to_owned(), source })?;
-    Ok(Read { text, from: path.display().to_string() })
-}
-
 /// When a certificate ends, if that can be read.
 fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let seconds = Body::read(certificate)?.not_after()?;
@@ -253,11 +211,5 @@ mod tests {
         assert!(
             matches!(error(&old, &old_key, &chain), TlsError::Expired { ago_seconds, .. } if ago_seconds > 700_000_000)
         );
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let error = Identity::from_pem_files("/nowhere/tls.crt", "k", "a").unwrap_err().to_string();
-        assert!(error.contains("certificate chain /nowhere/tls.crt"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 
+use super::files::Source;
 use super::{Identity, TlsError, TlsFiles, provider};
 
 /// Whether those who dial must show a certificate.
@@ -22,22 +23,13 @@ pub enum ClientAuth {
 
 /// What an accepting end does about TLS: a configuration, which stays or follows files. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ServerTls(Source);
-
-#[derive(Debug, Clone)]
-enum Source {
-    Fixed(Arc<ServerConfig>),
-    Files(TlsFiles<ServerConfig>),
-}
+pub struct ServerTls(Source<ServerConfig>);
 
 impl ServerTls {
     /// The configuration for the next handshake.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
-        match &self.0 {
-            Source::Fixed(config) => Arc::clone(config),
-            Source::Files(files) => files.config(),
-        }
+        self.0.config()
     }
 }
 
