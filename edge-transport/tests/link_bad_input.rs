@@ -473,7 +473,11 @@ async fn insecure_ends_meet_without_credentials_and_only_insecure_ones_do() {
 #[tokio::test]
 async fn nobody_at_the_address_is_an_error_within_the_deadline() {
     let tls = ClientTls::insecure(None).unwrap();
-    let short = limits().with_handshake_timeout(Duration::from_millis(300));
+    let short = {
+        let mut limits = limits();
+        limits.handshake_timeout = Duration::from_millis(300);
+        limits
+    };
     // Bound, so that nobody else has it, and silent.
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();

@@ -43,9 +43,6 @@ pub struct DialOptions {
     /// Without `tls`: encrypt, but talk to whoever answers (see [`ClientTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
-    /// Expect this name in the server's certificate instead of the host.
-    #[cfg(feature = "tls")]
-    pub server_name: Option<String>,
     /// Prove the own name by a token: only on links that hide it, unless `insecure` is chosen.
     pub token: Option<TokenSource>,
 }
@@ -82,14 +79,6 @@ impl DialOptions {
         self
     }
 
-    /// Expects this name in the server's certificate instead of the host.
-    #[cfg(feature = "tls")]
-    #[must_use]
-    pub fn with_server_name(mut self, name: impl Into<String>) -> Self {
-        self.server_name = Some(name.into());
-        self
-    }
-
     #[cfg(any(feature = "ws", feature = "quic"))]
     fn client_tls(&self, address: &Address) -> Result<ClientTls, LinkError> {
         match &self.tls {
@@ -123,21 +112,13 @@ impl Address {
             #[cfg(feature = "ws")]
             Kind::Ws { tls, host, port, path } => {
                 let tls = if *tls { Some(options.client_tls(self)?) } else { None };
-                let mut dialer =
-                    super::ws::WsDialer::new(host, *port, tls, options.limits.clone())?.with_path(path);
-                if let Some(name) = &options.server_name {
-                    dialer = dialer.with_server_name(name)?;
-                }
-                Ok(Box::new(dialer))
+                let dialer = super::ws::WsDialer::new(host, *port, tls, options.limits.clone())?;
+                Ok(Box::new(dialer.with_path(path)))
             }
             #[cfg(feature = "quic")]
             Kind::Quic { host, port } => {
                 let tls = options.client_tls(self)?;
-                let mut dialer = super::quic::QuicDialer::new(host, *port, &tls, options.limits.clone())?;
-                if let Some(name) = &options.server_name {
-                    dialer = dialer.with_server_name(name);
-                }
-                Ok(Box::new(dialer))
+                Ok(Box::new(super::quic::QuicDialer::new(host, *port, &tls, options.limits.clone())?))
             }
             #[cfg(not(all(feature = "uds", feature = "ws", feature = "quic")))]
             #[allow(unreachable_patterns, reason = "which kinds are left depends on the features")]

@@ -23,20 +23,11 @@ pub struct Limits {
     pub max_frame: usize,
     /// Longest time for everything before the first frame (TCP, TLS, websocket, QUIC). Default 10 s.
     pub handshake_timeout: Duration,
-    /// A QUIC link on which nothing was heard for so long is cut. Default 30 s. The other kinds leave this to the session.
-    pub idle_timeout: Duration,
-    /// The dialling end of a QUIC link says something this often, so that address translators keep their entry. Default 10 s.
-    pub keep_alive: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            max_frame: DEFAULT_MAX_FRAME,
-            handshake_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(30),
-            keep_alive: Duration::from_secs(10),
-        }
+        Self { max_frame: DEFAULT_MAX_FRAME, handshake_timeout: Duration::from_secs(10) }
     }
 }
 
@@ -45,27 +36,6 @@ impl Limits {
     #[must_use]
     pub fn with_max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes.min(MAX_FRAME_CEILING);
-        self
-    }
-
-    /// Sets the longest time for the handshakes.
-    #[must_use]
-    pub const fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
-        self.handshake_timeout = timeout;
-        self
-    }
-
-    /// Sets the silence after which a QUIC link is cut.
-    #[must_use]
-    pub const fn with_idle_timeout(mut self, timeout: Duration) -> Self {
-        self.idle_timeout = timeout;
-        self
-    }
-
-    /// Sets how often the dialling end of a QUIC link makes itself heard.
-    #[must_use]
-    pub const fn with_keep_alive(mut self, interval: Duration) -> Self {
-        self.keep_alive = interval;
         self
     }
 }

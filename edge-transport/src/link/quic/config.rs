@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 
 use super::{ALPN, STREAMS};
-use crate::link::{Limits, LinkError};
+use crate::link::LinkError;
 
 /// Bytes of one stream that may wait to be read.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -24,7 +24,13 @@ const BACKLOG: usize = 1024;
 /// Bytes kept for one waiting connection, and for all of them, until it is accepted.
 const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 
-fn transport(limits: &Limits, keep_alive: Option<Duration>) -> TransportConfig {
+/// A link on which nothing was heard for so long is cut, in milliseconds. The other kinds leave this to the session.
+const IDLE_TIMEOUT: u32 = 30_000;
+
+/// The dialling end says something this often, so that address translators keep their entry.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+fn transport(keep_alive: Option<Duration>) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
@@ -34,19 +40,17 @@ fn transport(limits: &Limits, keep_alive: Option<Duration>) -> TransportConfig {
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(keep_alive)
-        .max_idle_timeout(Some(
-            IdleTimeout::try_from(limits.idle_timeout).unwrap_or_else(|_| VarInt::MAX.into()),
-        ));
+        .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
     transport
 }
 
-pub(super) fn server(tls: &rustls::ServerConfig, limits: &Limits) -> Result<ServerConfig, LinkError> {
+pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkError> {
     let mut config = ServerConfig::with_crypto(crypto(tls)?);
     config
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
-        .transport_config(Arc::new(transport(limits, None)));
+        .transport_config(Arc::new(transport(None)));
     Ok(config)
 }
 
@@ -64,13 +68,13 @@ fn crypto(tls: &rustls::ServerConfig) -> Result<Arc<QuicServerConfig>, LinkError
     QuicServerConfig::try_from(tls).map(Arc::new).map_err(|error| unusable(&error))
 }
 
-pub(super) fn client(tls: &rustls::ClientConfig, limits: &Limits) -> Result<ClientConfig, LinkError> {
+pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkError> {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_early_data = false;
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(limits, Some(limits.keep_alive))));
+    config.transport_config(Arc::new(transport(Some(KEEP_ALIVE))));
     Ok(config)
 }
 

@@ -16,7 +16,6 @@ use crate::tls::ClientTls;
 pub struct QuicDialer {
     host: String,
     port: u16,
-    server_name: String,
     tls: ClientTls,
     limits: Limits,
     address: String,
@@ -29,23 +28,15 @@ impl QuicDialer {
     /// If the TLS configuration lacks TLS 1.3.
     pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
         // Only whether it can be made: each attempt makes its own, since the certificates may change.
-        config::client(&tls.config(), &limits)?;
+        config::client(&tls.config())?;
         let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Ok(Self {
             host: host.to_owned(),
             port,
-            server_name: host.to_owned(),
             tls: tls.clone(),
             limits,
             address: format!("quic://{bracketed}:{port}"),
         })
-    }
-
-    /// Expects this name in the server's certificate, and sends it, instead of the host.
-    #[must_use]
-    pub fn with_server_name(mut self, name: impl Into<String>) -> Self {
-        self.server_name = name.into();
-        self
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
@@ -69,9 +60,9 @@ impl QuicDialer {
             doing: format!("open a UDP port for {}", self.address),
             source,
         })?;
-        let config = config::client(&self.tls.config(), &self.limits)?;
+        let config = config::client(&self.tls.config())?;
         let connection = endpoint
-            .connect_with(config, server, &self.server_name)
+            .connect_with(config, server, &self.host)
             .map_err(|error| handshake_failed(&self.address, error.to_string()))?
             .await
             .map_err(|error| handshake_failed(&self.address, explain(&error)))?;

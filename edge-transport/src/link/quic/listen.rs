@@ -47,7 +47,7 @@ pub async fn bind(
     limits: Limits,
 ) -> Result<QuicListener, LinkError> {
     let made_of = tls.config();
-    let config = config::server(&made_of, &limits)?;
+    let config = config::server(&made_of)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
     let mut outcome =
         Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name stands for no address"));

@@ -48,17 +48,6 @@ impl WsDialer {
         self
     }
 
-    /// Expects this name in the server's certificate, and sends it, instead of the host. Without TLS it changes nothing.
-    ///
-    /// # Errors
-    /// If it can be no server name.
-    pub fn with_server_name(mut self, name: &str) -> Result<Self, LinkError> {
-        if let Some((_, expected)) = &mut self.tls {
-            *expected = server_name(name, &self.address)?;
-        }
-        Ok(self)
-    }
-
     const fn kind(&self) -> LinkKind {
         if self.tls.is_some() { LinkKind::Wss } else { LinkKind::Ws }
     }
