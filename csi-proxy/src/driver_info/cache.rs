@@ -3,18 +3,18 @@
 
 mod entry;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message;
 
 pub use self::entry::{Entry, Presence};
-use super::common;
-use super::info::{Fact, Info};
+use super::info::{self, Fact, Info};
 use super::question::Question;
 use crate::call::NodeId;
 use crate::fault::Fault;
@@ -64,6 +64,20 @@ pub enum Mode {
     },
 }
 
+impl Mode {
+    pub(super) fn is_together(&self) -> bool {
+        matches!(self, Self::Together { .. })
+    }
+
+    pub(super) fn asks_node_info(&self) -> bool {
+        matches!(self, Self::Together { .. } | Self::Each { node_info: true })
+    }
+
+    fn discovers(&self) -> bool {
+        matches!(self, Self::Together { discovers: true, .. })
+    }
+}
+
 /// What drivers say of themselves.
 ///
 /// A round is `GetPluginInfo`, then, if anything is missing, the vendor's version has changed or the node was away, the capabilities and
@@ -82,8 +96,8 @@ pub struct Cache {
     kept: BTreeMap<Key, (Info, SystemTime)>,
     /// Somebody says which nodes come and go.
     told: bool,
-    /// Nodes that were left out, since there are too many.
-    refused: u64,
+    /// A node was left out, since there are too many.
+    refused: bool,
     /// The node by which `Probe` is answered where all answer together.
     watched: Key,
     said: Said,
@@ -109,6 +123,8 @@ pub enum News {
     Unreachable(Outcome),
     /// The driver can be asked, for the first time or again.
     Reached,
+    /// A node is left out, since there are too many. Once.
+    TooMany,
     /// A node says that it is somewhere else than before.
     Moved {
         /// Where it was.
@@ -160,19 +176,7 @@ impl Cache {
     #[must_use]
     pub fn new(driver: DriverName, mode: Mode) -> Self {
         let (entries, kept, said) = Default::default();
-        Self { driver, mode, entries, kept, told: false, refused: 0, watched: None, said }
-    }
-
-    fn is_together(&self) -> bool {
-        matches!(self.mode, Mode::Together { .. })
-    }
-
-    fn asks_node_info(&self) -> bool {
-        matches!(self.mode, Mode::Together { .. } | Mode::Each { node_info: true })
-    }
-
-    fn discovers(&self) -> bool {
-        matches!(self.mode, Mode::Together { discovers: true, .. })
+        Self { driver, mode, entries, kept, told: false, refused: false, watched: None, said }
     }
 
     /// Takes in what was kept of earlier starts. Where nodes are discovered, these are nodes of the driver.
@@ -180,7 +184,7 @@ impl Cache {
         for (key, info, as_of) in kept.into_iter().take(MAX_NODES) {
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.restore(info, as_of);
-            } else if self.discovers() && key.is_some() {
+            } else if self.mode.discovers() && key.is_some() {
                 self.insert(key, false, now).restore(info, as_of);
             } else {
                 self.kept.insert(key, (info, as_of));
@@ -221,25 +225,24 @@ impl Cache {
         self.entries.get(key).map(|entry| entry.is_seen() || entry.is_online())
     }
 
-    /// Takes in that a node is there. Says whether it belongs to the driver.
-    pub fn arrived(&mut self, key: &Key, now: Instant) -> bool {
+    /// Takes in that a node is there. Says of the first that is left out, since there are too many.
+    pub fn arrived(&mut self, key: &Key, now: Instant) -> Option<News> {
         if !self.entries.contains_key(key) {
-            if !self.discovers() {
-                return false;
+            if !self.mode.discovers() {
+                return None;
             }
             if self.entries.len() >= MAX_NODES {
-                self.refused += 1;
-                return false;
+                return (!std::mem::replace(&mut self.refused, true)).then_some(News::TooMany);
             }
             self.insert(key.clone(), false, now);
         }
-        let together = self.is_together();
+        let together = self.mode.is_together();
         if let Some(entry) = self.entries.get_mut(key)
             && (together || !entry.is_ready())
         {
             entry.arrived(now);
         }
-        true
+        None
     }
 
     /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
@@ -262,7 +265,7 @@ impl Cache {
 
     /// Takes in that there is a way again: those are asked of which it is not known whether they are there.
     pub fn refresh(&mut self, now: Instant) {
-        let all = !self.told || !self.is_together();
+        let all = !self.told || !self.mode.is_together();
         let unknown = |entry: &Entry| matches!(entry.presence(), Presence::Unknown | Presence::WithoutDriver);
         self.entries.values_mut().filter(|entry| all || unknown(entry)).for_each(|entry| entry.ask_all(now));
     }
@@ -305,7 +308,7 @@ impl Cache {
     /// discovered, only those that are there begin one before the list of them is complete: a call to a node that is away may be held
     /// for its whole grace.
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<Key>, Option<Instant>) {
-        let all = self.told || !self.discovers();
+        let all = self.told || !self.mode.discovers();
         let (mut due, mut later) = (Vec::new(), None);
         for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.is_seen()) {
             let Some(next) = entry.due() else { continue };
@@ -328,11 +331,9 @@ impl Cache {
         now: Instant,
         time: SystemTime,
     ) -> Step {
-        let (node_info, together) = (self.asks_node_info(), self.is_together());
         let Some(entry) = self.entries.get_mut(key) else { return Step::default() };
-        let mut news = Vec::new();
-        let before = entry.topology();
-        match entry.take(&self.driver, question, answer, node_info, together, &mut news) {
+        let (mut news, before) = (Vec::new(), entry.topology());
+        let failure = match entry.take(&self.driver, question, answer, &self.mode, &mut news) {
             Ok(Some(next)) => return Step { next: Some(next), news },
             Ok(None) => {
                 entry.confirm(time);
@@ -341,24 +342,25 @@ impl Cache {
                 {
                     news.push(News::Moved { before, now });
                 }
-                let said = if together { &mut self.said } else { &mut entry.said };
-                if said.reached.replace(true) != Some(true) {
-                    said.stale = false;
-                    news.push(News::Reached);
-                }
+                None
             }
             Err(outcome) => {
                 entry.fail(question, &outcome);
-                let others = together
-                    && self.entries.values().any(|entry| entry.is_online() && entry.reached() == Some(true));
-                let said = match self.entries.get_mut(key) {
-                    Some(entry) if !together => &mut entry.said,
-                    _ => &mut self.said,
-                };
-                if !others && said.reached.replace(false) != Some(false) {
-                    news.push(News::Unreachable(outcome));
-                }
+                Some(outcome)
             }
+        };
+        let others = self.mode.is_together()
+            && self.entries.values().any(|entry| entry.is_online() && entry.reached() == Some(true));
+        let said = self.said(key);
+        match failure {
+            None if said.reached.replace(true) != Some(true) => {
+                said.stale = false;
+                news.push(News::Reached);
+            }
+            Some(outcome) if !others && said.reached.replace(false) != Some(false) => {
+                news.push(News::Unreachable(outcome));
+            }
+            _ => {}
         }
         self.watch(now);
         let pause = self.pause(key);
@@ -368,10 +370,18 @@ impl Cache {
         Step { next: None, news }
     }
 
+    /// What the operator was last told of what an entry stands for.
+    fn said(&mut self, key: &Key) -> &mut Said {
+        match self.entries.get_mut(key) {
+            Some(entry) if !self.mode.is_together() => &mut entry.said,
+            _ => &mut self.said,
+        }
+    }
+
     /// How long the next round of an entry may wait.
     fn pause(&self, key: &Key) -> Duration {
         let Some(entry) = self.entries.get(key) else { return LONG_ROUND };
-        let together = self.is_together();
+        let together = self.mode.is_together();
         if entry.is_ready() {
             return match (together && self.watched != *key, self.told) {
                 (false, _) => ROUND,
@@ -384,7 +394,7 @@ impl Cache {
             _ if together && self.told && !entry.is_seen() => return LONG_ROUND,
             // Most likely it never has the driver.
             Presence::WithoutDriver if together => LONG_ROUND,
-            _ if !together && entry.info().is_complete(self.asks_node_info()) => ROUND,
+            _ if !together && entry.info().is_complete(self.mode.asks_node_info()) => ROUND,
             _ => LONGEST,
         };
         longest.min(FIRST_PAUSE * 2_u32.pow(entry.misses().saturating_sub(1).min(8)))
@@ -392,11 +402,10 @@ impl Cache {
 
     /// Looks for another node to answer `Probe` by, if the one that did is not ready any more. That one is asked at once.
     fn watch(&mut self, now: Instant) {
-        let is_ready = |entry: &Entry| entry.is_online() && entry.is_ready();
-        if !self.is_together() || self.entries.get(&self.watched).is_some_and(is_ready) {
+        if !self.mode.is_together() || self.entries.get(&self.watched).is_some_and(Entry::is_ready) {
             return;
         }
-        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| is_ready(entry)) {
+        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.is_ready()) {
             self.watched.clone_from(key);
             // One that is being asked says so in a moment.
             if entry.due().is_some() {
@@ -433,73 +442,60 @@ impl Cache {
             let ready = Some(self.is_ready(key));
             return message(&csi::ProbeResponse { ready });
         }
-        let answer = if self.is_together() { self.common(question) } else { self.own(key, question) };
-        match (answer, question) {
-            (Answer::Wait, Question::PluginInfo) => message(&csi::GetPluginInfoResponse {
+        let known = match self.mode.is_together() {
+            true => self.common(question),
+            false => self.entries.get(key).and_then(|entry| entry.info().get(question)).cloned(),
+        };
+        match known {
+            Some(Ok(answer)) => Answer::Message(answer),
+            Some(Err(text)) => Answer::Status(Code::UNIMPLEMENTED, text),
+            None if question == Question::PluginInfo => message(&csi::GetPluginInfoResponse {
                 name: self.driver.to_string(),
                 vendor_version: "unknown".to_owned(),
                 ..Default::default()
             }),
-            (answer, _) => answer,
-        }
-    }
-
-    fn own(&self, key: &Key, question: Question) -> Answer {
-        let Some(info) = self.entries.get(key).map(Entry::info) else { return Answer::Wait };
-        let fact = |fact: &Option<Fact>| match fact {
-            Some(Fact::Answer(answer)) => Answer::Message(answer.clone()),
-            Some(Fact::NotOffered(text)) => Answer::Status(Code::UNIMPLEMENTED, text.clone()),
             None => Answer::Wait,
-        };
-        match question {
-            Question::PluginInfo => info.info.clone().map_or(Answer::Wait, Answer::Message),
-            Question::PluginCapabilities => info.plugin.clone().map_or(Answer::Wait, Answer::Message),
-            Question::ControllerCapabilities => fact(&info.controller),
-            Question::GroupControllerCapabilities => fact(&info.group),
-            Question::NodeCapabilities => fact(&info.node_service),
-            Question::NodeInfo => fact(&info.node),
-            Question::Probe => Answer::Wait,
         }
     }
 
     /// What all nodes have in common, of which everything is known.
-    fn common(&self, question: Question) -> Answer {
-        let known = || self.entries.values().filter(|entry| entry.info().is_complete(true));
-        if known().next().is_none() {
-            return Answer::Wait;
-        }
-        let nodes = || known().map(Entry::info);
-        macro_rules! service {
-            ($fact:ident, $response:ident) => {
-                common::service(
-                    nodes(),
-                    |info| &info.$fact,
-                    |all: csi::$response| all.capabilities,
-                    |capabilities| csi::$response { capabilities },
-                )
-                .map(|response| message(&response))
-            };
-        }
-        let answer = match question {
-            Question::PluginInfo => common::info(nodes()).map(|info| message(&info)),
-            Question::PluginCapabilities => {
-                let bound = known()
-                    .all(|entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty()));
-                common::plugin(nodes(), bound).map(|plugin| message(&plugin))
+    fn common(&self, question: Question) -> Option<Fact> {
+        let known: Vec<_> = self.entries.values().filter(|entry| entry.info().is_complete(true)).collect();
+        let first = known.first()?;
+        let mut common = match question {
+            Question::PluginInfo => {
+                // The first node's, with every version that there is, so that a change of one is noticed.
+                let of = |entry: &Entry| entry.info().decoded::<csi::GetPluginInfoResponse>(question);
+                let versions = known.iter().filter_map(|entry| Some(of(entry)?.vendor_version));
+                let versions: BTreeSet<_> = versions.collect();
+                let vendor_version = versions.into_iter().collect::<Vec<_>>().join(", ");
+                let info = csi::GetPluginInfoResponse { vendor_version, ..of(first)? };
+                Some(Bytes::from(info.encode_to_vec()))
             }
-            Question::ControllerCapabilities => service!(controller, ControllerGetCapabilitiesResponse),
-            Question::GroupControllerCapabilities => service!(group, GroupControllerGetCapabilitiesResponse),
-            Question::NodeCapabilities => service!(node_service, NodeGetCapabilitiesResponse),
             // A driver on many nodes is none of them.
             Question::NodeInfo | Question::Probe => None,
+            _ => info::common(known.iter().map(|entry| entry.info().get(question))),
         };
-        let text = "not every node's driver has the service";
-        answer.unwrap_or_else(|| Answer::Status(Code::UNIMPLEMENTED, text.to_owned()))
+        // That volumes are bound to places is true of the driver as a whole, even if it does not say so, when every node has one.
+        let has_place =
+            |entry: &&Entry| entry.topology().is_some_and(|topology| !topology.segments.is_empty());
+        if let (Question::PluginCapabilities, Some(plugin)) = (question, &mut common)
+            && known.iter().all(has_place)
+        {
+            let mut response = csi::GetPluginCapabilitiesResponse::decode(plugin.clone()).ok()?;
+            if !response.has_service(Service::VolumeAccessibilityConstraints) {
+                response
+                    .capabilities
+                    .push(csi::PluginCapability::service(Service::VolumeAccessibilityConstraints));
+            }
+            *plugin = response.encode_to_vec().into();
+        }
+        Some(common.ok_or_else(|| "not every node's driver has the service".to_owned()))
     }
 
     fn is_ready(&self, key: &Key) -> bool {
-        match self.is_together() {
-            true => self.entries.values().any(|entry| entry.is_online() && entry.is_ready()),
+        match self.mode.is_together() {
+            true => self.entries.values().any(Entry::is_ready),
             false => self.entries.get(key).is_some_and(Entry::is_ready),
         }
     }
@@ -507,16 +503,9 @@ impl Cache {
     /// How the answers stand.
     #[must_use]
     pub fn status(&self, key: &Key, time: SystemTime) -> Status {
-        let asked = [
-            Question::PluginCapabilities,
-            Question::ControllerCapabilities,
-            Question::GroupControllerCapabilities,
-        ]
-        .into_iter()
-        .chain([Question::NodeCapabilities])
-        .chain((matches!(self.mode, Mode::Each { node_info: true })).then_some(Question::NodeInfo));
-        let complete = asked.into_iter().all(|question| self.answer(key, question) != Answer::Wait);
-        let (as_of, reached) = match self.is_together() {
+        let mut asked = info::kept(self.mode == Mode::Each { node_info: true });
+        let complete = asked.all(|question| self.answer(key, question) != Answer::Wait);
+        let (as_of, reached) = match self.mode.is_together() {
             true => (self.entries.values().filter_map(Entry::as_of).max(), self.said.reached),
             false => self.entries.get(key).map_or((None, None), |entry| (entry.as_of(), entry.said.reached)),
         };
@@ -526,35 +515,27 @@ impl Cache {
 
     /// Whether it is to be said that answers are given without the driver. Once each time that it goes away.
     pub fn says_stale(&mut self, key: &Key) -> bool {
-        let together = self.is_together();
-        let said = match self.entries.get_mut(key) {
-            Some(entry) if !together => &mut entry.said,
-            _ => &mut self.said,
-        };
+        let said = self.said(key);
         said.reached != Some(true) && !std::mem::replace(&mut said.stale, true)
     }
 
     /// What is to be kept of an entry now, and when that was true. [`Self::saved`] has to follow. `settles`: there will be no later
     /// time.
     pub fn take_save(&mut self, key: &Key, settles: bool) -> Option<(Bytes, SystemTime)> {
-        let close = !self.is_together() || self.watched == *key;
+        let close = !self.mode.is_together() || self.watched == *key;
         self.entries.get_mut(key)?.take_save(close, settles)
     }
 
-    /// A record of that time was kept, or could not be. Whether the failure is the first one in a row.
-    pub fn saved(&mut self, key: &Key, as_of: SystemTime, done: bool) -> bool {
-        self.entries.get_mut(key).is_some_and(|entry| entry.saved(as_of, done))
+    /// A record of that time was kept, or could not be and is tried again.
+    pub fn saved(&mut self, key: &Key, as_of: SystemTime, done: bool) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.saved(as_of, done);
+        }
     }
 
     /// All entries.
     pub fn entries(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.entries.iter()
-    }
-
-    /// How many nodes were left out, since there are too many.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused
     }
 
     /// What is known of a node.
@@ -568,7 +549,7 @@ impl Cache {
     pub fn only(&self) -> Option<NodeId> {
         let mut keys = self.entries.keys();
         match (keys.next(), keys.next()) {
-            (Some(only), None) if !self.discovers() => only.clone(),
+            (Some(only), None) if !self.mode.discovers() => only.clone(),
             _ => None,
         }
     }

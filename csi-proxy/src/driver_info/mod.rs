@@ -5,7 +5,6 @@
 //! [`DriverInfoStore`], so that sidecars can start while the edge is off; [`View`] says how old it is.
 
 mod cache;
-mod common;
 mod info;
 mod question;
 #[cfg(feature = "runtime")]
@@ -14,7 +13,7 @@ mod refresh;
 mod store;
 
 pub use self::cache::{Answer, Cache, Entry, Key, MAX_NODES, Mode, News, Presence, Status, Step};
-pub use self::info::{Fact, Info, MAX_RECORD};
+pub use self::info::{Info, MAX_RECORD};
 pub use self::question::Question;
 #[cfg(feature = "runtime")]
 pub use self::refresh::View;

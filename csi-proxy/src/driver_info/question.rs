@@ -2,8 +2,8 @@
 
 use csi_proto::Method;
 
-/// A question that never travels with its asker waiting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A question that never travels with its asker waiting. In the order in which a round asks them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_enums, reason = "the spec's start-up questions, matched by the state machine")]
 pub enum Question {
     /// `Identity/GetPluginInfo`.
@@ -23,34 +23,29 @@ pub enum Question {
     Probe,
 }
 
+/// The questions and their methods.
+pub(super) const QUESTIONS: [(Question, Method); 7] = [
+    (Question::PluginInfo, Method::GetPluginInfo),
+    (Question::PluginCapabilities, Method::GetPluginCapabilities),
+    (Question::ControllerCapabilities, Method::ControllerGetCapabilities),
+    (Question::GroupControllerCapabilities, Method::GroupControllerGetCapabilities),
+    (Question::NodeCapabilities, Method::NodeGetCapabilities),
+    (Question::NodeInfo, Method::NodeGetInfo),
+    (Question::Probe, Method::Probe),
+];
+
 impl Question {
     /// The question that a method path asks, if it is one of these.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
-        match Method::from_path(path)? {
-            Method::GetPluginInfo => Some(Self::PluginInfo),
-            Method::GetPluginCapabilities => Some(Self::PluginCapabilities),
-            Method::ControllerGetCapabilities => Some(Self::ControllerCapabilities),
-            Method::GroupControllerGetCapabilities => Some(Self::GroupControllerCapabilities),
-            Method::NodeGetCapabilities => Some(Self::NodeCapabilities),
-            Method::NodeGetInfo => Some(Self::NodeInfo),
-            Method::Probe => Some(Self::Probe),
-            _ => None,
-        }
+        let asked = Method::from_path(path)?;
+        QUESTIONS.into_iter().find(|(_, method)| *method == asked).map(|(question, _)| question)
     }
 
     /// The path of its method.
     #[must_use]
     pub fn path(self) -> &'static str {
-        match self {
-            Self::PluginInfo => Method::GetPluginInfo,
-            Self::PluginCapabilities => Method::GetPluginCapabilities,
-            Self::ControllerCapabilities => Method::ControllerGetCapabilities,
-            Self::GroupControllerCapabilities => Method::GroupControllerGetCapabilities,
-            Self::NodeCapabilities => Method::NodeGetCapabilities,
-            Self::NodeInfo => Method::NodeGetInfo,
-            Self::Probe => Method::Probe,
-        }
-        .path()
+        // In range: the table has a row for each, in their order.
+        QUESTIONS[self as usize].1.path()
     }
 }

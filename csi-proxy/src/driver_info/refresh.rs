@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use csi_proto::DriverName;
 use futures_util::StreamExt as _;
+use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -21,6 +22,7 @@ use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
+use crate::route::store::StoreError;
 
 /// How long one background question may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -60,14 +62,10 @@ impl DriverInfo {
     pub(crate) async fn load(&self) {
         let load = async {
             let Some(store) = &self.store else { return };
-            let kept = match timeout(PATIENCE, store.load()).await {
-                Ok(Ok(kept)) => kept,
-                Ok(Err(error)) => {
+            let kept = match timeout(PATIENCE, store.load()).await.unwrap_or(Err(StoreError::Late)) {
+                Ok(kept) => kept,
+                Err(error) => {
                     tracing::warn!(driver = %self.driver, %error, "what was kept of the driver cannot be read; learning it again");
-                    return;
-                }
-                Err(_) => {
-                    tracing::warn!(driver = %self.driver, "the disk takes long to say what was kept of the driver; learning it again");
                     return;
                 }
             };
@@ -98,11 +96,8 @@ impl DriverInfo {
 
     /// Takes in that a node is there.
     pub(crate) fn arrived(&self, node: &NodeId) {
-        let before = self.look(Cache::refused);
-        self.change(|cache, now| cache.arrived(&Some(node.clone()), now));
-        if before == 0 && self.look(Cache::refused) > 0 {
-            tracing::error!(%node, max = super::MAX_NODES, "too many nodes for one route; this one and further ones are left out");
-        }
+        let news = self.change(|cache, now| cache.arrived(&Some(node.clone()), now));
+        news.into_iter().for_each(|news| self.tell(&Some(node.clone()), news));
     }
 
     /// Takes a node out, and what is kept of it. That this stays on the disk if it cannot be removed does no harm.
@@ -163,26 +158,22 @@ impl DriverInfo {
         let mut rounds = FuturesUnordered::new();
         loop {
             let room = self.at_once.saturating_sub(rounds.len());
-            let (due, later) = match room {
-                0 => (Vec::new(), None),
-                room => self.cache().take_due(room, now()),
-            };
+            let (due, later) = self.cache().take_due(room, now());
             for key in due {
                 rounds.push(self.round(key, &ask));
             }
             #[cfg(feature = "metrics")]
-            if let Some(age) = self.age() {
-                crate::metrics::facts_age(&self.driver, age);
-            }
-            let next = async {
-                match later {
-                    Some(later) => sleep_until(later.into()).await,
-                    None => std::future::pending().await,
+            {
+                let key = self.look(|cache| cache.entries().next().map(|(key, _)| key.clone()));
+                // That of the node of which it is the youngest.
+                if let Some(age) = key.and_then(|key| self.status(&key).age) {
+                    crate::metrics::facts_age(&self.driver, age);
                 }
-            };
+            }
+            let next = OptionFuture::from(later.map(|later| sleep_until(later.into())));
             tokio::select! {
                 Some(()) = rounds.next(), if !rounds.is_empty() => {}
-                () = next, if rounds.len() < self.at_once => {}
+                Some(()) = next, if rounds.len() < self.at_once => {}
                 () = self.wake.notified() => {}
             }
         }
@@ -215,14 +206,9 @@ impl DriverInfo {
         let Some(store) = &self.store else { return };
         let Some((record, as_of)) = self.cache().take_save(key, settles) else { return };
         let saved = store.save(key.as_ref(), Some(record)).await;
-        let first = self.cache().saved(key, as_of, saved.is_ok());
+        self.cache().saved(key, as_of, saved.is_ok());
         if let Err(error) = saved {
-            let driver = &self.driver;
-            if first {
-                tracing::warn!(%driver, %error, "what the driver offers could not be kept for the next start; trying again");
-            } else {
-                tracing::debug!(%driver, %error, "what the driver offers could still not be kept");
-            }
+            tracing::warn!(driver = %self.driver, %error, "what the driver offers could not be kept for the next start; trying again");
         }
         self.learnt.send_replace(());
     }
@@ -247,13 +233,6 @@ impl DriverInfo {
         self.look(|cache| cache.status(key, SystemTime::now()))
     }
 
-    /// The age of what is known of the node of which it is the youngest.
-    #[cfg(feature = "metrics")]
-    fn age(&self) -> Option<Duration> {
-        let keys: Vec<_> = self.look(|cache| cache.entries().map(|(key, _)| key.clone()).take(1).collect());
-        keys.iter().find_map(|key| self.status(key).age)
-    }
-
     fn tell(&self, key: &Key, news: News) {
         let (driver, node) = (&self.driver, key.as_ref().map(NodeId::as_str).unwrap_or_default());
         match news {
@@ -264,6 +243,11 @@ impl DriverInfo {
             News::Unreachable(outcome) => tracing::warn!(
                 %driver, node, code = %outcome.code, message = %outcome.loggable(),
                 "the driver cannot be reached; sidecars are told that it is not ready"
+            ),
+            News::TooMany => tracing::error!(
+                node,
+                max = super::MAX_NODES,
+                "too many nodes for one route; this one and further ones are left out"
             ),
             News::Reached => tracing::info!(%driver, node, "the driver is reached"),
             News::Moved { before, now } => tracing::warn!(

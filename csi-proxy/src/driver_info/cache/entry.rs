@@ -8,9 +8,9 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
-use super::{HASTE, Key, LONG_ROUND, News, Said, presence_by};
-use crate::driver_info::info::{Fact, Info, MAX_RECORD, mask_controller, mask_group, mask_node, mask_plugin};
-use crate::driver_info::question::Question;
+use super::{HASTE, Key, LONG_ROUND, Mode, News, Said, presence_by};
+use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
+use crate::driver_info::question::{QUESTIONS, Question};
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
 use csi_proto::Code;
@@ -64,7 +64,6 @@ pub struct Entry {
     on_disk: Option<SystemTime>,
     changed: bool,
     saving: bool,
-    failing: bool,
 }
 
 impl Entry {
@@ -93,7 +92,6 @@ impl Entry {
             on_disk: None,
             changed: false,
             saving: false,
-            failing: false,
         }
     }
 
@@ -180,8 +178,10 @@ impl Entry {
 
     /// Reads what is asked for often.
     fn read(&mut self) {
-        self.topology = self.info.node.as_ref().map(|_| {
-            let told = self.info.node_info().accessible_topology.unwrap_or_default();
+        // Nothing of a driver without a node service.
+        let info = self.info.decoded::<csi::NodeGetInfoResponse>(Question::NodeInfo).unwrap_or_default();
+        self.topology = self.info.get(Question::NodeInfo).map(|_| {
+            let told = info.accessible_topology.unwrap_or_default();
             match (&self.topology_key, &self.key) {
                 (Some(label), Some(node)) if told.segments.is_empty() => {
                     csi::Topology::from_iter([(label.as_str(), node.as_str())])
@@ -189,7 +189,7 @@ impl Entry {
                 _ => told,
             }
         });
-        self.node_id = self.info.node_info().node_id;
+        self.node_id = info.node_id;
     }
 
     /// Takes in how it can be reached, and says whether that is new.
@@ -269,54 +269,57 @@ impl Entry {
         driver: &DriverName,
         question: Question,
         answer: Result<Bytes, Outcome>,
-        node_info: bool,
-        together: bool,
+        mode: &Mode,
         news: &mut Vec<News>,
     ) -> Result<Option<Question>, Outcome> {
-        let before = self.info.clone();
-        match (question, answer) {
-            (Question::PluginInfo, Ok(answer)) => self.take_info(driver, answer, news)?,
-            (Question::PluginCapabilities, Ok(answer)) => {
-                put(&mut self.info.plugin, mask_plugin(answer), question)?;
-            }
-            (Question::ControllerCapabilities, Ok(answer)) => {
-                put(&mut self.info.controller, mask_controller(answer).map(Fact::Answer), question)?;
-            }
-            (Question::GroupControllerCapabilities, Ok(answer)) => {
-                put(&mut self.info.group, mask_group(answer).map(Fact::Answer), question)?;
-            }
-            (Question::NodeCapabilities, Ok(answer)) => {
-                put(&mut self.info.node_service, mask_node(answer).map(Fact::Answer), question)?;
-            }
-            // Its segments are labels of a Node, of which none is unknown here.
-            (Question::NodeInfo, Ok(answer)) => {
-                let read = csi::NodeGetInfoResponse::decode(answer.clone());
-                put(&mut self.info.node, read.ok().map(|_| Fact::Answer(answer)), question)?;
-            }
-            (Question::Probe, Ok(answer)) => {
+        use Question as Q;
+        match answer {
+            Ok(answer) if question == Q::Probe => {
                 let probe = csi::ProbeResponse::decode(answer).map_err(|_| unreadable(question))?;
                 self.ready = probe.ready.unwrap_or(true);
             }
-            (_, Err(outcome)) => {
-                let is_not_offered = outcome.origin == Origin::Driver && outcome.code == Code::UNIMPLEMENTED;
-                match self.info.fact_of(question).filter(|_| is_not_offered) {
-                    Some(place) => *place = Some(Fact::NotOffered(outcome.message)),
-                    None => return Err(outcome),
-                }
+            Ok(answer) if question == Q::PluginInfo => {
+                let info = self.described(driver, answer, news)?;
+                self.asks_all |=
+                    self.learn(question, Ok(info)) || !self.info.is_complete(mode.asks_node_info());
             }
+            Ok(answer) => {
+                let answer = masked(question, answer).ok_or_else(|| unreadable(question))?;
+                self.learn(question, Ok(answer));
+            }
+            Err(outcome)
+                if outcome.origin == Origin::Driver
+                    && outcome.code == Code::UNIMPLEMENTED
+                    && !matches!(question, Q::PluginInfo | Q::PluginCapabilities | Q::Probe) =>
+            {
+                self.learn(question, Err(outcome.message));
+            }
+            Err(outcome) => return Err(outcome),
         }
-        let next = self.next(question, node_info, together);
-        if self.info != before {
-            self.changed = true;
-            self.read();
-        }
-        if next == Some(Question::Probe) && (self.presence != Presence::Online || !together) {
+        let rest = QUESTIONS.into_iter().map(|(next, _)| next).filter(|next| *next > question);
+        let next = rest.into_iter().find(|next| self.is_asked(*next, mode));
+        if next == Some(Q::Probe) {
             self.presence = Presence::Online;
         }
         Ok(next)
     }
 
-    fn take_info(&mut self, driver: &DriverName, answer: Bytes, news: &mut Vec<News>) -> Result<(), Outcome> {
+    fn learn(&mut self, question: Question, fact: Fact) -> bool {
+        let is_new = self.info.put(question, fact);
+        if is_new {
+            self.changed = true;
+            self.read();
+        }
+        is_new
+    }
+
+    /// What the driver says of itself, under the name that is configured.
+    fn described(
+        &mut self,
+        driver: &DriverName,
+        answer: Bytes,
+        news: &mut Vec<News>,
+    ) -> Result<Bytes, Outcome> {
         let mut info =
             csi::GetPluginInfoResponse::decode(answer).map_err(|_| unreadable(Question::PluginInfo))?;
         if info.name != driver.as_ref() && self.foreign_name.as_ref() != Some(&info.name) {
@@ -324,43 +327,26 @@ impl Entry {
             news.push(News::ForeignName { found: info.name });
         }
         info.name = driver.to_string();
-        let info = Bytes::from(info.encode_to_vec());
-        self.asks_all |= self.info.info.as_ref() != Some(&info);
-        self.info.info = Some(info);
-        Ok(())
+        Ok(info.encode_to_vec().into())
     }
 
-    /// The next question of the round; none after its last one. Services that the driver does not have need no question.
-    fn next(&mut self, done: Question, node_info: bool, together: bool) -> Option<Question> {
-        use Question as Q;
-        let not_offered =
-            |service: &str| Some(Fact::NotOffered(format!("the driver has no {service} service")));
-        let all = self.asks_all || !self.info.is_complete(node_info);
-        if done == Q::PluginInfo && all {
-            return Some(Q::PluginCapabilities);
-        }
-        if done == Q::PluginCapabilities {
-            if self.info.has_service(ServiceType::ControllerService) {
-                return Some(Q::ControllerCapabilities);
+    /// Whether a question is one of this round. Services that the driver does not have need none.
+    fn is_asked(&mut self, question: Question, mode: &Mode) -> bool {
+        let service = match question {
+            Question::Probe => return true,
+            Question::NodeInfo => return mode.is_together() || (self.asks_all && mode.asks_node_info()),
+            _ if !self.asks_all => return false,
+            Question::ControllerCapabilities => (ServiceType::ControllerService, "controller"),
+            Question::GroupControllerCapabilities => {
+                (ServiceType::GroupControllerService, "group controller")
             }
-            self.info.controller = not_offered("controller");
+            Question::PluginInfo | Question::PluginCapabilities | Question::NodeCapabilities => return true,
+        };
+        let has_service = self.info.has_service(service.0);
+        if !has_service {
+            self.learn(question, Err(format!("the driver has no {} service", service.1)));
         }
-        if matches!(done, Q::PluginCapabilities | Q::ControllerCapabilities) {
-            if self.info.has_service(ServiceType::GroupControllerService) {
-                return Some(Q::GroupControllerCapabilities);
-            }
-            self.info.group = not_offered("group controller");
-        }
-        match done {
-            Q::Probe => None,
-            Q::PluginInfo if together => Some(Q::NodeInfo),
-            Q::PluginInfo | Q::NodeInfo => Some(Q::Probe),
-            Q::NodeCapabilities if node_info => Some(Q::NodeInfo),
-            Q::NodeCapabilities => Some(Q::Probe),
-            Q::PluginCapabilities | Q::ControllerCapabilities | Q::GroupControllerCapabilities => {
-                Some(Q::NodeCapabilities)
-            }
-        }
+        has_service
     }
 
     /// The good end of a round.
@@ -398,9 +384,7 @@ impl Entry {
             as_of.duration_since(on_disk).map_or(true, |since| since >= RENEWAL)
         });
         // From a failure on the age counts.
-        let wanted = self.changed
-            || self.failing
-            || (close && is_newer && (old || settles || self.reached == Some(false)));
+        let wanted = self.changed || (close && is_newer && (old || settles || self.reached == Some(false)));
         if !wanted || self.saving {
             return None;
         }
@@ -412,22 +396,13 @@ impl Entry {
         Some((record, as_of))
     }
 
-    pub(super) fn saved(&mut self, as_of: SystemTime, done: bool) -> bool {
+    pub(super) fn saved(&mut self, as_of: SystemTime, done: bool) {
         self.saving = false;
-        if done {
-            self.on_disk = Some(as_of);
+        match done {
+            true => self.on_disk = Some(as_of),
+            false => self.changed = true,
         }
-        let was_failing = std::mem::replace(&mut self.failing, !done);
-        !done && !was_failing
     }
-}
-
-fn put<T>(place: &mut Option<T>, found: Option<T>, question: Question) -> Result<(), Outcome> {
-    if found.is_none() {
-        return Err(unreadable(question));
-    }
-    *place = found;
-    Ok(())
 }
 
 fn unreadable(question: Question) -> Outcome {

@@ -84,6 +84,9 @@ pub enum StoreError {
     /// The store has ended.
     #[error("the store has ended")]
     Ended,
+    /// The store does not answer.
+    #[error("the store does not answer")]
+    Late,
 }
 
 /// A store cannot be opened.

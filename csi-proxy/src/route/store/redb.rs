@@ -49,7 +49,7 @@ const NODES: TableDefinition<'_, &str, ()> = TableDefinition::new("nodes");
 
 /// The tables with the versions that are written. The version of `layout` is that of the whole; 1 was written before placements had rows of their own.
 const VERSIONS: [(&str, u64); 6] =
-    [("layout", 2), ("placements", 1), ("driver_info", 1), ("terms", 1), ("nodes", 1), ("decommissioned", 1)];
+    [("layout", 2), ("placements", 1), ("driver_info", 2), ("terms", 1), ("nodes", 1), ("decommissioned", 1)];
 
 /// The name of the last revision among the numbers.
 const REVISION: &str = "revision";
