@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 pub use self::terms::{MemoryTerms, TermStore, TermStoreError};
 use crate::address::SocketAddress;
-use crate::call::{Call, CallId, MethodPath};
+use crate::call::{Call, CallId};
 use crate::driver::Driver;
 use crate::endpoint::Drained;
 use crate::fault::Fault;
@@ -99,9 +99,10 @@ impl Dispatcher {
 
     /// Sets how long a call waits for its turn while something else is done to its volume, snapshot or group; 2 s by
     /// default, at most a minute. Zero: not at all. A caller that stops waiting sooner is refused half a second before.
+    /// To be called before there are clones or calls.
     #[must_use]
-    pub fn with_volume_wait(self, wait: Duration) -> Self {
-        self.executor.set_wait(wait);
+    pub fn with_volume_wait(mut self, wait: Duration) -> Self {
+        self.executor = Arc::new(Executor::new(wait));
         self
     }
 
@@ -220,7 +221,7 @@ impl Dispatcher {
             return Err(Self::draining().into());
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
-        let observed = Observed::of(&call);
+        let id = call.id;
         let ask = || {
             let mut waiting = self.executor.ask(&call, identity.clone(), until);
             (waiting.verdict_now(), waiting)
@@ -234,14 +235,20 @@ impl Dispatcher {
         };
         match verdict {
             Some(Verdict::Run(ticket)) => return self.run(call, ticket, waiting).await,
-            Some(verdict) => return observed.end(verdict),
-            None => observed.waits(waiting.is_queued()),
+            Some(verdict) => return end(id, &identity, verdict),
+            None => {}
+        }
+        let (driver, method) = (identity.driver(), identity.method());
+        if waiting.is_queued() {
+            tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
+        } else {
+            tracing::debug!(call = %id, %driver, %method, "joins the same operation, which is running");
         }
         let call = waiting.is_queued().then_some(call);
         let mut turn = Turn { dispatcher: self.clone(), runtime: Handle::current(), call, waiting };
         match (turn.waiting.verdict().await, turn.call.take()) {
             (Verdict::Run(ticket), Some(call)) => self.run(call, ticket, turn).await,
-            (verdict, _) => observed.end(verdict),
+            (verdict, _) => end(id, &identity, verdict),
         }
     }
 
@@ -315,53 +322,31 @@ impl Drop for Turn {
     }
 }
 
-/// What the operator is told of a call that asks for an operation, where the driver is not called for it.
-struct Observed {
-    id: CallId,
-    driver: DriverName,
-    method: MethodPath,
-}
-
-impl Observed {
-    fn of(call: &Call) -> Self {
-        Self { id: call.id, driver: call.driver.clone(), method: call.method.clone() }
-    }
-
-    fn waits(&self, queued: bool) {
-        let Self { id, driver, method } = self;
-        if queued {
-            tracing::debug!(call = %id, %driver, %method, "waits for another operation on the same volume to end");
-        } else {
-            tracing::debug!(call = %id, %driver, %method, "joins the same operation, which is running");
+/// The end of a call that asked for an operation, and that the driver was not called for.
+fn end(id: CallId, identity: &Identity, verdict: Verdict) -> Result<Replies, RelayError> {
+    let (driver, method) = (identity.driver(), identity.method());
+    match verdict {
+        Verdict::Answer(answer, way) => {
+            let outcome = match way {
+                Way::Joined => "joined",
+                Way::Replayed => "replayed",
+            };
+            tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+            #[cfg(feature = "metrics")]
+            crate::metrics::operation(driver, outcome);
+            let (message, outcome) = answer.into_parts();
+            Ok(Replies::whole(message, outcome))
         }
-    }
-
-    /// The end of a call that the driver was not called for.
-    fn end(&self, verdict: Verdict) -> Result<Replies, RelayError> {
-        let Self { id, driver, method } = self;
-        match verdict {
-            Verdict::Answer(answer, way) => {
-                let outcome = match way {
-                    Way::Joined => "joined",
-                    Way::Replayed => "replayed",
-                };
-                tracing::info!(call = %id, %driver, %method, outcome, "answered without calling the driver again");
+        Verdict::Fail(fault) => {
+            if let Fault::OperationPending { running, .. } = &fault {
+                tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
                 #[cfg(feature = "metrics")]
-                crate::metrics::operation(driver, outcome);
-                let (message, outcome) = answer.into_parts();
-                Ok(Replies::whole(message, outcome))
+                crate::metrics::operation(driver, "aborted");
             }
-            Verdict::Fail(fault) => {
-                if let Fault::OperationPending { running, .. } = &fault {
-                    tracing::info!(call = %id, %driver, %method, running, "another operation is pending for the same volume");
-                    #[cfg(feature = "metrics")]
-                    crate::metrics::operation(driver, "aborted");
-                }
-                Err(fault.into())
-            }
-            // Only what waits for its turn is told to run.
-            Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }.into()),
+            Err(fault.into())
         }
+        // Only what waits for its turn is told to run.
+        Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }.into()),
     }
 }
 

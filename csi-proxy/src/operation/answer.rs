@@ -10,38 +10,31 @@ use crate::outcome::{Origin, Outcome};
 
 /// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Answer(Arc<Parts>);
-
-#[derive(Clone, PartialEq, Eq)]
-struct Parts {
-    message: Option<Bytes>,
-    outcome: Outcome,
-}
+pub struct Answer(Arc<(Option<Bytes>, Outcome)>);
 
 impl Answer {
     /// An answer, if it is the driver's and not a fault of ours.
     #[must_use]
     pub fn new(message: Option<Bytes>, outcome: Outcome) -> Option<Self> {
-        (outcome.origin == Origin::Driver).then(|| Self(Arc::new(Parts { message, outcome })))
+        (outcome.origin == Origin::Driver).then(|| Self(Arc::new((message, outcome))))
     }
 
     /// The message, as the driver sent it.
     #[must_use]
     pub fn message(&self) -> Option<&Bytes> {
-        self.0.message.as_ref()
+        self.0.0.as_ref()
     }
 
     /// The status.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
-        &self.0.outcome
+        &self.0.1
     }
 
     /// Message and status.
     #[must_use]
     pub fn into_parts(self) -> (Option<Bytes>, Outcome) {
-        let Parts { message, outcome } = Arc::unwrap_or_clone(self.0);
-        (message, outcome)
+        Arc::unwrap_or_clone(self.0)
     }
 
     /// Whether it ends the operation. The four codes by which a driver says "ask again" do not: whoever asks again must reach
@@ -71,11 +64,11 @@ impl Answer {
 
     /// The same answer in memory of its own: as it came, it may hold on to the buffer of a whole connection.
     pub(super) fn compacted(&self) -> Self {
-        let Parts { message, outcome } = &*self.0;
+        let (message, outcome) = &*self.0;
         let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
         let (message, outcome) = (message.as_ref().map(copy), outcome.clone());
         let outcome = Outcome { details: copy(&outcome.details), ..outcome };
-        Self(Arc::new(Parts { message, outcome }))
+        Self(Arc::new((message, outcome)))
     }
 }
 

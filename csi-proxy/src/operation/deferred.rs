@@ -24,14 +24,9 @@ impl DeferredDigest {
     /// Of a request that is to be digested in this shape.
     pub(super) fn of(shape: &'static Shape, request: &[u8]) -> Self {
         if request.len() > MAX_KEPT {
-            return Self::known(shape, Digest::of(shape, request));
+            return Self { shape, digest: Digest::of(shape, request).into(), request: Mutex::default() };
         }
         Self { shape, digest: OnceLock::new(), request: Mutex::new(request.into()) }
-    }
-
-    /// One that is there already.
-    pub(super) fn known(shape: &'static Shape, digest: Digest) -> Self {
-        Self { shape, digest: OnceLock::from(digest), request: Mutex::default() }
     }
 
     /// The digest. The first time it is made.

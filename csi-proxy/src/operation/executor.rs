@@ -41,10 +41,6 @@ impl Executor {
         Self(Mutex::new(State { core: Core::new(wait), waiting: HashMap::new(), next: 0 }))
     }
 
-    pub(crate) fn set_wait(&self, wait: Duration) {
-        self.lock().core.set_wait(wait);
-    }
-
     /// Asks for an operation.
     pub(crate) fn ask(self: &Arc<Self>, call: &Call, identity: Identity, until: Option<Instant>) -> Waiting {
         let (sender, verdict) = oneshot::channel();

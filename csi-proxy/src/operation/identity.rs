@@ -1,13 +1,12 @@
 //! What makes two calls the same operation.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use csi_proto::{DriverName, Method};
 
 use super::canonical::Digest;
 use super::deferred::DeferredDigest;
-use super::subject::{self, Key, Subject};
+use super::subject::{self, Key};
 use crate::protobuf::fields;
 
 /// The same driver, method and request: the same operation. Cheap to clone.
@@ -38,13 +37,6 @@ impl PartialEq for Identity {
 
 impl Eq for Identity {}
 
-impl Hash for Identity {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let Parts { driver, method, keys, digest } = &*self.0;
-        (driver, method, keys, digest.digest()).hash(state);
-    }
-}
-
 impl Identity {
     /// The operation that an encoded request asks for.
     ///
@@ -57,33 +49,17 @@ impl Identity {
         }
         let fields = fields(request)?;
         let subjects = subject::of_operation(method, &fields)?;
-        let digest = DeferredDigest::of(method.request_shape(), request);
-        Self::with_digest(driver.clone(), method, subjects, digest)
-    }
-
-    /// An operation that is already known by its parts. `None` without a subject, of which the first names it.
-    #[must_use]
-    pub fn new(driver: DriverName, method: Method, subjects: Vec<Subject>, digest: Digest) -> Option<Self> {
-        let digest = DeferredDigest::known(method.request_shape(), digest);
-        Self::with_digest(driver, method, subjects, digest)
-    }
-
-    fn with_digest(
-        driver: DriverName,
-        method: Method,
-        subjects: Vec<Subject>,
-        digest: DeferredDigest,
-    ) -> Option<Self> {
         if subjects.is_empty() {
             return None;
         }
+        let digest = DeferredDigest::of(method.request_shape(), request);
         let mut keys: Vec<_> =
             subjects.into_iter().map(|subject| Key::new(driver.clone(), subject)).collect();
         if keys.len() > 1 {
             let mut seen = std::collections::HashSet::new();
             keys.retain(|key| seen.insert(key.clone()));
         }
-        Some(Self(Arc::new(Parts { driver, method, keys, digest })))
+        Some(Self(Arc::new(Parts { driver: driver.clone(), method, keys, digest })))
     }
 
     /// The driver.

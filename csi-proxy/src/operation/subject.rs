@@ -169,35 +169,19 @@ pub(super) fn is_making(method: Method) -> bool {
 
 /// What a successful answer says that the operation was about, beside what the request named: the ids of what it made.
 pub(super) fn of_answer(method: Method, answer: &[u8]) -> Vec<Subject> {
+    let made = last_field(answer, MADE).and_then(Value::bytes).and_then(fields).unwrap_or_default();
+    let one = |id, make| named(&made, id, false, make).unwrap_or_default();
     let mut subjects = match method {
-        Method::CreateVolume => made(answer, VOLUME_ID, Subject::Volume),
-        Method::CreateSnapshot => made(answer, SNAPSHOT_ID, Subject::Snapshot),
+        Method::CreateVolume => one(VOLUME_ID, Subject::Volume),
+        Method::CreateSnapshot => one(SNAPSHOT_ID, Subject::Snapshot),
         Method::CreateVolumeGroupSnapshot => {
-            let mut subjects = made(answer, GROUP_SNAPSHOT_ID, Subject::GroupSnapshot);
-            let Some(Value::Bytes(group)) = last_field(answer, MADE) else { return subjects };
-            let group = fields(group).unwrap_or_default();
-            let snapshots = inner(&group, SNAPSHOTS).filter_map(fields).take(MAX_SUBJECTS);
-            subjects.extend(
-                snapshots
-                    .filter_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot))
-                    .flatten(),
-            );
-            subjects
+            let snapshots = made.iter().filter(|field| field.number == SNAPSHOTS);
+            let snapshots = snapshots.filter_map(|field| fields(field.value.bytes()?)).take(MAX_SUBJECTS);
+            let ids = snapshots.filter_map(|fields| named(&fields, SNAPSHOT_ID, false, Subject::Snapshot));
+            one(GROUP_SNAPSHOT_ID, Subject::GroupSnapshot).into_iter().chain(ids.flatten()).collect()
         }
         _ => Vec::new(),
     };
     subjects.retain(|subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT);
     subjects
-}
-
-/// The id of what an answer says was made.
-fn made(answer: &[u8], id: u32, make: fn(Box<str>) -> Subject) -> Vec<Subject> {
-    let Some(Value::Bytes(message)) = last_field(answer, MADE) else { return Vec::new() };
-    let id = last_field(message, id).and_then(Value::text);
-    id.map(|id| make(id.into())).into_iter().collect()
-}
-
-/// The messages in the fields of a number.
-fn inner<'a>(fields: &[Field<'a>], number: u32) -> impl Iterator<Item = &'a [u8]> {
-    fields.iter().filter(move |field| field.number == number).filter_map(|field| field.value.bytes())
 }

@@ -19,12 +19,6 @@ macro_rules! numbers {
             pub const fn new(number: u64) -> Self {
                 Self(number)
             }
-
-            /// The number.
-            #[must_use]
-            pub const fn number(self) -> u64 {
-                self.0
-            }
         }
     )*};
 }

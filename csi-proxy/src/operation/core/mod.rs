@@ -34,15 +34,16 @@ pub struct Core {
     limits: Limits,
     next: u64,
     fences: Fences,
-    operations: HashMap<OperationId, Operation>,
+    running: HashMap<OperationId, Running>,
+    kept: HashMap<OperationId, Kept>,
+    kept_bytes: usize,
+    /// Kept results, by when they are forgotten.
+    due: BTreeSet<(Instant, OperationId)>,
     /// What runs or is kept for a subject: one operation at most.
     holders: HashMap<Key, OperationId>,
     /// The operation that each waiter waits for. Not those whose operation has not begun.
     waiters: HashMap<WaiterId, OperationId>,
     queue: Queue,
-    /// Kept results, by when they are forgotten.
-    kept: BTreeSet<(Instant, OperationId)>,
-    counts: Counts,
     actions: VecDeque<Action>,
     /// How many run that make something, whose id is not known yet.
     making: usize,
@@ -52,33 +53,33 @@ pub struct Core {
     begun_unknown: Option<OperationId>,
 }
 
+/// An operation that a driver runs.
 #[derive(Debug)]
-struct Operation {
+struct Running {
     identity: Identity,
     /// The calls that have asked for it, whether or not they wait still; at most [`MAX_CALLS`].
     calls: Vec<CallId>,
-    state: State,
+    /// The one whose request is used.
+    runner: WaiterId,
+    /// All that wait, and when their callers stop waiting; in the order in which they came.
+    waiters: Vec<(WaiterId, Option<Instant>)>,
+    /// The numbers that have begun with it, and not before.
+    numbers: Vec<(Term, CallNumber)>,
 }
 
+/// An operation whose result is kept.
 #[derive(Debug)]
-enum State {
-    Running {
-        /// The one whose request is used.
-        runner: WaiterId,
-        /// All that wait, and when their callers stop waiting; in the order in which they came.
-        waiters: Vec<(WaiterId, Option<Instant>)>,
-        /// The numbers that have begun with it, and not before.
-        numbers: Vec<(Term, CallNumber)>,
-    },
-    Kept {
-        answer: Answer,
-        /// What the answer says that it is about, beside what the request named.
-        made: Vec<Key>,
-        bytes: usize,
-        until: Instant,
-        /// No caller waited for it: the next equal call gets it.
-        unclaimed: bool,
-    },
+struct Kept {
+    identity: Identity,
+    /// As in [`Running`].
+    calls: Vec<CallId>,
+    answer: Answer,
+    /// What the answer says that it is about, beside what the request named.
+    made: Vec<Key>,
+    bytes: usize,
+    until: Instant,
+    /// No caller waited for it: the next equal call gets it.
+    unclaimed: bool,
 }
 
 /// A copy of a call whose operation has not begun.
@@ -104,22 +105,18 @@ impl Core {
             limits,
             next: 0,
             fences: Fences::default(),
-            operations: HashMap::new(),
+            running: HashMap::new(),
+            kept: HashMap::new(),
+            kept_bytes: 0,
+            due: BTreeSet::new(),
             holders: HashMap::new(),
             waiters: HashMap::new(),
             queue: Queue::default(),
-            kept: BTreeSet::new(),
-            counts: Counts::default(),
             actions: VecDeque::new(),
             making: 0,
             begun: HashMap::new(),
             begun_unknown: None,
         }
-    }
-
-    /// Sets how long a call waits for its turn. Holds for calls that arrive after it.
-    pub fn set_wait(&mut self, wait: Duration) {
-        self.limits.wait = wait;
     }
 
     /// Takes what has happened.
@@ -149,7 +146,13 @@ impl Core {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let waiting = self.queue.len();
-        Counts { waiters: self.waiters.len() + waiting, waiting, kept: self.kept.len(), ..self.counts }
+        Counts {
+            running: self.running.len(),
+            waiters: self.waiters.len() + waiting,
+            waiting,
+            kept: self.kept.len(),
+            bytes: self.kept_bytes,
+        }
     }
 
     /// The highest term of a driver that is [recorded](Self::record_term).
@@ -214,54 +217,46 @@ impl Core {
 
     /// Whether a call joins the operation that runs, or gets the result that is kept.
     fn shares(&mut self, now: Instant, waiter: &Waiter, identity: &Identity) -> bool {
-        let same = identity.keys().first().and_then(|key| self.holders.get(key)).copied();
-        let Some((id, known)) = same.and_then(|id| Some((id, self.operations.get_mut(&id)?))) else {
+        let Some(&id) = identity.keys().first().and_then(|key| self.holders.get(key)) else { return false };
+        if let Some(running) = self.running.get_mut(&id).filter(|running| running.identity == *identity) {
+            running.waiters.push((waiter.id, waiter.until));
+            self.waiters.insert(waiter.id, id);
+            remember(&mut running.calls, waiter.call);
+            if let Some(fence) = &waiter.fence
+                && self.fences.begin(identity.driver(), fence)
+            {
+                running.numbers.push((fence.term(), fence.number()));
+            }
+            return true;
+        }
+        let kept = self.kept.get_mut(&id).filter(|kept| kept.identity == *identity);
+        let Some(kept) = kept.filter(|kept| kept.unclaimed || kept.calls.contains(&waiter.call)) else {
             return false;
         };
-        if known.identity != *identity {
-            return false;
+        let (answer, way) = (kept.answer.clone(), Way::Replayed);
+        self.actions.push_back(Action::Answer { waiter: waiter.id, answer, way });
+        if std::mem::take(&mut kept.unclaimed) {
+            self.due.remove(&(kept.until, id));
+            kept.until = now + REPLAYED_FOR;
+            self.due.insert((kept.until, id));
         }
-        match &mut known.state {
-            State::Running { waiters, .. } => {
-                waiters.push((waiter.id, waiter.until));
-                self.waiters.insert(waiter.id, id);
-            }
-            State::Kept { answer, until, unclaimed, .. } => {
-                if !*unclaimed && !known.calls.contains(&waiter.call) {
-                    return false;
-                }
-                let (answer, way) = (answer.clone(), Way::Replayed);
-                self.actions.push_back(Action::Answer { waiter: waiter.id, answer, way });
-                if std::mem::take(unclaimed) {
-                    self.kept.remove(&(*until, id));
-                    *until = now + REPLAYED_FOR;
-                    self.kept.insert((*until, id));
-                }
-            }
-        }
-        known.asked_by(waiter.call);
-        if let Some(fence) = &waiter.fence
-            && self.fences.begin(identity.driver(), fence)
-            && let State::Running { numbers, .. } = &mut known.state
-        {
-            numbers.push((fence.term(), fence.number()));
+        remember(&mut kept.calls, waiter.call);
+        if let Some(fence) = &waiter.fence {
+            self.fences.begin(identity.driver(), fence);
         }
         true
     }
 
     /// The first of what runs about these keys.
     fn running(&self, keys: &[Key]) -> Option<Method> {
-        keys.iter().find_map(|key| {
-            let other = self.operations.get(self.holders.get(key)?)?;
-            matches!(other.state, State::Running { .. }).then(|| other.identity.method())
-        })
+        keys.iter().find_map(|key| Some(self.running.get(self.holders.get(key)?)?.identity.method()))
     }
 
     /// Begins an operation for those that wait for it, with the request of the first one.
     fn begin(&mut self, identity: Identity, waiters: Vec<Waiter>) {
         let Some(Waiter { id: runner, .. }) = waiters.first() else { return };
         let runner = *runner;
-        let calls = self.calls_of(&identity);
+        let mut calls = self.calls_of(&identity);
         for key in identity.keys() {
             self.void(key);
         }
@@ -271,29 +266,18 @@ impl Core {
             self.holders.insert(key.clone(), operation);
         }
         self.note_begun(operation, &identity);
-        self.counts.running += 1;
         let mut numbers = Vec::with_capacity(waiters.len());
-        for Waiter { id, fence, .. } in &waiters {
+        for Waiter { id, call, fence, .. } in &waiters {
             self.waiters.insert(*id, operation);
+            remember(&mut calls, *call);
             if let Some(fence) = fence
                 && self.fences.begin(identity.driver(), fence)
             {
                 numbers.push((fence.term(), fence.number()));
             }
         }
-        let mut known = Operation {
-            identity,
-            calls,
-            state: State::Running {
-                runner,
-                waiters: waiters.iter().map(|waiter| (waiter.id, waiter.until)).collect(),
-                numbers,
-            },
-        };
-        for waiter in &waiters {
-            known.asked_by(waiter.call);
-        }
-        self.operations.insert(operation, known);
+        let waiters = waiters.iter().map(|waiter| (waiter.id, waiter.until)).collect();
+        self.running.insert(operation, Running { identity, calls, runner, waiters, numbers });
         self.actions.push_back(Action::Run { operation, waiter: runner });
     }
 
@@ -301,28 +285,27 @@ impl Core {
     /// of it or none.
     fn calls_of(&mut self, identity: &Identity) -> Vec<CallId> {
         let holder = identity.keys().first().and_then(|key| self.holders.get(key));
-        let known = holder.and_then(|holder| self.operations.get_mut(holder));
+        let known = holder.and_then(|holder| self.kept.get_mut(holder));
         let equal = known.filter(|known| known.identity == *identity);
         equal.map(|known| std::mem::take(&mut known.calls)).unwrap_or_default()
     }
 
     fn left(&mut self, waiter: WaiterId) {
         let Some(operation) = self.waiters.remove(&waiter) else { return self.left_queue(waiter) };
-        if let Some(Operation { state: State::Running { waiters, .. }, .. }) =
-            self.operations.get_mut(&operation)
-        {
-            waiters.retain(|(other, _)| *other != waiter);
+        if let Some(running) = self.running.get_mut(&operation) {
+            running.waiters.retain(|(other, _)| *other != waiter);
         }
     }
 
     fn answered(&mut self, now: Instant, operation: OperationId, answer: Answer) {
-        let Some(Ended { identity, calls, runner, waiters, .. }) = self.stop(operation) else { return };
+        let Some(Running { identity, calls, runner, waiters, .. }) = self.stop(operation) else { return };
         let made = answer.keys(&identity);
         // What was done on the node is undone by a reboot, or by the driver's own end, and no event reports either.
         let mut kept = identity.method().service() != Service::Node;
         for key in &made {
             // What has begun on it meanwhile may already have undone this.
-            kept &= !self.is_running(key) && !self.has_begun_since(operation, key);
+            kept &=
+                self.running(std::slice::from_ref(key)).is_none() && !self.has_begun_since(operation, key);
             self.void(key);
         }
         self.note_made(&identity);
@@ -336,21 +319,15 @@ impl Core {
         if kept && bytes <= self.limits.kept_bytes {
             let unclaimed = !waited && answer.is_final();
             let until = now + if unclaimed { KEPT_FOR } else { REPLAYED_FOR };
-            self.keep(
-                operation,
-                Operation {
-                    calls,
-                    state: State::Kept { answer: answer.compacted(), made, bytes, until, unclaimed },
-                    identity: identity.clone(),
-                },
-            );
+            let (identity, answer) = (identity.clone(), answer.compacted());
+            self.keep(operation, Kept { identity, calls, answer, made, bytes, until, unclaimed });
         }
         self.take_turns_of(&identity);
     }
 
     /// The next equal call runs it again.
     fn lost(&mut self, operation: OperationId, fault: &Fault) {
-        let Some(Ended { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
+        let Some(Running { identity, runner, waiters, numbers, .. }) = self.stop(operation) else { return };
         self.note_made(&identity);
         // It may be sent again, for the refusal may be lost on its way, and may begin then.
         if fault.delivery() == Delivery::NotSent {
@@ -371,18 +348,13 @@ impl Core {
     }
 
     /// Takes an operation out that was running.
-    fn stop(&mut self, operation: OperationId) -> Option<Ended> {
-        let Operation { identity, calls, state } = self.operations.remove(&operation)?;
-        let State::Running { runner, waiters, numbers } = state else {
-            self.operations.insert(operation, Operation { identity, calls, state });
-            return None;
-        };
-        self.counts.running -= 1;
-        self.release(operation, identity.keys());
-        for (waiter, _) in &waiters {
+    fn stop(&mut self, operation: OperationId) -> Option<Running> {
+        let running = self.running.remove(&operation)?;
+        self.release(operation, running.identity.keys());
+        for (waiter, _) in &running.waiters {
             self.waiters.remove(waiter);
         }
-        Some(Ended { identity, calls, runner, waiters, numbers })
+        Some(running)
     }
 
     fn note_begun(&mut self, operation: OperationId, identity: &Identity) {
@@ -410,17 +382,16 @@ impl Core {
     }
 
     /// Keeps a result. Nothing else is about the same.
-    fn keep(&mut self, operation: OperationId, known: Operation) {
-        let State::Kept { made, bytes, until, .. } = &known.state else { return };
-        known.identity.settle();
-        self.counts.bytes += bytes;
-        self.kept.insert((*until, operation));
-        for key in known.identity.keys().iter().chain(made) {
+    fn keep(&mut self, operation: OperationId, kept: Kept) {
+        kept.identity.settle();
+        self.kept_bytes += kept.bytes;
+        self.due.insert((kept.until, operation));
+        for key in kept.identity.keys().iter().chain(&kept.made) {
             self.holders.insert(key.clone(), operation);
         }
-        self.operations.insert(operation, known);
-        while (self.kept.len() > self.limits.kept || self.counts.bytes > self.limits.kept_bytes)
-            && let Some(&(_, operation)) = self.kept.first()
+        self.kept.insert(operation, kept);
+        while (self.kept.len() > self.limits.kept || self.kept_bytes > self.limits.kept_bytes)
+            && let Some(&(_, operation)) = self.due.first()
         {
             self.forget(operation);
         }
@@ -428,35 +399,26 @@ impl Core {
 
     /// Forgets what is kept about a key.
     fn void(&mut self, key: &Key) {
-        if let Some(&holder) = self.holders.get(key)
-            && !self.is_running(key)
-        {
+        if let Some(&holder) = self.holders.get(key) {
             self.forget(holder);
         }
     }
 
+    /// Forgets a result, if that is kept.
     fn forget(&mut self, operation: OperationId) {
-        let Some(known) = self.operations.remove(&operation) else { return };
-        let State::Kept { made, bytes, until, .. } = &known.state else {
-            self.operations.insert(operation, known);
-            return;
-        };
-        self.counts.bytes -= bytes;
-        self.kept.remove(&(*until, operation));
-        self.release(operation, known.identity.keys());
-        self.release(operation, made);
+        let Some(kept) = self.kept.remove(&operation) else { return };
+        self.kept_bytes -= kept.bytes;
+        self.due.remove(&(kept.until, operation));
+        self.release(operation, kept.identity.keys());
+        self.release(operation, &kept.made);
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while let Some(&(until, operation)) = self.kept.first()
+        while let Some(&(until, operation)) = self.due.first()
             && until <= now
         {
             self.forget(operation);
         }
-    }
-
-    fn is_running(&self, key: &Key) -> bool {
-        self.running(std::slice::from_ref(key)).is_some()
     }
 
     fn release(&mut self, operation: OperationId, keys: &[Key]) {
@@ -468,24 +430,13 @@ impl Core {
     }
 }
 
-/// What is left of an operation that ran.
-struct Ended {
-    identity: Identity,
-    calls: Vec<CallId>,
-    runner: WaiterId,
-    waiters: Vec<(WaiterId, Option<Instant>)>,
-    numbers: Vec<(Term, CallNumber)>,
-}
-
-impl Operation {
-    /// Remembers a call. Beyond the bound the oldest is forgotten: it gets no replay then.
-    fn asked_by(&mut self, call: CallId) {
-        if self.calls.contains(&call) {
-            return;
-        }
-        if self.calls.len() >= MAX_CALLS {
-            self.calls.remove(0);
-        }
-        self.calls.push(call);
+/// Remembers a call. Beyond the bound the oldest is forgotten: it gets no replay then.
+fn remember(calls: &mut Vec<CallId>, call: CallId) {
+    if calls.contains(&call) {
+        return;
     }
+    if calls.len() >= MAX_CALLS {
+        calls.remove(0);
+    }
+    calls.push(call);
 }

@@ -612,9 +612,9 @@ impl Walk {
         }
         self.now += KEPT_FOR;
         let actions = self.event(Event::Tick);
-        let Core { operations, holders, waiters, queue, kept, begun, making, .. } = &self.core;
-        let left = [operations.len(), holders.len(), waiters.len(), kept.len(), begun.len(), *making];
-        if left == [0; 6] && queue.is_empty() && actions.is_empty() && self.core.counts() == Counts::default()
+        let Core { running, holders, waiters, queue, kept, due, begun, making, .. } = &self.core;
+        let left = [running.len(), holders.len(), waiters.len(), kept.len(), due.len(), begun.len(), *making];
+        if left == [0; 7] && queue.is_empty() && actions.is_empty() && self.core.counts() == Counts::default()
         {
             Ok(())
         } else {
