@@ -84,27 +84,16 @@ pub(crate) fn monitor(counts: &crate::monitor::Counts) {
 }
 
 /// The name that grpc-go prints, which dashboards for the sidecars look for.
-fn go_name(code: Code) -> &'static str {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "Canceled",
-        "Unknown",
-        "InvalidArgument",
-        "DeadlineExceeded",
-        "NotFound",
-        "AlreadyExists",
-        "PermissionDenied",
-        "ResourceExhausted",
-        "FailedPrecondition",
-        "Aborted",
-        "OutOfRange",
-        "Unimplemented",
-        "Internal",
-        "Unavailable",
-        "DataLoss",
-        "Unauthenticated",
-    ];
-    NAMES.get(code.number() as usize).copied().unwrap_or("other")
+fn go_name(code: Code) -> String {
+    match (code, code.name()) {
+        (Code::OK, _) => "OK".to_owned(),
+        (Code::CANCELLED, _) => "Canceled".to_owned(),
+        (_, None) => "other".to_owned(),
+        (_, Some(name)) => {
+            let words = name.split('_').filter_map(|word| word.split_at_checked(1));
+            words.map(|(first, rest)| first.to_owned() + &rest.to_ascii_lowercase()).collect()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -159,6 +148,14 @@ mod tests {
         fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
             Histogram::from_arc(self.of(key))
         }
+    }
+
+    #[test]
+    fn codes_are_named_as_grpc_go_names_them() {
+        let names = [0, 1, 2, 4, 11, 16, 17].map(|number| go_name(Code::new(number)));
+        let expected =
+            ["OK", "Canceled", "Unknown", "DeadlineExceeded", "OutOfRange", "Unauthenticated", "other"];
+        assert_eq!(names, expected);
     }
 
     #[test]

@@ -311,22 +311,6 @@ impl Monitor {
         }
     }
 
-    /// Fails if what is kept twice does not agree.
-    #[cfg(test)]
-    pub(super) fn assert_consistent(&self) {
-        let volumes: usize = self.volumes.values().map(|watched| watched.bytes).sum();
-        let open = self.open.values().map(|open| match open {
-            Open::Request { request, .. } => request.bytes(),
-            Open::Fact(_) => 0,
-        });
-        assert_eq!(self.bytes, volumes + open.sum::<usize>());
-        for (id, watched) in &self.volumes {
-            assert_eq!(watched.bytes, watched.volume.bytes() + 2 * id.len());
-            assert!(watched.open.iter().all(|call| self.open.contains_key(call)));
-        }
-        assert!(self.paths.iter().all(|(path, owner)| self.volumes[owner].volume.has(path)));
-    }
-
     fn forget(&mut self, id: &str) {
         let Some(watched) = self.volumes.remove(id) else { return };
         self.bytes = self.bytes.saturating_sub(watched.bytes);
@@ -347,4 +331,26 @@ fn offers(message: &[u8]) -> Option<Offers> {
     use csi::node_service_capability::rpc::Type;
     let answer = csi::NodeGetCapabilitiesResponse::decode(message).ok()?;
     Some(Offers { staging: answer.has(Type::StageUnstageVolume), expansion: answer.has(Type::ExpandVolume) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Monitor {
+        /// Fails if what is kept twice does not agree.
+        pub(in super::super) fn assert_consistent(&self) {
+            let volumes: usize = self.volumes.values().map(|watched| watched.bytes).sum();
+            let open = self.open.values().map(|open| match open {
+                Open::Request { request, .. } => request.bytes(),
+                Open::Fact(_) => 0,
+            });
+            assert_eq!(self.bytes, volumes + open.sum::<usize>());
+            for (id, watched) in &self.volumes {
+                assert_eq!(watched.bytes, watched.volume.bytes() + 2 * id.len());
+                assert!(watched.open.iter().all(|call| self.open.contains_key(call)));
+            }
+            assert!(self.paths.iter().all(|(path, owner)| self.volumes[owner].volume.has(path)));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Where the node is, said for drivers that do not say it.
 
 use async_trait::async_trait;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, Method, Validate};
 use prost::Message;
@@ -110,12 +110,7 @@ impl<R: Relay> Relay for TopologyRelay<R> {
         let Ok(topology) = self.segment.topology(&call.driver) else { return self.inner.relay(call).await };
         let extended = move |message: Bytes| match more(&message, topology.clone()) {
             None => message,
-            Some(more) => {
-                let mut whole = BytesMut::with_capacity(message.len() + more.len());
-                whole.put(message);
-                whole.put_slice(&more);
-                whole.freeze()
-            }
+            Some(more) => [&*message, &more].concat().into(),
         };
         let (message, outcome) = self.inner.relay(call).await?.read_unary().await;
         Ok(Replies::whole(message.map(extended), outcome))

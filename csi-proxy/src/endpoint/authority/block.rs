@@ -15,15 +15,6 @@ const NAME_INDEX: usize = 1;
 /// A field that calls may have twice, whose name is as long as that of the authority, and its place in the static table.
 const OTHER: (&[u8], u8) = (b"user-agent", 58);
 
-/// What is to be done with a block.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Nothing: the authority is one, or there is none, or this cannot be told.
-    Proper,
-    /// This.
-    Change(Change),
-}
-
 /// Bytes in the place of a part of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
@@ -44,14 +35,10 @@ impl Change {
     }
 }
 
-pub(super) fn judge(block: &[u8]) -> Verdict {
+/// What is to be done with a block. Nothing if the authority is one, or there is none, or this cannot be told.
+pub(super) fn judge(block: &[u8]) -> Option<Change> {
     let mut fields = Fields { block, at: 0 };
-    while let Some(field) = fields.next() {
-        if let Some(change) = field.change() {
-            return Verdict::Change(change);
-        }
-    }
-    Verdict::Proper
+    std::iter::from_fn(|| fields.next()).find_map(|field| field.change())
 }
 
 /// One field as it is represented (section 6).

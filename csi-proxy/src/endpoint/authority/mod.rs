@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use self::block::{Verdict, judge};
+use self::block::judge;
 
 /// The bytes before the first frame (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
@@ -168,14 +168,11 @@ impl Filter {
         // What comes before the block: a weight and a stream that this one depends on.
         let (before, block) = payload.split_at(if flags & PRIORITY == 0 { 0 } else { 5.min(payload.len()) });
         // Nobody pads requests.
-        let verdict = if flags & PADDED == 0 { judge(block) } else { Verdict::Proper };
-        let change = match verdict {
-            Verdict::Change(change) => change,
-            Verdict::Proper => {
-                passed.extend_from_slice(frame);
-                self.state = if self.changing { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
-                return;
-            }
+        let change = if flags & PADDED == 0 { judge(block) } else { None };
+        let Some(change) = change else {
+            passed.extend_from_slice(frame);
+            self.state = if self.changing { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
+            return;
         };
         if !self.changing {
             tracing::debug!("a caller's authority is none; it is not looked at");

@@ -1,6 +1,6 @@
 //! Streams of block metadata, which continue after a loss from the last offset received.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use futures_util::stream;
@@ -47,7 +47,7 @@ impl<R: Relay> Reading<R> {
         loop {
             let fault = match self.replies.next().await {
                 Some(Reply::Message(message)) => {
-                    if let Some(offset) = end_of(self.method, &message) {
+                    if let Some(offset) = end_of(&message) {
                         self.offset = Some(offset);
                         self.sending.progressed();
                     }
@@ -77,14 +77,9 @@ impl<R: Relay> Reading<R> {
     }
 }
 
-/// Where the ranges of a message end, if it has any.
-fn end_of(method: Method, message: &Bytes) -> Option<i64> {
-    let ranges = match method {
-        Method::GetMetadataAllocated => {
-            csi::GetMetadataAllocatedResponse::decode(message.clone()).ok()?.block_metadata
-        }
-        _ => csi::GetMetadataDeltaResponse::decode(message.clone()).ok()?.block_metadata,
-    };
+/// Where the ranges of a message end, if it has any. The answers of both methods have the same fields.
+fn end_of(message: &Bytes) -> Option<i64> {
+    let ranges = csi::GetMetadataAllocatedResponse::decode(message.clone()).ok()?.block_metadata;
     ranges.last().map(|range| range.byte_offset.saturating_add(range.size_bytes))
 }
 
@@ -96,10 +91,7 @@ fn starting_at(method: Method, body: &Bytes, starting_offset: i64) -> Bytes {
         }
         _ => csi::GetMetadataDeltaRequest { starting_offset, ..Default::default() }.encode_to_vec(),
     };
-    let mut whole = BytesMut::with_capacity(body.len() + more.len());
-    whole.put_slice(body);
-    whole.put_slice(&more);
-    whole.freeze()
+    [body, &*more].concat().into()
 }
 
 #[cfg(test)]
