@@ -78,14 +78,6 @@ impl FromStr for SocketAddress {
     }
 }
 
-impl TryFrom<&str> for SocketAddress {
-    type Error = InvalidSocketAddress;
-
-    fn try_from(address: &str) -> Result<Self, InvalidSocketAddress> {
-        Self::new(address)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

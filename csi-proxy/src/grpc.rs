@@ -11,7 +11,7 @@ use csi_proto::grpc::{Framed, GRPC_MESSAGE, GRPC_STATUS, Status, encode_message}
 use h2::SendStream;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::call::{AllowList, Metadata};
+use crate::call::Metadata;
 use crate::outcome::Outcome;
 
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
@@ -65,10 +65,13 @@ pub(crate) fn read_outcome(status: Status) -> Outcome {
     Outcome::from_driver(code, message).with_details(details.unwrap_or_default()).with_trailers(others)
 }
 
+/// The request headers that travel with a call: the trace context (W3C). All others end at the endpoint.
+const TRAVEL: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
 /// The request headers that travel on, as far as they fit.
-pub(crate) fn read_metadata(headers: &HeaderMap, allowed: &AllowList) -> Metadata {
+pub(crate) fn read_metadata(headers: &HeaderMap) -> Metadata {
     let mut metadata = Metadata::default();
-    for (name, value) in headers.iter().filter(|(name, _)| allowed.allows(name.as_str())) {
+    for (name, value) in headers.iter().filter(|(name, _)| TRAVEL.contains(&name.as_str())) {
         if let Err(error) = metadata.insert(name.as_str(), Bytes::copy_from_slice(value.as_bytes())) {
             tracing::debug!(%error, "a request header does not travel");
         }

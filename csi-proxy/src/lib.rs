@@ -110,7 +110,8 @@
 //! # Bounds
 //!
 //! Request 8 MiB, answer message 16 MiB, metadata 8 KiB, 1024 open calls a connection and a driver, 128 connections, 15 minutes a
-//! call; all but the metadata are settings ([`EndpointSettings`], [`DriverSettings`], [`Dispatcher::with_max_in_flight`]).
+//! call. The open calls of a driver and the time are settings ([`Dispatcher::with_max_in_flight`], [`EndpointSettings`],
+//! [`DriverSettings`]).
 
 mod address;
 pub mod call;

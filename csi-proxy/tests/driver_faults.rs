@@ -363,15 +363,11 @@ async fn an_oversize_answer_is_unavailable() {
     let stage = Stage::without_driver(EndpointSettings::default()).await;
     serve_h2(&stage, |mut respond| {
         let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
-        stream.send_data(framed(&[7; 1001]), true).unwrap();
+        stream.send_data(framed(&vec![7; (16 << 20) + 1]), true).unwrap();
     });
-    let mut settings = DriverSettings::default();
-    settings.max_reply = 1000;
-    let address = SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap();
-    stage.dispatcher.register(Driver::with_settings(driver_name(), address, settings));
     let seen = call(&stage, CREATE).await;
     assert_eq!(seen.code(), Some(14), "{seen:?}");
-    assert!(seen.message().contains("1001 bytes") && seen.message().contains("carried out"), "{seen:?}");
+    assert!(seen.message().contains("16777217 bytes") && seen.message().contains("carried out"), "{seen:?}");
 }
 
 #[tokio::test]

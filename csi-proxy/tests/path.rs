@@ -174,14 +174,12 @@ async fn node_calls_are_refused_away_from_the_node_and_relayed_on_it() {
 
 #[tokio::test]
 async fn an_oversize_request_is_refused_finally_and_never_sent() {
-    let mut settings = EndpointSettings::default();
-    settings.max_request = 1000;
-    let stage = Stage::with_settings(Script::default(), settings).await;
-    let at_bound = raw_call(&stage.socket(), "/a/b", &[], framed(&[0; 1000])).await.unwrap();
+    let stage = Stage::start(Script::default()).await;
+    let at_bound = raw_call(&stage.socket(), "/a/b", &[], framed(&vec![0; 8 << 20])).await.unwrap();
     assert_eq!(at_bound.code(), Some(0));
-    let seen = raw_call(&stage.socket(), CREATE, &[], framed(&[0; 1001])).await.unwrap();
+    let seen = raw_call(&stage.socket(), CREATE, &[], framed(&vec![0; (8 << 20) + 1])).await.unwrap();
     assert_eq!(seen.code(), Some(3), "{seen:?}");
-    assert!(seen.message().contains("1001 bytes") && seen.message().contains("1000"), "{seen:?}");
+    assert!(seen.message().contains("8388609 bytes") && seen.message().contains("8388608"), "{seen:?}");
     assert_eq!(stage.seen().len(), 1);
 }
 

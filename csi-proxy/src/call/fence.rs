@@ -114,12 +114,6 @@ impl GivenUp {
         if ordered { Ok(Self(ranges.into())) } else { Err(InvalidFence::Unordered) }
     }
 
-    /// Whether it has no number.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Whether it has this number.
     #[must_use]
     pub fn contains(&self, number: CallNumber) -> bool {

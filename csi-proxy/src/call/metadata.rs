@@ -72,20 +72,9 @@ impl Metadata {
     }
 
     /// Names and values together, in bytes.
+    #[cfg(feature = "runtime")]
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// The first value of a name.
-    #[must_use]
-    pub fn value(&self, name: &str) -> Option<&Bytes> {
-        self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
-    }
-
-    /// Whether there is no entry.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 
@@ -115,30 +104,6 @@ fn usable(name: &str) -> bool {
         && !OF_THE_PROTOCOL.contains(&name)
 }
 
-/// Which request headers travel with a call. All others end at the endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowList(Vec<Box<str>>);
-
-impl AllowList {
-    /// These header names, in lower case.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(names.into_iter().map(|name| name.to_ascii_lowercase().into()).collect())
-    }
-
-    /// Whether the list has the name.
-    #[must_use]
-    pub fn allows(&self, name: &str) -> bool {
-        self.0.iter().any(|allowed| **allowed == *name)
-    }
-}
-
-/// The trace context (W3C): `traceparent`, `tracestate` and `baggage`.
-impl Default for AllowList {
-    fn default() -> Self {
-        Self::new(["traceparent", "tracestate", "baggage"])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +115,7 @@ mod tests {
             assert_eq!(metadata.insert(bad, "v"), Err(MetadataError::Name { name: bad.into() }), "{bad:?}");
         }
         assert_eq!(metadata.insert("a", "x\ny"), Err(MetadataError::Value { name: "a".into() }));
-        assert!(metadata.is_empty());
+        assert_eq!(metadata, Metadata::default());
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Which gRPC method a call is of.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Longest [`MethodPath`] in bytes.
@@ -100,14 +99,6 @@ impl fmt::Display for MethodPath {
 impl fmt::Debug for MethodPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
-    }
-}
-
-impl FromStr for MethodPath {
-    type Err = InvalidMethodPath;
-
-    fn from_str(path: &str) -> Result<Self, InvalidMethodPath> {
-        Self::new(path)
     }
 }
 

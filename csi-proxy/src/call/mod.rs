@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 pub use self::fence::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeSession, Term};
 pub use self::id::CallId;
-pub use self::metadata::{AllowList, MAX_METADATA, Metadata, MetadataError};
+pub use self::metadata::{MAX_METADATA, Metadata, MetadataError};
 pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
 pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
 use csi_proto::DriverName;
@@ -35,7 +35,7 @@ pub struct Call {
     pub method: MethodPath,
     /// How long the caller still waits; `None` if it set no limit. It ends the wait, never the work.
     pub remaining: Option<Duration>,
-    /// The request headers on the allow-list, at most [`MAX_METADATA`] bytes.
+    /// The request headers that travel, at most [`MAX_METADATA`] bytes.
     pub metadata: Metadata,
     /// What keeps a stale copy of the call from beginning at the node. `None` for a call that is made on the node
     /// itself.

@@ -89,14 +89,6 @@ impl FromStr for NodeId {
     }
 }
 
-impl TryFrom<&str> for NodeId {
-    type Error = InvalidNodeId;
-
-    fn try_from(name: &str) -> Result<Self, InvalidNodeId> {
-        Self::new(name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,20 +34,11 @@ pub struct DriverSettings {
     pub ceiling: Duration,
     /// The same for single methods, in the place of [`Self::ceiling`].
     pub ceilings: BTreeMap<Method, Duration>,
-    /// How long to wait for the socket to accept; default 5 s.
-    pub connect: Duration,
-    /// Largest answer message in bytes; default 16 MiB.
-    pub max_reply: usize,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self {
-            ceiling: Duration::from_secs(15 * 60),
-            ceilings: BTreeMap::new(),
-            connect: Duration::from_secs(5),
-            max_reply: 16 * 1024 * 1024,
-        }
+        Self { ceiling: Duration::from_secs(15 * 60), ceilings: BTreeMap::new() }
     }
 }
 
@@ -59,6 +50,12 @@ impl DriverSettings {
         (*own.unwrap_or(&self.ceiling)).min(LONGEST)
     }
 }
+
+/// How long to wait for the socket to accept.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Largest answer message in bytes.
+const MAX_REPLY: usize = 16 * 1024 * 1024;
 
 /// Longest [`DriverSettings::ceiling`].
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -90,23 +87,16 @@ impl Driver {
     /// A driver with these bounds. Nothing is opened yet.
     #[must_use]
     pub fn with_settings(name: DriverName, address: SocketAddress, settings: DriverSettings) -> Self {
-        let client = |windows| Client::new(address.path(), windows, settings.connect);
-        let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
-        Self(Arc::new(Shared { name, address, settings, unary, streams }))
+        Self::with_clients(name, address, settings, |client| client)
     }
 
-    /// A driver inside this process, whose address is for the log alone.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn with_connector(
+    fn with_clients(
         name: DriverName,
         address: SocketAddress,
         settings: DriverSettings,
-        connector: &Connector,
+        made: impl Fn(Client) -> Client,
     ) -> Self {
-        let client = |windows| {
-            Client::new(address.path(), windows, settings.connect).with_connector(connector.clone())
-        };
+        let client = |windows| made(Client::new(address.path(), windows, CONNECT));
         let (unary, streams) = (client(Windows::AT_ONCE), client(Windows::AS_CALLERS_READ));
         Self(Arc::new(Shared { name, address, settings, unary, streams }))
     }
@@ -130,7 +120,7 @@ impl Driver {
         let late = Fault::Deadline { waited: ceiling };
         let unary = call.method.is_unary();
         let client = if unary { at_once } else { streams };
-        let request = Request::new(call.method.as_str(), call.body, settings.max_reply);
+        let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
         let mut request = request.map_err(|error| unusable(&error))?.with_timeout(ceiling);
         write_metadata(&call.metadata, request.metadata_mut());
         let begun = async {
@@ -182,5 +172,23 @@ impl fmt::Debug for Driver {
             .field("name", self.name())
             .field("address", self.address())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "testing")]
+mod testing {
+    use super::{Connector, Driver, DriverName, DriverSettings, SocketAddress};
+
+    impl Driver {
+        /// A driver inside this process, whose address is for the log alone.
+        #[must_use]
+        pub fn with_connector(
+            name: DriverName,
+            address: SocketAddress,
+            settings: DriverSettings,
+            connector: &Connector,
+        ) -> Self {
+            Self::with_clients(name, address, settings, |client| client.with_connector(connector.clone()))
+        }
     }
 }

@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::EndpointSettings;
 use super::authority::ProperAuthority;
 use super::front::{Front, Question};
 use crate::call::MethodPath;
@@ -32,6 +31,12 @@ use csi_proto::Code;
 
 /// How long a new connection may take to say that it speaks HTTP/2.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Largest request message in bytes. CSI requests are a few KiB; a list of volume ids may be larger.
+const MAX_REQUEST: usize = 8 * 1024 * 1024;
+
+/// Most open calls on one connection. More wait at the caller.
+const MAX_CALLS: u32 = 1024;
 
 /// Most bytes of request headers.
 const HEADER_LIST: u32 = 64 * 1024;
@@ -46,7 +51,6 @@ pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) async fn serve(
     socket: UnixStream,
     front: Arc<Front>,
-    settings: Arc<EndpointSettings>,
     mut stopping: watch::Receiver<Option<Instant>>,
 ) {
     let mut builder = Builder::new();
@@ -55,7 +59,7 @@ pub(super) async fn serve(
         .initial_connection_window_size(Windows::AT_ONCE.connection)
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(HEADER_LIST)
-        .max_concurrent_streams(settings.max_calls);
+        .max_concurrent_streams(MAX_CALLS);
     let socket = match QuietSocket::new(socket) {
         Ok(socket) => ProperAuthority::new(socket),
         Err(error) => return tracing::warn!(%error, "a caller's connection cannot be watched"),
@@ -86,8 +90,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Some(Ok((request, respond))) => {
-                let (front, settings) = (Arc::clone(&front), Arc::clone(&settings));
-                tokio::spawn(stream(request, respond, front, settings, stopping.clone()));
+                tokio::spawn(stream(request, respond, Arc::clone(&front), stopping.clone()));
             }
             Some(Err(error)) => return tracing::debug!(%error, "a caller's connection broke"),
             None => return,
@@ -121,7 +124,6 @@ async fn stream(
     request: Request<RecvStream>,
     mut respond: SendResponse<Framed>,
     front: Arc<Front>,
-    settings: Arc<EndpointSettings>,
     stopping: watch::Receiver<Option<Instant>>,
 ) {
     let (head, body) = request.into_parts();
@@ -130,7 +132,7 @@ async fn stream(
         return;
     }
     let waited = match remaining(&head.headers) {
-        Ok(remaining) => remaining.unwrap_or(settings.ceiling).min(LONGEST),
+        Ok(remaining) => remaining.unwrap_or(front.settings.ceiling).min(LONGEST),
         Err(outcome) => return only_trailers(&mut respond, &outcome),
     };
     let end = Instant::now() + waited;
@@ -139,8 +141,8 @@ async fn stream(
     let question = async {
         let method = MethodPath::new(head.uri.path())
             .map_err(|error| Outcome::from_endpoint(Code::UNIMPLEMENTED, error.to_string()))?;
-        let metadata = read_metadata(&head.headers, &settings.metadata);
-        let body = request_message(Messages::new(body, settings.max_request)).await?;
+        let metadata = read_metadata(&head.headers);
+        let body = request_message(Messages::new(body, MAX_REQUEST)).await?;
         Ok::<_, Outcome>(Question { method, metadata, body, end, abandoned: abandoned.clone() })
     };
     let mut answer = pin!(async {

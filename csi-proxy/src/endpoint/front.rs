@@ -38,13 +38,11 @@ pub(super) struct Front {
     driver: DriverName,
     router: Router,
     relay: Arc<dyn Relay>,
-    relay_node_calls: bool,
-    stands_for_node: bool,
+    pub(super) settings: EndpointSettings,
     drivers: Arc<DriverInfo>,
     key: Key,
     /// Somebody else refreshes it.
     is_shared: bool,
-    first_answer: Duration,
 }
 
 impl Front {
@@ -52,33 +50,22 @@ impl Front {
         driver: DriverName,
         router: Router,
         relay: Arc<dyn Relay>,
-        settings: &EndpointSettings,
+        settings: EndpointSettings,
         shared: Option<Arc<DriverInfo>>,
     ) -> Self {
-        let EndpointSettings { relay_node_calls, stands_for_node, first_answer, .. } = *settings;
         let (key, is_shared) = (router.only_node().cloned(), shared.is_some());
         let drivers = match (shared, router.by_topology()) {
             (Some(shared), _) => shared,
             (None, Some(topology)) => Arc::clone(topology.drivers()),
             (None, None) => {
-                let mode = Mode::Each { node_info: stands_for_node };
+                let mode = Mode::Each { node_info: settings.stands_for_node };
                 DriverInfo::new(driver.clone(), mode, settings.driver_info.clone())
             }
         };
         if router.by_topology().is_none() {
             drivers.change(|cache, now| cache.add(&key, now));
         }
-        Self {
-            driver,
-            router,
-            relay,
-            relay_node_calls,
-            stands_for_node,
-            drivers,
-            key,
-            is_shared,
-            first_answer,
-        }
+        Self { driver, router, relay, settings, drivers, key, is_shared }
     }
 
     pub(super) fn refresh(&self) {
@@ -133,16 +120,16 @@ impl Front {
     pub(super) async fn answer(&self, question: Question) -> Replies {
         let known = driver_info::Question::from_path(question.method.as_str());
         let is_local = |known: &driver_info::Question| match known {
-            driver_info::Question::NodeInfo => self.stands_for_node,
+            driver_info::Question::NodeInfo => self.settings.stands_for_node,
             // Who makes node calls here hears the node itself.
-            driver_info::Question::NodeCapabilities => !self.relay_node_calls,
+            driver_info::Question::NodeCapabilities => !self.settings.relay_node_calls,
             _ => true,
         };
         if let Some(known) = known.filter(is_local) {
-            let wait = self.first_answer.min(left(question.end));
+            let wait = self.settings.first_answer.min(left(question.end));
             return self.drivers.answer(&self.key, known, wait).await;
         }
-        if question.method.service() == NODE_SERVICE && !self.relay_node_calls {
+        if question.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
             let text = "Node calls mount volumes and mean nothing on another host; make them on the node's own socket";
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
         }
@@ -175,7 +162,8 @@ impl Front {
 
     /// A new volume says where it is: where its node is, if the driver has not said it.
     fn placed(&self, method: &MethodPath, answer: Bytes) -> Bytes {
-        if !self.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
+        if !self.settings.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume)
+        {
             return answer;
         }
         match self.drivers.look(|cache| cache.entry(&self.key)?.topology()) {

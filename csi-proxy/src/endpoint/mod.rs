@@ -18,7 +18,6 @@ pub use self::nodes::{DEFAULT_MAX_SOCKETS, NodeSocketError, NodeSockets};
 pub use self::serving::{Drained, Serving};
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
-use crate::call::AllowList;
 use crate::driver_info::{DriverInfo, DriverInfoStore, View};
 use crate::relay::Relay;
 use crate::route::Router;
@@ -29,14 +28,6 @@ use crate::route::Router;
 pub struct EndpointSettings {
     /// How long a caller who sets no deadline is kept waiting; default 15 minutes, as long as the driver may take.
     pub ceiling: Duration,
-    /// Largest request message in bytes; default 8 MiB. CSI requests are a few KiB; a list of volume ids may be larger.
-    pub max_request: usize,
-    /// Most open calls on one connection; default 1024. More wait at the caller.
-    pub max_calls: u32,
-    /// Most connections at once; default 128. More wait in the socket's queue.
-    pub max_connections: usize,
-    /// Request headers that travel with a call; default the trace context.
-    pub metadata: AllowList,
     /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
     /// an endpoint on the driver's own host, the edge shim.
     pub relay_node_calls: bool,
@@ -54,10 +45,6 @@ impl Default for EndpointSettings {
     fn default() -> Self {
         Self {
             ceiling: Duration::from_secs(15 * 60),
-            max_request: 8 * 1024 * 1024,
-            max_calls: 1024,
-            max_connections: 128,
-            metadata: AllowList::default(),
             relay_node_calls: false,
             stands_for_node: false,
             driver_info: None,
@@ -74,7 +61,6 @@ impl Default for EndpointSettings {
 #[must_use = "an endpoint does nothing until it serves"]
 pub struct Endpoint {
     front: Front,
-    settings: EndpointSettings,
 }
 
 impl Endpoint {
@@ -90,7 +76,7 @@ impl Endpoint {
         relay: impl Relay + 'static,
         settings: EndpointSettings,
     ) -> Self {
-        Self { front: Front::new(driver, router, Arc::new(relay), &settings, None), settings }
+        Self { front: Front::new(driver, router, Arc::new(relay), settings, None) }
     }
 
     /// The same with a cache that somebody else refreshes.
@@ -101,7 +87,7 @@ impl Endpoint {
         driver: DriverName,
         drivers: Arc<DriverInfo>,
     ) -> Self {
-        Self { front: Front::new(driver, router, relay, &settings, Some(drivers)), settings }
+        Self { front: Front::new(driver, router, relay, settings, Some(drivers)) }
     }
 
     /// How the start-up answers stand, from now on and while the endpoint serves.
@@ -120,12 +106,12 @@ impl Endpoint {
     pub async fn serve(self, address: SocketAddress) -> Result<Serving, ServeError> {
         let listener = socket::listen(&address).await?;
         self.front.load().await;
-        Ok(serving::start(listener, address, self.front, self.settings))
+        Ok(serving::start(listener, address, self.front))
     }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("settings", &self.front.settings).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ struct Shared {
     drivers: Arc<DriverInfo>,
     topology_key: Option<String>,
     max_sockets: usize,
-    served: Mutex<BTreeMap<NodeId, Served>>,
+    served: Mutex<BTreeMap<NodeId, Serving>>,
     /// Held while a socket is opened.
     opening: Turn<()>,
     /// Asks the drivers of all nodes, from the first socket on.
@@ -125,11 +125,6 @@ impl Drop for Shared {
             refreshing.abort();
         }
     }
-}
-
-struct Served {
-    serving: Serving,
-    startup: View,
 }
 
 impl NodeSockets {
@@ -178,12 +173,6 @@ impl NodeSockets {
         self
     }
 
-    /// The directory.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        &self.0.directory
-    }
-
     /// Where a node's socket is, or will be.
     ///
     /// # Errors
@@ -203,7 +192,7 @@ impl NodeSockets {
         let shared = &self.0;
         let _turn = shared.opening.lock().await;
         if let Some(known) = self.served().get(node) {
-            known.serving.refresh();
+            known.refresh();
             return Ok(());
         }
         let address = self.address(node)?;
@@ -219,10 +208,9 @@ impl NodeSockets {
         let router = Router::fixed(node.clone());
         let (driver, drivers) = (shared.driver.clone(), Arc::clone(&shared.drivers));
         let endpoint = Endpoint::shared(router, relay, shared.settings.clone(), driver, drivers);
-        let startup = endpoint.startup();
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
-        self.served().insert(node.clone(), Served { serving, startup });
+        self.served().insert(node.clone(), serving);
         shared.refreshing.get_or_init(|| shared.refresh());
         Ok(())
     }
@@ -230,14 +218,14 @@ impl NodeSockets {
     /// Asks the drivers of all nodes again now for what is answered locally.
     pub fn refresh(&self) {
         for known in self.served().values() {
-            known.serving.refresh();
+            known.refresh();
         }
     }
 
     /// A node is there: if its driver is not ready by what is known, it is [asked again](Serving::online).
     pub fn online(&self, node: &NodeId) {
         if let Some(known) = self.served().get(node) {
-            known.serving.online();
+            known.online();
         }
     }
 
@@ -245,7 +233,7 @@ impl NodeSockets {
     /// there was one.
     pub async fn release(&self, node: &NodeId, bound: Duration) -> bool {
         let known = self.served().remove(node);
-        let Some(Served { serving, .. }) = known else { return false };
+        let Some(serving) = known else { return false };
         let _ = serving.shutdown(bound).await;
         self.0.drivers.remove(&Some(node.clone())).await;
         // Goes only if it is empty.
@@ -256,7 +244,7 @@ impl NodeSockets {
     /// The nodes that have a socket, and how their start-up answers stand.
     #[must_use]
     pub fn nodes(&self) -> Vec<(NodeId, View)> {
-        self.served().iter().map(|(node, known)| (node.clone(), known.startup.clone())).collect()
+        self.served().iter().map(|(node, known)| (node.clone(), known.startup())).collect()
     }
 
     /// Removes the sockets, takes no more calls, and waits up to `bound` for those that are open. The directories stay, so that
@@ -264,7 +252,7 @@ impl NodeSockets {
     pub async fn shutdown(&self, bound: Duration) -> Drained {
         let _turn = self.0.opening.lock().await;
         let served = std::mem::take(&mut *self.served());
-        let ends = served.into_values().map(|known| known.serving.shutdown(bound));
+        let ends = served.into_values().map(|known| known.shutdown(bound));
         let ended = futures_util::future::join_all(ends).await;
         if let Some(refreshing) = self.0.refreshing.get() {
             refreshing.abort();
@@ -273,7 +261,7 @@ impl NodeSockets {
         if ended.iter().all(|drained| *drained == Drained::All) { Drained::All } else { Drained::Some }
     }
 
-    fn served(&self) -> MutexGuard<'_, BTreeMap<NodeId, Served>> {
+    fn served(&self) -> MutexGuard<'_, BTreeMap<NodeId, Serving>> {
         self.0.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

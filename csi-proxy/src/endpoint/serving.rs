@@ -11,8 +11,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connection::LONGEST;
 use super::front::Front;
-use super::{EndpointSettings, connection, socket};
+use super::{connection, socket};
 use crate::address::SocketAddress;
+use crate::driver_info::View;
+
+/// Most connections at once. More wait in the socket's queue.
+const MAX_CONNECTIONS: usize = 128;
 
 /// Pause after a failed `accept`, which is usually the limit of open files.
 const AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(100);
@@ -47,6 +51,12 @@ impl Serving {
         &self.address
     }
 
+    /// How the start-up answers stand.
+    #[must_use]
+    pub fn startup(&self) -> View {
+        self.front.startup()
+    }
+
     /// Asks the driver again now for what is answered locally. For an agent's node that has just come back.
     pub fn refresh(&self) {
         self.front.refresh();
@@ -66,12 +76,7 @@ impl Serving {
     }
 }
 
-pub(super) fn start(
-    listener: UnixListener,
-    address: SocketAddress,
-    front: Front,
-    settings: EndpointSettings,
-) -> Serving {
+pub(super) fn start(listener: UnixListener, address: SocketAddress, front: Front) -> Serving {
     tracing::info!(%address, "serving CSI");
     let front = Arc::new(front);
     let (stop, stopping) = watch::channel(None);
@@ -82,7 +87,7 @@ pub(super) fn start(
         let (front, address) = (Arc::clone(&front), address.clone());
         tokio::spawn(async move {
             let _keep = keep;
-            run(listener, address, front, Arc::new(settings), stopping).await
+            run(listener, address, front, stopping).await
         })
     };
     Serving { address, stop, task, front }
@@ -92,12 +97,11 @@ async fn run(
     listener: UnixListener,
     address: SocketAddress,
     front: Arc<Front>,
-    settings: Arc<EndpointSettings>,
     mut stopping: watch::Receiver<Option<Instant>>,
 ) -> Drained {
     let file = socket::file_id(address.path());
     let learning = front.learn();
-    let slots = Arc::new(Semaphore::new(settings.max_connections));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     let end = loop {
         let accepted = tokio::select! {
@@ -111,10 +115,9 @@ async fn run(
         };
         match accepted {
             Ok((socket, slot)) => {
-                let (front, settings, stopping) =
-                    (Arc::clone(&front), Arc::clone(&settings), stopping.clone());
+                let (front, stopping) = (Arc::clone(&front), stopping.clone());
                 connections.spawn(async move {
-                    connection::serve(socket, front, settings, stopping).await;
+                    connection::serve(socket, front, stopping).await;
                     drop(slot);
                 });
             }
