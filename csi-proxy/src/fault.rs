@@ -12,30 +12,29 @@ use csi_proto::Code;
 /// A failure that no driver reported: it happened between the caller and the driver.
 ///
 /// Text in a fault is for people; it never holds a part of a request or an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// The node is known but has no session at the moment.
+    #[error("node {node} is offline")]
     NodeOffline {
         /// The node.
         node: NodeId,
     },
-    /// No node of this name has ever been seen.
-    NodeUnknown {
-        /// The node.
-        node: NodeId,
-    },
     /// No node could be chosen for the call.
+    #[error("no node for this call: {reason}")]
     NoNode {
         /// Why.
         reason: String,
     },
     /// The node has no driver of this name at the moment.
+    #[error("driver {driver} is not registered on the node")]
     DriverNotRegistered {
         /// The driver.
         driver: DriverName,
     },
     /// The driver's socket does not exist.
+    #[error("driver {driver} has no socket at {path}; is it running?")]
     DriverSocketMissing {
         /// The driver.
         driver: DriverName,
@@ -44,6 +43,7 @@ pub enum Fault {
     },
     /// The driver did not take the request: its socket cannot be connected to, or its connection ended or turned the request away before
     /// the driver had it.
+    #[error("driver {driver} did not take the request: {reason}")]
     DriverRefused {
         /// The driver.
         driver: DriverName,
@@ -51,6 +51,7 @@ pub enum Fault {
         reason: String,
     },
     /// The connection to the driver ended before its answer was complete. The operation may still be running.
+    #[error("driver {driver} was lost before it had answered: {reason}; the operation may still be running")]
     DriverGone {
         /// The driver.
         driver: DriverName,
@@ -58,6 +59,7 @@ pub enum Fault {
         reason: String,
     },
     /// The driver's answer is not gRPC.
+    #[error("driver {driver} did not answer in gRPC: {reason}")]
     DriverProtocol {
         /// The driver.
         driver: DriverName,
@@ -65,16 +67,19 @@ pub enum Fault {
         reason: String,
     },
     /// The link was lost while the call was open.
+    #[error("link lost: {reason}; the operation may still be running")]
     LinkLost {
         /// Which link, and how.
         reason: String,
     },
     /// There is no connection to any hub.
+    #[error("no hub can be reached: {reason}")]
     HubUnreachable {
         /// What was tried.
         reason: String,
     },
     /// The request is larger than a bound on its way. It was refused before any byte of it was sent.
+    #[error("request of {found} bytes; at most {max} can be carried; nothing was sent")]
     RequestTooLarge {
         /// Its size in bytes.
         found: u64,
@@ -82,6 +87,7 @@ pub enum Fault {
         max: u64,
     },
     /// The answer is larger than a bound on its way. The operation was carried out.
+    #[error("the answer has {found} bytes; at most {max} can be carried; the operation was carried out")]
     ReplyTooLarge {
         /// Its size in bytes as far as known.
         found: u64,
@@ -89,11 +95,13 @@ pub enum Fault {
         max: u64,
     },
     /// The request or the answer is larger than a link further on allows; which of them is not known.
+    #[error("too large for a link on the way: {reason}")]
     FrameTooLarge {
         /// What was refused.
         reason: String,
     },
     /// A bounded queue or table is full.
+    #[error("{}", overloaded(what, *max))]
     Overloaded {
         /// What is full.
         what: String,
@@ -101,33 +109,40 @@ pub enum Fault {
         max: u64,
     },
     /// The time ran out. The operation may still be running.
+    #[error("no answer within {waited:?}; the operation may still be running, ask again")]
     Deadline {
         /// How long it was waited for.
         waited: Duration,
     },
     /// The caller left. The operation may still be running.
+    #[error("the caller left; the operation may still be running")]
     CallerGone,
     /// A part on the way is shutting down and takes no new calls.
+    #[error("{what} is shutting down")]
     Draining {
         /// Which part.
         what: String,
     },
     /// A part on the way does not carry calls from here to there.
+    #[error("not allowed on the way: {reason}")]
     Forbidden {
         /// What is not allowed.
         reason: String,
     },
     /// Two of our own parts do not understand each other.
+    #[error("relay protocol: {reason}")]
     Protocol {
         /// What was not understood.
         reason: String,
     },
     /// The part that carried the call ended without an answer.
+    #[error("{what} ended without an answer; the operation may still be running")]
     ServiceLost {
         /// Which part.
         what: String,
     },
     /// Another operation on the same volume, snapshot or group is running at the driver.
+    #[error("{running} is pending at driver {driver} for the same volume; try again later")]
     OperationPending {
         /// The driver.
         driver: DriverName,
@@ -135,6 +150,9 @@ pub enum Fault {
         running: String,
     },
     /// The node has had a call of a later start of the driver's proxy: the one that sent this call was replaced.
+    #[error(
+        "the proxy of driver {driver} was replaced: this call is of its start {found}, the node knows start {current}"
+    )]
     StaleTerm {
         /// The driver.
         driver: DriverName,
@@ -144,6 +162,7 @@ pub enum Fault {
         current: Term,
     },
     /// The call may not begin at the node: its proxy has closed its number, or it has begun before.
+    #[error("call {number} of driver {driver} was closed or has begun before; it does not begin again")]
     StaleCall {
         /// The driver.
         driver: DriverName,
@@ -151,11 +170,13 @@ pub enum Fault {
         number: CallNumber,
     },
     /// The call was for another session of the node than the one that it has.
+    #[error("node {node} has another session than the one that the call was for")]
     WrongSession {
         /// The node.
         node: NodeId,
     },
     /// The node cannot keep the term of the call's proxy on its disk, so that no call of it may begin.
+    #[error("the node cannot keep the term of driver {driver}: {reason}; nothing was sent to the driver")]
     TermNotRecorded {
         /// The driver.
         driver: DriverName,
@@ -163,6 +184,7 @@ pub enum Fault {
         reason: String,
     },
     /// The driver has not been reached since this endpoint started, so what it offers is not known yet.
+    #[error("driver {driver} has not been reached yet; what it offers is not known")]
     NotReady {
         /// The driver.
         driver: DriverName,
@@ -204,7 +226,6 @@ impl Fault {
             | Self::RequestTooLarge { .. }
             // Refused by the hub, which forwarded nothing of the attempt, or by the node's session.
             | Self::NodeOffline { .. }
-            | Self::NodeUnknown { .. }
             | Self::WrongSession { .. }
             | Self::Forbidden { .. }
             | Self::Draining { .. }
@@ -216,18 +237,9 @@ impl Fault {
             | Self::StaleTerm { .. }
             | Self::StaleCall { .. }
             | Self::TermNotRecorded { .. } => Delivery::NotSent,
-            // A transport says so of answers too.
-            Self::Overloaded { max, .. } if *max == 0 => Delivery::Unknown,
-            Self::Overloaded { .. } => Delivery::NotSent,
-            Self::DriverGone { .. }
-            | Self::DriverProtocol { .. }
-            | Self::LinkLost { .. }
-            | Self::ReplyTooLarge { .. }
-            | Self::FrameTooLarge { .. }
-            | Self::Deadline { .. }
-            | Self::CallerGone
-            | Self::Protocol { .. }
-            | Self::ServiceLost { .. } => Delivery::Unknown,
+            // A transport, which gives no bound, says so of answers too.
+            Self::Overloaded { max, .. } if *max > 0 => Delivery::NotSent,
+            _ => Delivery::Unknown,
         }
     }
 
@@ -249,84 +261,15 @@ impl Fault {
         )
     }
 
-    /// Code and message of [`Self::to_status`].
-    pub(crate) fn status(&self) -> (Code, String) {
-        let message = match self {
-            Self::Deadline { waited } => {
-                let text =
-                    format!("no answer within {waited:?}; the operation may still be running, ask again");
-                return (Code::DEADLINE_EXCEEDED, text);
-            }
-            Self::CallerGone => {
-                return (Code::CANCELLED, "the caller left; the operation may still be running".to_owned());
-            }
-            Self::OperationPending { driver, running } => {
-                let text =
-                    format!("{running} is pending at driver {driver} for the same volume; try again later");
-                return (Code::ABORTED, text);
-            }
-            Self::RequestTooLarge { found, max } => {
-                let text =
-                    format!("request of {found} bytes; at most {max} can be carried; nothing was sent");
-                return (Code::INVALID_ARGUMENT, text);
-            }
-            Self::NodeOffline { node } => format!("node {node} is offline"),
-            Self::NodeUnknown { node } => format!("node {node} is not known; has its agent ever connected?"),
-            Self::NoNode { reason } => format!("no node for this call: {reason}"),
-            Self::DriverNotRegistered { driver } => format!("driver {driver} is not registered on the node"),
-            Self::DriverSocketMissing { driver, path } => {
-                format!("driver {driver} has no socket at {path}; is it running?")
-            }
-            Self::DriverRefused { driver, reason } => {
-                format!("driver {driver} did not take the request: {reason}")
-            }
-            Self::DriverGone { driver, reason } => {
-                format!(
-                    "driver {driver} was lost before it had answered: {reason}; the operation may still be running"
-                )
-            }
-            Self::DriverProtocol { driver, reason } => {
-                format!("driver {driver} did not answer in gRPC: {reason}")
-            }
-            Self::LinkLost { reason } => format!("link lost: {reason}; the operation may still be running"),
-            Self::HubUnreachable { reason } => format!("no hub can be reached: {reason}"),
-            Self::ReplyTooLarge { found, max } => {
-                format!(
-                    "the answer has {found} bytes; at most {max} can be carried; the operation was carried out"
-                )
-            }
-            Self::FrameTooLarge { reason } => format!("too large for a link on the way: {reason}"),
-            Self::Overloaded { what, max: 0 } => format!("overloaded: {what}; try again later"),
-            Self::Overloaded { what, max } => format!("{what} is full (bound {max}); try again later"),
-            Self::Draining { what } => format!("{what} is shutting down"),
-            Self::Forbidden { reason } => format!("not allowed on the way: {reason}"),
-            Self::Protocol { reason } => format!("relay protocol: {reason}"),
-            Self::ServiceLost { what } => {
-                format!("{what} ended without an answer; the operation may still be running")
-            }
-            Self::StaleTerm { driver, found, current } => {
-                format!(
-                    "the proxy of driver {driver} was replaced: this call is of its start {found}, the node knows start {current}"
-                )
-            }
-            Self::StaleCall { driver, number } => {
-                format!(
-                    "call {number} of driver {driver} was closed or has begun before; it does not begin again"
-                )
-            }
-            Self::WrongSession { node } => {
-                format!("node {node} has another session than the one that the call was for")
-            }
-            Self::TermNotRecorded { driver, reason } => {
-                format!(
-                    "the node cannot keep the term of driver {driver}: {reason}; nothing was sent to the driver"
-                )
-            }
-            Self::NotReady { driver } => {
-                format!("driver {driver} has not been reached yet; what it offers is not known")
-            }
-        };
-        (Code::UNAVAILABLE, message)
+    /// The code of the status.
+    pub(crate) const fn code(&self) -> Code {
+        match self {
+            Self::Deadline { .. } => Code::DEADLINE_EXCEEDED,
+            Self::CallerGone => Code::CANCELLED,
+            Self::OperationPending { .. } => Code::ABORTED,
+            Self::RequestTooLarge { .. } => Code::INVALID_ARGUMENT,
+            _ => Code::UNAVAILABLE,
+        }
     }
 
     /// The kind in snake case, for logs and metric labels.
@@ -334,7 +277,6 @@ impl Fault {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NodeOffline { .. } => "node_offline",
-            Self::NodeUnknown { .. } => "node_unknown",
             Self::NoNode { .. } => "no_node",
             Self::DriverNotRegistered { .. } => "driver_not_registered",
             Self::DriverSocketMissing { .. } => "driver_socket_missing",
@@ -363,56 +305,53 @@ impl Fault {
     }
 }
 
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.status().1)
+fn overloaded(what: &str, max: u64) -> String {
+    match max {
+        0 => format!("overloaded: {what}; try again later"),
+        max => format!("{what} is full (bound {max}); try again later"),
     }
 }
 
-impl std::error::Error for Fault {}
-
-/// One fault of every kind, for tables that must cover them all.
 #[cfg(test)]
-pub(crate) fn one_of_each() -> Vec<Fault> {
-    let node = NodeId::new("edge-1").unwrap();
-    let driver = DriverName::new("csi-hostpath").unwrap();
-    let text = || "why ünd how".to_owned();
-    let all = vec![
-        Fault::NodeOffline { node: node.clone() },
-        Fault::NodeUnknown { node: node.clone() },
-        Fault::WrongSession { node },
-        Fault::NoNode { reason: text() },
-        Fault::DriverNotRegistered { driver: driver.clone() },
-        Fault::DriverSocketMissing { driver: driver.clone(), path: "/plugins/csi.sock".to_owned() },
-        Fault::DriverRefused { driver: driver.clone(), reason: text() },
-        Fault::DriverGone { driver: driver.clone(), reason: text() },
-        Fault::DriverProtocol { driver: driver.clone(), reason: text() },
-        Fault::LinkLost { reason: text() },
-        Fault::HubUnreachable { reason: text() },
-        Fault::RequestTooLarge { found: 9, max: 8 },
-        Fault::ReplyTooLarge { found: 9, max: 8 },
-        Fault::FrameTooLarge { reason: text() },
-        Fault::Overloaded { what: text(), max: 8 },
-        Fault::Deadline { waited: Duration::from_millis(1500) },
-        Fault::CallerGone,
-        Fault::Draining { what: text() },
-        Fault::Forbidden { reason: text() },
-        Fault::Protocol { reason: text() },
-        Fault::ServiceLost { what: text() },
-        Fault::OperationPending { driver: driver.clone(), running: text() },
-        Fault::StaleTerm { driver: driver.clone(), found: Term::FIRST, current: Term::FIRST.next() },
-        Fault::StaleCall { driver: driver.clone(), number: CallNumber::FIRST },
-        Fault::TermNotRecorded { driver: driver.clone(), reason: text() },
-        Fault::NotReady { driver },
-    ];
-    let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
-    assert_eq!(kinds.len(), 26, "a kind is missing or there twice");
-    all
-}
-
-#[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// One fault of every kind, for tables that must cover them all.
+    pub(crate) fn one_of_each() -> Vec<Fault> {
+        let node = NodeId::new("edge-1").unwrap();
+        let driver = DriverName::new("csi-hostpath").unwrap();
+        let text = || "why ünd how".to_owned();
+        let all = vec![
+            Fault::NodeOffline { node: node.clone() },
+            Fault::WrongSession { node },
+            Fault::NoNode { reason: text() },
+            Fault::DriverNotRegistered { driver: driver.clone() },
+            Fault::DriverSocketMissing { driver: driver.clone(), path: "/plugins/csi.sock".to_owned() },
+            Fault::DriverRefused { driver: driver.clone(), reason: text() },
+            Fault::DriverGone { driver: driver.clone(), reason: text() },
+            Fault::DriverProtocol { driver: driver.clone(), reason: text() },
+            Fault::LinkLost { reason: text() },
+            Fault::HubUnreachable { reason: text() },
+            Fault::RequestTooLarge { found: 9, max: 8 },
+            Fault::ReplyTooLarge { found: 9, max: 8 },
+            Fault::FrameTooLarge { reason: text() },
+            Fault::Overloaded { what: text(), max: 8 },
+            Fault::Deadline { waited: Duration::from_millis(1500) },
+            Fault::CallerGone,
+            Fault::Draining { what: text() },
+            Fault::Forbidden { reason: text() },
+            Fault::Protocol { reason: text() },
+            Fault::ServiceLost { what: text() },
+            Fault::OperationPending { driver: driver.clone(), running: text() },
+            Fault::StaleTerm { driver: driver.clone(), found: Term::FIRST, current: Term::FIRST.next() },
+            Fault::StaleCall { driver: driver.clone(), number: CallNumber::FIRST },
+            Fault::TermNotRecorded { driver: driver.clone(), reason: text() },
+            Fault::NotReady { driver },
+        ];
+        let kinds: std::collections::BTreeSet<_> = all.iter().map(Fault::kind).collect();
+        assert_eq!(kinds.len(), 25, "a kind is missing or there twice");
+        all
+    }
 
     /// What is expected of a fault: its code, whether the driver may have the request, whether it is worth sending
     /// again.
@@ -425,7 +364,6 @@ mod tests {
             Fault::RequestTooLarge { .. } => (Code::INVALID_ARGUMENT, NotSent, false),
             Fault::OperationPending { .. } => (Code::ABORTED, NotSent, false),
             Fault::NodeOffline { .. } => (Code::UNAVAILABLE, NotSent, true),
-            Fault::NodeUnknown { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::NoNode { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverNotRegistered { .. } => (Code::UNAVAILABLE, NotSent, false),
             Fault::DriverSocketMissing { .. } => (Code::UNAVAILABLE, NotSent, false),

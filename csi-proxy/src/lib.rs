@@ -123,6 +123,7 @@ pub mod driver_info;
 #[cfg(feature = "runtime")]
 mod endpoint;
 mod fault;
+mod generated;
 #[cfg(feature = "runtime")]
 mod grpc;
 #[cfg(feature = "metrics")]

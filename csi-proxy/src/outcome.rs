@@ -103,7 +103,7 @@ impl Outcome {
 
 impl From<Fault> for Outcome {
     fn from(fault: Fault) -> Self {
-        let (code, message) = fault.status();
+        let (code, message) = (fault.code(), fault.to_string());
         Self::new(Origin::Relay(Box::new(fault)), code, message)
     }
 }

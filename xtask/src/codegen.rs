@@ -1,4 +1,4 @@
-//! The committed sources of csi-proto and of edge-transport's frames, made from their schemas without protoc.
+//! The committed sources of csi-proto, of edge-transport's frames and of csi-proxy's calls, made from their schemas without protoc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ mod bindings;
 mod dispatch;
 mod error;
 mod facts;
+mod messages;
 mod methods;
 mod redaction;
 mod rust;
 mod schema;
-mod session;
 mod shapes;
 mod validation;
 
@@ -26,6 +26,8 @@ const LIBRARY: &str = "csi-proto/src/generated";
 const TESTS: &str = "csi-proto/tests/generated";
 const SESSION_PROTO: &str = "edge-transport/proto";
 const SESSION: &str = "edge-transport/src/generated";
+const CALL_PROTO: &str = "csi-proxy/proto";
+const CALL: &str = "csi-proxy/src/generated";
 
 /// How to run the code generator.
 #[derive(Debug, Args)]
@@ -50,11 +52,13 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
     library.push(shapes::generate(&schema)?);
     library.push(validation::generate(&schema)?);
     let tests = [dispatch::generate(&schema)?];
-    let session = [session::generate(&root.join(SESSION_PROTO))?];
+    let session = [messages::generate(&root.join(SESSION_PROTO), &messages::SESSION)?];
+    let call = [messages::generate(&root.join(CALL_PROTO), &messages::CALL)?];
     let folders = [
         (root.join(LIBRARY), library.as_slice()),
         (root.join(TESTS), &tests),
         (root.join(SESSION), &session),
+        (root.join(CALL), &call),
     ];
     for (folder, sources) in folders {
         if options.check { compare(&folder, sources)? } else { write(&folder, sources)? }

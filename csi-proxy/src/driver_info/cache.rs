@@ -558,7 +558,7 @@ impl Cache {
 /// What a fault of a call says of its node's presence. That no hub can be reached says nothing.
 fn presence_by(fault: &Fault) -> Option<Presence> {
     match fault {
-        Fault::NodeOffline { .. } | Fault::NodeUnknown { .. } => Some(Presence::Offline),
+        Fault::NodeOffline { .. } => Some(Presence::Offline),
         Fault::DriverNotRegistered { .. } => Some(Presence::WithoutDriver),
         _ => None,
     }

@@ -195,7 +195,7 @@ impl<R: Relay> Relay for Monitored<R> {
             },
         };
         match &answer {
-            Err(error) => watched.end(End::Answered { code: error.fault().to_status().code, message: None }),
+            Err(error) => watched.end(End::Answered { code: error.fault().code(), message: None }),
             Ok((message, Outcome { code, .. })) => {
                 watched.end(End::Answered { code: *code, message: message.as_deref() });
             }

@@ -61,10 +61,9 @@ impl TopologyRouter {
 fn is_settled((_, outcome): &Answer) -> bool {
     match &outcome.origin {
         Origin::Driver | Origin::Endpoint => true,
-        Origin::Relay(fault) => matches!(
-            **fault,
-            Fault::NodeOffline { .. } | Fault::NodeUnknown { .. } | Fault::DriverNotRegistered { .. }
-        ),
+        Origin::Relay(fault) => {
+            matches!(**fault, Fault::NodeOffline { .. } | Fault::DriverNotRegistered { .. })
+        }
     }
 }
 
