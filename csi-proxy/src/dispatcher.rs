@@ -21,7 +21,7 @@ use crate::endpoint::Drained;
 use crate::fault::Fault;
 use crate::observe::Observation;
 use crate::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 use crate::to_the_end::ToTheEnd;
 
@@ -205,7 +205,7 @@ impl Default for Dispatcher {
 
 #[async_trait]
 impl Relay for Dispatcher {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let method = Method::from_path(call.method.as_str());
         match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
             Some(identity) => self.execute(identity, call).await,
@@ -216,9 +216,9 @@ impl Relay for Dispatcher {
 
 impl Dispatcher {
     /// A call that asks for an operation.
-    async fn execute(&self, identity: Identity, call: Call) -> Result<Replies, RelayError> {
+    async fn execute(&self, identity: Identity, call: Call) -> Result<Replies, Fault> {
         if self.open.borrow().draining {
-            return Err(Self::draining().into());
+            return Err(Self::draining());
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let id = call.id;
@@ -253,14 +253,14 @@ impl Dispatcher {
     }
 
     /// Runs an operation to its end, and says until then that its caller waits.
-    async fn run<W: Send>(&self, call: Call, ticket: Ticket, waiter: W) -> Result<Replies, RelayError> {
+    async fn run<W: Send>(&self, call: Call, ticket: Ticket, waiter: W) -> Result<Replies, Fault> {
         let end = ToTheEnd::new(Handle::current(), run(self.clone(), call, ticket)).await;
         drop(waiter);
         end
     }
 
     /// A call that asks for no operation.
-    async fn pass(&self, method: Option<Method>, call: Call) -> Result<Replies, RelayError> {
+    async fn pass(&self, method: Option<Method>, call: Call) -> Result<Replies, Fault> {
         let (driver, place) = self.admit(&call.driver)?;
         if let Some(fence) = &call.fence {
             // What is not known may change something.
@@ -323,7 +323,7 @@ impl Drop for Turn {
 }
 
 /// The end of a call that asked for an operation, and that the driver was not called for.
-fn end(id: CallId, identity: &Identity, verdict: Verdict) -> Result<Replies, RelayError> {
+fn end(id: CallId, identity: &Identity, verdict: Verdict) -> Result<Replies, Fault> {
     let (driver, method) = (identity.driver(), identity.method());
     match verdict {
         Verdict::Answer(answer, way) => {
@@ -343,20 +343,20 @@ fn end(id: CallId, identity: &Identity, verdict: Verdict) -> Result<Replies, Rel
                 #[cfg(feature = "metrics")]
                 crate::metrics::operation(driver, "aborted");
             }
-            Err(fault.into())
+            Err(fault)
         }
         // Only what waits for its turn is told to run.
-        Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }.into()),
+        Verdict::Run(_) => Err(Fault::ServiceLost { what: "the request".to_owned() }),
     }
 }
 
 /// Has the driver do an operation, whether or not its caller waits.
-async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Replies, RelayError> {
+async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Replies, Fault> {
     let (driver, _place) = match dispatcher.admit(&call.driver) {
         Ok(admitted) => admitted,
         Err(fault) => {
             ticket.lost(fault.clone());
-            return Err(fault.into());
+            return Err(fault);
         }
     };
     let observation = Observation::start("dispatcher", &call);
@@ -377,18 +377,18 @@ async fn run(dispatcher: Dispatcher, call: Call, ticket: Ticket) -> Result<Repli
                 }),
             }
         }
-        Err(error) => error.into_fault(),
+        Err(fault) => fault,
     };
     #[cfg(feature = "metrics")]
     if fault.delivery() == csi_proto::Delivery::Unknown {
         crate::metrics::operation(driver.name(), "uncertain");
     }
     ticket.lost(fault.clone());
-    Err(fault.into())
+    Err(fault)
 }
 
 /// Makes the call and stays with it to its end.
-async fn see_through(driver: Driver, call: Call, place: Place) -> Result<Replies, RelayError> {
+async fn see_through(driver: Driver, call: Call, place: Place) -> Result<Replies, Fault> {
     let observation = Observation::start("dispatcher", &call);
     match observation.answered(driver.relay(call).await)?.into_whole() {
         Ok((message, outcome)) => Ok(Replies::whole(message, outcome)),

@@ -39,7 +39,7 @@
 //! # My own message bus: one method
 //!
 //! ```
-//! use csi_proxy::{Call, Fault, Outcome, Relay, RelayError, Replies};
+//! use csi_proxy::{Call, Fault, Outcome, Relay, Replies};
 //! # struct Mqtt;
 //! # impl Mqtt {
 //! #     async fn request(&self, _: &str, _: bytes::Bytes, _: bytes::Bytes) -> Result<[bytes::Bytes; 2], String> { Err("off".into()) }
@@ -49,7 +49,7 @@
 //!
 //! #[async_trait::async_trait]
 //! impl Relay for MyMqtt {
-//!     async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+//!     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
 //!         let lost = |reason: String| Fault::LinkLost { reason };
 //!         let topic = format!("csi/{}", call.node);
 //!         // At the node: Call::decode, Dispatcher::relay, and Outcome::encode.
@@ -168,8 +168,7 @@ pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Fate, FaultyRelay, InvalidSegment, Missing, NodeSegment, NodeStatus,
-    Reachability, Relay, RelayError, Replaced, RetryRelay, TermError, TermSource, TopologyRelay, conformance,
-    next_term,
+    Reachability, Relay, Replaced, RetryRelay, TermError, TermSource, TopologyRelay, conformance, next_term,
 };
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use crate::call::{Call, CallId, MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
-use crate::relay::RelayError;
 use crate::replies::{Replies, Reply};
 
 /// Why the answer to a call is not read to its end: told by whoever stops, before the answer is dropped. If nobody tells, the
@@ -61,7 +60,7 @@ impl Observation {
     }
 
     /// Follows the answer to its end.
-    pub(crate) fn answered(mut self, answer: Result<Replies, RelayError>) -> Result<Replies, RelayError> {
+    pub(crate) fn answered(mut self, answer: Result<Replies, Fault>) -> Result<Replies, Fault> {
         match answer.map(Replies::into_whole) {
             Err(error) => {
                 self.end(&error.clone().into());
@@ -158,7 +157,7 @@ mod tests {
     fn a_failed_call_is_one_line_that_says_what_where_and_who() {
         let text = logged(tracing::Level::INFO, || {
             let fault = Fault::LinkLost { reason: "cut".to_owned() };
-            let _ = Observation::start("endpoint", &call()).answered(Err(fault.into()));
+            let _ = Observation::start("endpoint", &call()).answered(Err(fault));
             let status = Outcome::from_driver(Code::NOT_FOUND, "no such volume").with_details("canary");
             let _ = Observation::start("endpoint", &call()).answered(Ok(Replies::outcome(status)));
             let _ =

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use tower_service::Service;
 
 use crate::call::Call;
-use crate::relay::{Relay, RelayError};
+use crate::fault::Fault;
+use crate::relay::Relay;
 use crate::replies::Replies;
 
 /// Any [`Relay`], so also a [`Dispatcher`](crate::Dispatcher) or a [`Driver`](crate::Driver), as a tower service of calls. Always
@@ -19,15 +20,15 @@ use crate::replies::Replies;
 /// ```
 /// use std::time::Duration;
 ///
-/// use csi_proxy::{Dispatcher, Fault, RelayError, RelayService, ServiceRelay};
+/// use csi_proxy::{Dispatcher, Fault, RelayService, ServiceRelay};
 /// use tower::{BoxError, ServiceBuilder};
 ///
 /// let waited = Duration::from_secs(60);
 /// let layered = ServiceBuilder::new()
 ///     // What fails is the timeout or the relay below; a status of the driver is an answer.
-///     .map_err(move |error: BoxError| match error.downcast::<RelayError>() {
-///         Ok(error) => *error,
-///         Err(_) => Fault::Deadline { waited }.into(),
+///     .map_err(move |error: BoxError| match error.downcast::<Fault>() {
+///         Ok(fault) => *fault,
+///         Err(_) => Fault::Deadline { waited },
 ///     })
 ///     // At most eight calls at once, the others wait.
 ///     .concurrency_limit(8)
@@ -61,10 +62,10 @@ impl<R: ?Sized> fmt::Debug for RelayService<R> {
 
 impl<R: Relay + ?Sized + 'static> Service<Call> for RelayService<R> {
     type Response = Replies;
-    type Error = RelayError;
-    type Future = Pin<Box<dyn Future<Output = Result<Replies, RelayError>> + Send>>;
+    type Error = Fault;
+    type Future = Pin<Box<dyn Future<Output = Result<Replies, Fault>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RelayError>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         Poll::Ready(Ok(()))
     }
 
@@ -90,10 +91,10 @@ impl<S> ServiceRelay<S> {
 impl<S> Relay for ServiceRelay<S>
 where
     S: Service<Call, Response = Replies> + Clone + Send + Sync,
-    S::Error: Into<RelayError>,
+    S::Error: Into<Fault>,
     S::Future: Send,
 {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let mut service = self.0.clone();
         poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
         service.call(call).await.map_err(Into::into)

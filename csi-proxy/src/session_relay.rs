@@ -20,7 +20,7 @@ pub use self::nodes::NodeWatch;
 use crate::call::{Call, NodeId, NodeSession};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// The name under which a node's peer answers CSI calls.
@@ -60,7 +60,7 @@ impl SessionRelay {
 
 #[async_trait]
 impl Relay for SessionRelay {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let way = Way::of(&call);
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
@@ -73,7 +73,7 @@ impl Relay for SessionRelay {
         let mut answer = self.peer.call(request).await.map_err(|error| way.not_sent(error))?;
         match next(&mut answer, &way).await {
             Reply::End(outcome) => match outcome.fault() {
-                Some(fault) => Err(fault.clone().into()),
+                Some(fault) => Err(fault.clone()),
                 None => Ok(Replies::outcome(outcome)),
             },
             first => Ok(parts(first, answer, way)),

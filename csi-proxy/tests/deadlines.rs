@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
 use csi_proxy::{
-    Call, CallId, Endpoint, MethodPath, NodeId, Outcome, Relay, RelayError, Replies, Route, RouteError,
-    Router, SocketAddress,
+    Call, CallId, Endpoint, Fault, MethodPath, NodeId, Outcome, Relay, Replies, Route, RouteError, Router,
+    SocketAddress,
 };
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
@@ -29,7 +29,7 @@ impl Remaining {
 
 #[async_trait]
 impl Relay for Remaining {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         if call.method.as_str() == CREATE {
             self.0.lock().unwrap().push(call.remaining);
         }

@@ -16,19 +16,17 @@ use common::{driver_name, node};
 use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proxy::monitor::{Monitored, Monitors};
-use csi_proxy::{
-    Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, RelayError, Replies, Reply,
-};
+use csi_proxy::{Call, CallId, Code, Dispatcher, Fault, MethodPath, Outcome, Relay, Replies, Reply};
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
 /// Gives its answers in turn, then none ever.
 #[derive(Default)]
-struct Script(Mutex<VecDeque<Result<Replies, RelayError>>>);
+struct Script(Mutex<VecDeque<Result<Replies, Fault>>>);
 
 #[async_trait]
 impl Relay for Script {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         let answer = self.0.lock().unwrap().pop_front();
         match answer {
             Some(answer) => answer,
@@ -37,11 +35,11 @@ impl Relay for Script {
     }
 }
 
-fn ok() -> Result<Replies, RelayError> {
+fn ok() -> Result<Replies, Fault> {
     Ok(Replies::unary(Bytes::new(), Outcome::ok()))
 }
 
-fn relay(answers: impl IntoIterator<Item = Result<Replies, RelayError>>) -> (Monitored<Script>, Monitors) {
+fn relay(answers: impl IntoIterator<Item = Result<Replies, Fault>>) -> (Monitored<Script>, Monitors) {
     let monitors = Monitors::default();
     let script = Script(Mutex::new(answers.into_iter().collect()));
     (Monitored::new(script, monitors.clone()), monitors)
@@ -127,7 +125,7 @@ async fn a_call_is_over_for_its_caller_when_its_time_is() {
 
 #[tokio::test]
 async fn a_fault_of_ours_is_as_uncertain_as_its_code() {
-    let lost = || Err(Fault::LinkLost { reason: "cut".to_owned() }.into());
+    let lost = || Err(Fault::LinkLost { reason: "cut".to_owned() });
     let (relay, monitors) = relay([lost(), lost(), ok()]);
     assert!(relay.relay(publish()).await.is_err());
     assert!(relay.relay(unstage()).await.is_err());

@@ -20,7 +20,7 @@ use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use csi_proxy::route::store::MemoryStore;
 use csi_proxy::{
     Call, Code, EndpointSettings, Fault, InvalidSocketAddress, NodeId, NodeSocketError, NodeSockets, Outcome,
-    Relay, RelayError, Replies,
+    Relay, Replies,
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -31,15 +31,15 @@ struct Nodes {
     off: Arc<AtomicBool>,
 }
 
-fn ok(message: impl Message) -> Result<Replies, RelayError> {
+fn ok(message: impl Message) -> Result<Replies, Fault> {
     Ok(Replies::unary(message.encode_to_vec(), Outcome::ok()))
 }
 
 #[async_trait]
 impl Relay for Nodes {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         if self.off.load(Ordering::SeqCst) {
-            return Err(Fault::NodeOffline { node: call.node }.into());
+            return Err(Fault::NodeOffline { node: call.node });
         }
         match Method::from_path(call.method.as_str()).unwrap() {
             Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),

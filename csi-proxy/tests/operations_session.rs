@@ -11,7 +11,7 @@ use common::{driver_name, in_time};
 use csi_proxy::operation::Counts;
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
-    Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, RelayError, SessionRelay,
+    Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, SessionRelay,
     SessionService, Term,
 };
 use edge_transport::link::memory;
@@ -48,11 +48,11 @@ async fn net() -> Net {
 
 impl Net {
     async fn asked(&self, call: Call) -> Result<bool, Fault> {
-        let replies = self.relay.relay(call).await.map_err(RelayError::into_fault)?;
+        let replies = self.relay.relay(call).await?;
         Ok(replies.collect().await.1.is_ok())
     }
 
-    fn ask(&self, call: Call) -> JoinHandle<Result<(), RelayError>> {
+    fn ask(&self, call: Call) -> JoinHandle<Result<(), Fault>> {
         let relay = self.relay.clone();
         tokio::spawn(async move { relay.relay(call).await.map(drop) })
     }

@@ -259,7 +259,7 @@ async fn a_driver_is_given_no_more_calls_than_its_bound() {
     let first = tokio::spawn(call());
     stage.seen_at_least(1).await;
     let second = call().await.unwrap_err();
-    assert!(matches!(second.fault(), csi_proxy::Fault::Overloaded { max: 1, .. }), "{second:?}");
+    assert!(matches!(second, csi_proxy::Fault::Overloaded { max: 1, .. }), "{second:?}");
 
     let draining = tokio::spawn({
         let narrow = narrow.clone();
@@ -269,7 +269,7 @@ async fn a_driver_is_given_no_more_calls_than_its_bound() {
     assert!(first.await.unwrap().unwrap().collect().await.1.is_ok());
     assert_eq!(draining.await.unwrap(), csi_proxy::Drained::All);
     let third = call().await.unwrap_err();
-    assert!(matches!(third.fault(), csi_proxy::Fault::Draining { .. }), "{third:?}");
+    assert!(matches!(third, csi_proxy::Fault::Draining { .. }), "{third:?}");
 }
 
 /// Answers with as many messages of 1 MiB as it is asked for, and counts them.
@@ -279,10 +279,10 @@ const DROPS: usize = 32;
 
 #[async_trait::async_trait]
 impl csi_proxy::Relay for Spring {
-    async fn relay(&self, call: csi_proxy::Call) -> Result<csi_proxy::Replies, csi_proxy::RelayError> {
+    async fn relay(&self, call: csi_proxy::Call) -> Result<csi_proxy::Replies, csi_proxy::Fault> {
         if call.method.service() != "csi.v1.SnapshotMetadata" {
             // The endpoint's own first questions.
-            return Err(csi_proxy::Fault::NodeOffline { node: call.node }.into());
+            return Err(csi_proxy::Fault::NodeOffline { node: call.node });
         }
         let (count, drop) = (Arc::clone(&self.0), Bytes::from(vec![7; 1 << 20]));
         let messages = (0..DROPS).map(move |_| {

@@ -11,7 +11,7 @@ use common::{driver_name, framed, node, raw_call};
 use csi_proxy::monitor::{Monitored, Monitors};
 use csi_proxy::{
     Call, CallId, ClockTerms, Code, Endpoint, Fate, Fault, FaultyRelay, MethodPath, NodeId, NodeSegment,
-    NodeSession, Outcome, Reachability, Relay, RelayError, RelayService, Replies, Reply, RetryRelay, Router,
+    NodeSession, Outcome, Reachability, Relay, RelayService, Replies, Reply, RetryRelay, Router,
     ServiceRelay, SocketAddress, TopologyRelay, conformance,
 };
 use tower::{BoxError, ServiceBuilder};
@@ -42,9 +42,9 @@ async fn a_relay_behind_tower_layers_conforms() {
 /// A timeout and a concurrency limit around a relay.
 fn layered(far: impl Relay + 'static, waited: Duration) -> impl Relay {
     let layers = ServiceBuilder::new()
-        .map_err(move |error: BoxError| match error.downcast::<RelayError>() {
-            Ok(error) => *error,
-            Err(_) => Fault::Deadline { waited }.into(),
+        .map_err(move |error: BoxError| match error.downcast::<Fault>() {
+            Ok(fault) => *fault,
+            Err(_) => Fault::Deadline { waited },
         })
         .concurrency_limit(64)
         .timeout(waited);
@@ -59,7 +59,7 @@ async fn a_timeout_around_a_relay_is_a_deadline() {
     for fault in [lost, Fault::Deadline { waited }] {
         let method = MethodPath::new("/a/b").unwrap();
         let call = Call::new(CallId::new(), node(), driver_name(), method, Bytes::new());
-        assert_eq!(relay.relay(call).await.unwrap_err().into_fault(), fault);
+        assert_eq!(relay.relay(call).await.unwrap_err(), fault);
     }
 }
 
@@ -67,7 +67,7 @@ struct Silent;
 
 #[async_trait::async_trait]
 impl Relay for Silent {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         std::future::pending().await
     }
 }
@@ -86,7 +86,7 @@ struct Bad<R>(R, fn(Call, Outcome) -> Option<Outcome>);
 
 #[async_trait::async_trait]
 impl<R: Relay> Relay for Bad<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let (messages, outcome) = self.0.relay(call.clone()).await?.collect().await;
         let outcome = (self.1)(call, outcome.clone()).unwrap_or(outcome);
         match messages.into_iter().next() {
@@ -114,7 +114,7 @@ struct Says(fn() -> Replies);
 
 #[async_trait::async_trait]
 impl Relay for Says {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         Ok((self.0)())
     }
 }
@@ -146,7 +146,7 @@ struct Three;
 
 #[async_trait::async_trait]
 impl Relay for Three {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         let messages = [&b"1"[..], b"2", b"3"].map(|message| Reply::Message(Bytes::from_static(message)));
         let parts = messages.into_iter().chain([Reply::End(Outcome::ok())]);
         Ok(Replies::stream(tokio_stream::iter(parts)))

@@ -14,7 +14,7 @@ use common::{Raw, driver_name, node};
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
     Call, CallId, ClockTerms, Dispatcher, Fault, MethodPath, NodeId, NodeSession, NodeStatus, NodeWatch,
-    Outcome, Reachability, Relay, RelayError, Replies, RetryRelay, SessionRelay, SessionService, conformance,
+    Outcome, Reachability, Relay, Replies, RetryRelay, SessionRelay, SessionService, conformance,
 };
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
 use edge_transport::link::memory::{self, MemoryDialer};
@@ -88,7 +88,7 @@ struct Through(SessionRelay, #[allow(dead_code, reason = "kept alive")] Net);
 
 #[async_trait]
 impl Relay for Through {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         self.0.relay(call).await
     }
 }
@@ -101,7 +101,7 @@ fn call(node: NodeId, body: impl Into<Bytes>) -> Call {
 async fn fault(relay: &impl Relay, call: Call) -> Fault {
     match relay.relay(call).await {
         Ok(replies) => replies.collect().await.1.fault().unwrap().clone(),
-        Err(error) => error.into_fault(),
+        Err(error) => error,
     }
 }
 
@@ -136,7 +136,7 @@ struct Silent(Arc<tokio::sync::Notify>);
 
 #[async_trait]
 impl Relay for Silent {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         self.0.notify_one();
         std::future::pending().await
     }

@@ -15,8 +15,8 @@ use csi_proto::csi::v1 as csi;
 use csi_proxy::driver_info::{DriverInfoStore, Info, MAX_RECORD};
 use csi_proxy::route::store::{FaultyStore, MemoryStore, StoreError};
 use csi_proxy::{
-    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Outcome, Relay, RelayError, Replies,
-    Router, SocketAddress,
+    Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Fault, Outcome, Relay, Replies, Router,
+    SocketAddress,
 };
 
 const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
@@ -40,7 +40,7 @@ struct Fails(&'static str);
 
 #[async_trait::async_trait]
 impl Relay for Fails {
-    async fn relay(&self, _: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, _: Call) -> Result<Replies, Fault> {
         Ok(Replies::outcome(Outcome::from_driver(Code::FAILED_PRECONDITION, self.0)))
     }
 }

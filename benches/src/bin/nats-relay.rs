@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clap::{Args, Parser, Subcommand};
 use csi_proxy::{
-    Call, Dispatcher, DriverName, Endpoint, Fault, NodeId, Outcome, Relay, RelayError, Replies, Router,
-    SocketAddress,
+    Call, Dispatcher, DriverName, Endpoint, Fault, NodeId, Outcome, Relay, Replies, Router, SocketAddress,
 };
 use futures_util::StreamExt;
 
@@ -69,8 +68,8 @@ fn unpack(mut packed: Bytes) -> Option<(Bytes, Bytes)> {
 
 #[async_trait]
 impl Relay for NatsRelay {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
-        let lost = |reason: String| RelayError::from(Fault::LinkLost { reason });
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        let lost = |reason: String| Fault::LinkLost { reason };
         let request = pack(&call.encode_header(), &call.body);
         let answer = self.0.request(SUBJECT, request).await.map_err(|error| lost(error.to_string()))?;
         let (closing, body) =

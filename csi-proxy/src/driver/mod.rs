@@ -22,7 +22,7 @@ use crate::call::{Call, MethodPath};
 use crate::fault::Fault;
 use crate::grpc::{read_outcome, write_metadata};
 use crate::outcome::Outcome;
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// Bounds of a [`Driver`].
@@ -161,8 +161,8 @@ fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Rep
 
 #[async_trait]
 impl Relay for Driver {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
-        Ok(self.call(call).await?)
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        self.call(call).await
     }
 }
 

@@ -10,8 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
 use crate::call::{Call, CallId};
+use crate::fault::Fault;
 use crate::outcome::Outcome;
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::replies::Replies;
 
 /// Most drivers that are watched. The calls of more pass unwatched.
@@ -176,11 +177,11 @@ impl<R: Relay> Monitored<R> {
 
 #[async_trait]
 impl<R: Relay> Relay for Monitored<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let Some(mut watched) = self.monitors.begin(&call) else { return self.inner.relay(call).await };
         let waited = call.remaining;
         // What is watched is unary.
-        let answer = async { Ok::<_, RelayError>(self.inner.relay(call).await?.read_unary().await) };
+        let answer = async { Ok::<_, Fault>(self.inner.relay(call).await?.read_unary().await) };
         let mut answer = pin!(answer);
         let answer = match waited {
             None => answer.await,
@@ -195,7 +196,7 @@ impl<R: Relay> Relay for Monitored<R> {
             },
         };
         match &answer {
-            Err(error) => watched.end(End::Answered { code: error.fault().code(), message: None }),
+            Err(fault) => watched.end(End::Answered { code: fault.code(), message: None }),
             Ok((message, Outcome { code, .. })) => {
                 watched.end(End::Answered { code: *code, message: message.as_deref() });
             }

@@ -20,7 +20,7 @@ use csi_proto::{DriverName, Method};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{Relay, RelayError};
+use super::Relay;
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
@@ -201,7 +201,7 @@ struct FarEnd {
 
 #[async_trait]
 impl Relay for FarEnd {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         match call.driver.as_ref() {
             "echo" => Ok(Replies::unary(call.body, Outcome::ok())),
             "fail" => {
@@ -225,7 +225,7 @@ impl Relay for FarEnd {
                 let _ = work.await;
                 Ok(Replies::outcome(Outcome::ok()))
             }
-            _ => Err(gone().into()),
+            _ => Err(gone()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::stream;
 
-use super::{Relay, RelayError};
+use super::Relay;
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::replies::{Replies, Reply};
@@ -56,14 +56,14 @@ impl<R: Relay> FaultyRelay<R> {
 
 #[async_trait]
 impl<R: Relay> Relay for FaultyRelay<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         match self.next_fate() {
             Fate::Pass => self.far.relay(call).await,
-            Fate::Lost(fault) => Err(fault.into()),
+            Fate::Lost(fault) => Err(fault),
             Fate::AnswerLost(fault) => {
                 let mut replies = self.far.relay(call).await?;
                 while replies.next().await.is_some() {}
-                Err(fault.into())
+                Err(fault)
             }
             Fate::Cut { after, fault } => {
                 let replies = self.far.relay(call).await?;

@@ -15,7 +15,6 @@ pub use self::retry::{
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::Call;
 use crate::fault::Fault;
-use crate::outcome::Outcome;
 use crate::replies::Replies;
 
 /// Carries a call to its node and its answer back. The only thing to write for another message bus.
@@ -35,37 +34,12 @@ pub trait Relay: Send + Sync {
     ///
     /// # Errors
     /// If the call failed on its way, so that there is no answer of the driver.
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError>;
+    async fn relay(&self, call: Call) -> Result<Replies, Fault>;
 }
 
 #[async_trait]
 impl<R: Relay + ?Sized> Relay for std::sync::Arc<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         (**self).relay(call).await
-    }
-}
-
-/// A call failed on its way.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(transparent)]
-pub struct RelayError(#[from] Fault);
-
-impl RelayError {
-    /// What went wrong.
-    #[must_use]
-    pub fn fault(&self) -> &Fault {
-        &self.0
-    }
-
-    /// What went wrong, as a value.
-    #[must_use]
-    pub fn into_fault(self) -> Fault {
-        self.0
-    }
-}
-
-impl From<RelayError> for Outcome {
-    fn from(error: RelayError) -> Self {
-        error.0.into()
     }
 }

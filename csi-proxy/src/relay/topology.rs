@@ -6,8 +6,9 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, Method, Validate};
 use prost::Message;
 
-use super::{Relay, RelayError};
+use super::Relay;
 use crate::call::{Call, NodeId};
+use crate::fault::Fault;
 use crate::replies::Replies;
 
 /// A node cannot be told from others by this segment.
@@ -99,7 +100,7 @@ impl<R: Relay> TopologyRelay<R> {
 
 #[async_trait]
 impl<R: Relay> Relay for TopologyRelay<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let more: fn(&[u8], csi::Topology) -> Option<Vec<u8>> = match Method::from_path(call.method.as_str())
         {
             Some(Method::NodeGetInfo) => more_info,

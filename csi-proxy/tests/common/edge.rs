@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use csi_proxy::operation::Counts;
-use csi_proxy::{Call, Dispatcher, Fault, Outcome, Relay as _, RelayError, SocketAddress};
+use csi_proxy::{Call, Dispatcher, Fault, Outcome, Relay as _, SocketAddress};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -53,6 +53,6 @@ impl Edge {
 }
 
 pub async fn asked(dispatcher: &Dispatcher, call: Call) -> Answer {
-    let replies = dispatcher.relay(call).await.map_err(RelayError::into_fault)?;
+    let replies = dispatcher.relay(call).await?;
     Ok(replies.collect().await)
 }

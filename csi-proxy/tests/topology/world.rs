@@ -9,7 +9,7 @@ use csi_proto::Method;
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::{Call, Fault, Outcome, Relay, RelayError, Replies};
+use csi_proxy::{Call, Fault, Outcome, Relay, Replies};
 use prost::Message;
 
 use super::common::driver_name;
@@ -56,7 +56,7 @@ pub(super) fn place(node: &str) -> csi::Topology {
     csi::Topology::from_iter([("topology.csi-hostpath/node", node)])
 }
 
-fn ok(message: impl Message) -> Result<Replies, RelayError> {
+fn ok(message: impl Message) -> Result<Replies, Fault> {
     // A field of a later version, which has to arrive.
     let mut bytes = message.encode_to_vec();
     bytes.extend_from_slice(LATER);
@@ -66,17 +66,17 @@ fn ok(message: impl Message) -> Result<Replies, RelayError> {
 /// Field 99 with the text `later`.
 pub(super) const LATER: &[u8] = b"\x9a\x06\x05later";
 
-fn failed(code: csi_proxy::Code, text: &str) -> Result<Replies, RelayError> {
+fn failed(code: csi_proxy::Code, text: &str) -> Result<Replies, Fault> {
     Ok(Replies::outcome(Outcome::from_driver(code, text)))
 }
 
 #[async_trait]
 impl Relay for World {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let mut nodes = self.0.lock().unwrap();
         let name = call.node.to_string();
         let Some(node) = nodes.get_mut(&name).filter(|node| !node.offline) else {
-            return Err(Fault::NodeOffline { node: call.node }.into());
+            return Err(Fault::NodeOffline { node: call.node });
         };
         let body = call.body;
         match Method::from_path(call.method.as_str()).unwrap() {
@@ -149,7 +149,7 @@ impl Relay for World {
     }
 }
 
-fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, RelayError> {
+fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, Fault> {
     let request = csi::CreateVolumeRequest::decode(body).unwrap();
     let id = match node.plain_ids {
         true => "1".to_owned(),
@@ -164,7 +164,7 @@ fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, RelayErro
     node.created += 1;
     node.volumes.insert(request.name, id.clone());
     if std::mem::take(&mut node.loses_next) {
-        return Err(Fault::LinkLost { reason: "cut".to_owned() }.into());
+        return Err(Fault::LinkLost { reason: "cut".to_owned() });
     }
     let volume = csi::Volume {
         volume_id: id,
@@ -176,7 +176,7 @@ fn create(node: &mut Node, name: &str, body: Bytes) -> Result<Replies, RelayErro
 }
 
 /// Two volumes a page at most; the token is the next one's place.
-fn list(node: &Node, body: Bytes) -> Result<Replies, RelayError> {
+fn list(node: &Node, body: Bytes) -> Result<Replies, Fault> {
     let request = csi::ListVolumesRequest::decode(body).unwrap();
     let Ok(from) = request.starting_token.parse().or_else(|error| match request.starting_token.as_str() {
         "" => Ok(0),

@@ -274,7 +274,7 @@ mod tests {
     use async_trait::async_trait;
     use csi_proxy::route::store::{MemoryStore, RedbStore};
     use csi_proxy::session_relay::SERVICE;
-    use csi_proxy::{Call, EndpointSettings, Fault, Relay, RelayError, Replies, TopologySettings};
+    use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
     use edge_transport::link::memory;
     use edge_transport::peer::PeerBuilder;
     use edge_transport::{Hub, IncomingRequest, ReplySender, Service, ServiceName, SessionId};
@@ -290,8 +290,8 @@ mod tests {
 
     #[async_trait]
     impl Relay for Nowhere {
-        async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
-            Err(Fault::NodeOffline { node: call.node }.into())
+        async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+            Err(Fault::NodeOffline { node: call.node })
         }
     }
 

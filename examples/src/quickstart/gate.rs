@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use csi_proxy::{Call, Dispatcher, Relay, RelayError, Replies};
+use csi_proxy::{Call, Dispatcher, Fault, Relay, Replies};
 use tokio::sync::Semaphore;
 
 /// In front of a dispatcher: lets calls pass, or holds them until it is opened.
@@ -46,7 +46,7 @@ impl Gate {
 
 #[async_trait]
 impl Relay for Gate {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         if call.method.as_str().ends_with("/CreateVolume") && self.closed.swap(false, Ordering::Relaxed) {
             self.arrived.add_permits(1);
             if let Ok(pass) = self.passes.acquire().await {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use csi_proxy::{Call, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, RelayError, Replies, Term};
+use csi_proxy::{Call, CallNumber, Delivery, Fault, Fence, GivenUp, Relay, Replies, Term};
 
 /// What is wrong on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -73,7 +73,7 @@ impl<R> Below<R> {
 
 #[async_trait::async_trait]
 impl<R: Relay> Relay for Below<R> {
-    async fn relay(&self, mut call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, mut call: Call) -> Result<Replies, Fault> {
         match self.planted {
             Some(Planted::NoSession) => call.session = None,
             _ => call.fence = call.fence.as_ref().and_then(|fence| self.changed(fence)),
@@ -90,11 +90,11 @@ struct Above<R> {
 
 #[async_trait::async_trait]
 impl<R: Relay> Relay for Above<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
-        let lost = |error: &RelayError| error.fault().delivery() == Delivery::Unknown;
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        let lost = |error: &Fault| error.delivery() == Delivery::Unknown;
         match self.relay.relay(call.clone()).await {
             Err(error) if lost(&error) && self.planted == Some(Planted::CalledNotSent) => {
-                Err(Fault::NodeOffline { node: call.node }.into())
+                Err(Fault::NodeOffline { node: call.node })
             }
             Err(error) if lost(&error) => self.relay.relay(call).await,
             end => end,

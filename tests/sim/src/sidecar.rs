@@ -91,7 +91,7 @@ async fn attempt(context: &Arc<Context>, id: OrderId, order: Order, desk: Desk, 
     let reading = async {
         match desk.relay.relay(call).await {
             Ok(replies) => read(replies, order.reading, chance, &mut messages).await,
-            Err(error) => End::Failed(error.into_fault()),
+            Err(error) => End::Failed(error),
         }
     };
     let end = tokio::select! {

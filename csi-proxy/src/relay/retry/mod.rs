@@ -20,8 +20,9 @@ pub use self::reachability::{DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reach
 use self::sending::Sending;
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
 use self::term::{InUse, Refusal};
-use super::{Relay, RelayError};
+use super::Relay;
 use crate::call::{Call, Term};
+use crate::fault::Fault;
 use crate::replies::{Replies, Reply};
 
 /// Carries the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a failure on its way.
@@ -95,7 +96,7 @@ impl<R> fmt::Debug for RetryRelay<R> {
 
 #[async_trait]
 impl<R: Relay + 'static> Relay for RetryRelay<R> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let method = Method::from_path(call.method.as_str());
         let mut sending = Sending::new(Arc::clone(&self.0), call, method)?;
         let replies = sending.send().await?;

@@ -15,7 +15,7 @@ use super::open::OpenCall;
 use crate::call::{Call, NodeSession, Term};
 use crate::fault::Fault;
 use crate::operation::Identity;
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// How long before its caller stops waiting a call ends that cannot be sent, so that the caller gets the fault and does not end the call
@@ -76,7 +76,7 @@ impl<R: Relay> Sending<R> {
                 },
                 Next::Send(session) => {
                     let call = self.copy(session, term)?;
-                    let answer = self.shared.relay.relay(call).await.map_err(RelayError::into_fault);
+                    let answer = self.shared.relay.relay(call).await;
                     let begun = match answer {
                         Ok(replies) => begun(self.method, replies).await,
                         Err(fault) => Err(fault),

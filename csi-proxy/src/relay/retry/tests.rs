@@ -108,7 +108,7 @@ impl Script {
 
 #[async_trait]
 impl Relay for Script {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let (attempt, body) = {
             let mut played = self.0.lock().unwrap();
             played.seen.push(call.clone());
@@ -116,10 +116,10 @@ impl Relay for Script {
         };
         match attempt {
             None => Ok(Replies::unary(body, Outcome::ok())),
-            Some(Attempt::Fails(fault)) => Err(fault.into()),
+            Some(Attempt::Fails(fault)) => Err(fault),
             Some(Attempt::FailsAfter(seconds, fault)) => {
                 sleep(Duration::from_secs(seconds)).await;
-                Err(fault.into())
+                Err(fault)
             }
             Some(Attempt::Ends(outcome)) => {
                 let parts = [Reply::Message(body), Reply::End(outcome)];
@@ -166,7 +166,7 @@ impl World {
     }
 
     async fn answered(&self, call: Call) -> Result<Outcome, Fault> {
-        let replies = self.relay.relay(call).await.map_err(RelayError::into_fault)?;
+        let replies = self.relay.relay(call).await?;
         let (_, outcome) = replies.collect().await;
         match outcome.fault() {
             Some(fault) => Err(fault.clone()),
@@ -510,7 +510,7 @@ async fn a_term_that_cannot_be_raised_ends_the_call_and_not_the_proxy() {
     let (script, reachability) = (world.script.clone(), world.reachability.clone());
     let relay = RetryRelay::start(script, reachability, Broken).await.unwrap();
     let error = relay.relay(nameless()).await.unwrap_err();
-    assert_eq!(error.fault(), &stale(9));
+    assert_eq!(error, stale(9));
     assert!(relay.replaced().now_or_never().is_none());
     assert!(relay.relay(nameless()).await.is_ok());
 }

@@ -15,7 +15,7 @@ use crate::call::{Call, Metadata};
 use crate::fault::Fault;
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
-use crate::relay::{Relay, RelayError};
+use crate::relay::Relay;
 use crate::route::store::MemoryStore;
 use csi_proto::Code;
 
@@ -57,7 +57,7 @@ fn place(node: &NodeId) -> csi::Topology {
     csi::Topology::from_iter([("node", node.as_str())])
 }
 
-fn ok(message: impl prost::Message) -> Result<Replies, RelayError> {
+fn ok(message: impl prost::Message) -> Result<Replies, Fault> {
     Ok(Replies::unary(message.encode_to_vec(), Outcome::ok()))
 }
 
@@ -83,18 +83,18 @@ impl World {
         });
     }
 
-    fn create(&self, name: String, node: NodeId) -> Result<Replies, RelayError> {
+    fn create(&self, name: String, node: NodeId) -> Result<Replies, Fault> {
         let lost = || Fault::LinkLost { reason: "cut".to_owned() };
         let key = (name, node);
         let mut state = self.lock();
         let fate = if state.is_faulty() { state.draw(10) } else { 9 };
         match fate {
-            0 => return Err(lost().into()),
+            0 => return Err(lost()),
             1 | 2 => {
                 state.under_way.insert(key.clone());
                 drop(state);
                 self.go_on(key);
-                return Err(lost().into());
+                return Err(lost());
             }
             3 if !state.volumes.contains(&key) => {
                 state.under_way.remove(&key);
@@ -106,7 +106,7 @@ impl World {
         state.under_way.remove(&key);
         state.volumes.insert(key.clone());
         if fate == 4 {
-            return Err(lost().into());
+            return Err(lost());
         }
         let volume = csi::Volume { volume_id: format!("{}/{}", key.1, key.0), ..Default::default() };
         ok(csi::CreateVolumeResponse { volume: Some(volume) })
@@ -115,7 +115,7 @@ impl World {
 
 #[async_trait]
 impl Relay for World {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         tokio::task::yield_now().await;
         let node = call.node;
         {
@@ -126,13 +126,13 @@ impl Relay for World {
                     state.offline.insert(node.clone());
                 }
                 if state.draw(30) == 0 {
-                    return Err(Fault::HubUnreachable { reason: "no".to_owned() }.into());
+                    return Err(Fault::HubUnreachable { reason: "no".to_owned() });
                 }
             } else {
                 state.offline.clear();
             }
             if state.offline.contains(&node) {
-                return Err(Fault::NodeOffline { node }.into());
+                return Err(Fault::NodeOffline { node });
             }
         }
         match Method::from_path(call.method.as_str()) {
@@ -146,7 +146,7 @@ impl Relay for World {
                 let mut state = self.lock();
                 state.volumes.retain(|(name, node)| format!("{node}/{name}") != request.volume_id);
                 if state.is_faulty() && state.draw(5) == 0 {
-                    return Err(Fault::LinkLost { reason: "cut".to_owned() }.into());
+                    return Err(Fault::LinkLost { reason: "cut".to_owned() });
                 }
                 ok(csi::DeleteVolumeResponse {})
             }

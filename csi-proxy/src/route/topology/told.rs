@@ -16,7 +16,7 @@ use crate::call::{Call, Metadata, NodeSession};
 use crate::fault::Fault;
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
-use crate::relay::{ClockTerms, Reachability, Relay, RelayError, RetryRelay};
+use crate::relay::{ClockTerms, Reachability, Relay, RetryRelay};
 use crate::replies::Reply;
 use crate::route::store::{FaultyStore, MemoryStore, StoreFault};
 use csi_proto::Code;
@@ -46,7 +46,7 @@ fn place(name: &str) -> csi::Topology {
     csi::Topology::from_iter([("node", name)])
 }
 
-fn ok(message: impl prost::Message) -> Result<Replies, RelayError> {
+fn ok(message: impl prost::Message) -> Result<Replies, Fault> {
     Ok(Replies::unary(message.encode_to_vec(), Outcome::ok()))
 }
 
@@ -74,14 +74,14 @@ impl World {
         counts
     }
 
-    fn answer(&self, call: Call) -> Result<Replies, RelayError> {
+    fn answer(&self, call: Call) -> Result<Replies, Fault> {
         let (name, method) = (call.node.to_string(), Method::from_path(call.method.as_str()).unwrap());
         let mut state = self.lock();
         if state.offline.contains(&name) {
-            return Err(Fault::NodeOffline { node: call.node }.into());
+            return Err(Fault::NodeOffline { node: call.node });
         }
         if state.without_driver.contains(&name) {
-            return Err(Fault::DriverNotRegistered { driver: call.driver }.into());
+            return Err(Fault::DriverNotRegistered { driver: call.driver });
         }
         let volumes = state.nodes.get_mut(&name).unwrap();
         match method {
@@ -151,7 +151,7 @@ impl World {
 
 #[async_trait]
 impl Relay for World {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         {
             let mut state = self.lock();
             let method = Method::from_path(call.method.as_str()).unwrap();

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::super::{ClockTerms, Reachability, RetryRelay};
 use super::*;
 use crate::call::{Call, CallId, MethodPath, NodeId, NodeSession};
+use crate::fault::Fault;
 use crate::outcome::Outcome;
-use crate::relay::RelayError;
 use csi_proto::Code;
 
 /// Ranges of a volume, each of 10 bytes, two in a message. Every stream breaks off after so many messages.
@@ -27,7 +27,7 @@ const RANGES: i64 = 8;
 
 #[async_trait]
 impl Relay for Arc<Blocks> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let request = csi::GetMetadataDeltaRequest::decode(call.body).unwrap();
         assert_eq!((request.base_snapshot_id.as_str(), request.max_results), ("a", 2));
         let first = self.asked.lock().unwrap().is_empty();

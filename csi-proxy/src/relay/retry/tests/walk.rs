@@ -60,28 +60,28 @@ impl Far {
 
 #[async_trait]
 impl Relay for Arc<Far> {
-    async fn relay(&self, call: Call) -> Result<Replies, RelayError> {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         self.check(&call);
         let mut net = self.net.subscribe();
         let Net { hub, session } = *net.borrow_and_update();
         if !hub {
-            return Err(Fault::HubUnreachable { reason: "away".to_owned() }.into());
+            return Err(Fault::HubUnreachable { reason: "away".to_owned() });
         }
-        let Some(session) = session else { return Err(offline().into()) };
+        let Some(session) = session else { return Err(offline()) };
         if call.session != Some(session) {
-            return Err(Fault::WrongSession { node: node() }.into());
+            return Err(Fault::WrongSession { node: node() });
         }
         tokio::select! {
             () = sleep(Duration::from_millis(self.draw(40))) => {}
-            _ = net.changed() => return Err(if self.draw(2) == 0 { offline().into() } else {
+            _ = net.changed() => return Err(if self.draw(2) == 0 { offline() } else {
                 self.begins(&call, session.instance);
-                lost().into()
+                lost()
             }),
         }
         self.begins(&call, session.instance);
         tokio::select! {
             () = sleep(Duration::from_millis(self.draw(4000))) => Ok(Replies::unary(call.body, Outcome::ok())),
-            _ = net.changed() => Err(lost().into()),
+            _ = net.changed() => Err(lost()),
         }
     }
 }
@@ -168,7 +168,7 @@ impl Walk {
                 assert!(replies.collect().await.1.is_ok());
                 Ok(())
             }
-            Err(error) => Err(error.into_fault()),
+            Err(error) => Err(error),
         };
         (id, repeatable, result)
     }
