@@ -4,6 +4,7 @@
     missing_docs,
     unreachable_pub,
     unnameable_types,
+    dead_code,
     clippy::exhaustive_structs,
     clippy::exhaustive_enums,
     clippy::derive_partial_eq_without_eq,

@@ -9,7 +9,7 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 use super::failure::cut;
 use super::{
     End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
-    MAX_SERVICES, Part, Reason, Reply, Request, WireFrame,
+    MAX_SERVICES, Part, Reply, Request, WireFrame,
 };
 use crate::generated::session as pb;
 use crate::name::{InvalidName, PeerId, ServiceName, SessionId};
@@ -146,14 +146,12 @@ fn optional_peer(field: &'static str, name: &str) -> Result<Option<PeerId>, Deco
     PeerId::new(name).map(Some).map_err(|cause| DecodeError::Name { field, cause })
 }
 
+fn bounded(field: &'static str, found: usize, max: usize) -> Result<(), DecodeError> {
+    if found > max { Err(DecodeError::Bound { field, found, max }) } else { Ok(()) }
+}
+
 fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
-    if hello.services.len() > MAX_SERVICES {
-        return Err(DecodeError::Bound {
-            field: "hello.services",
-            found: hello.services.len(),
-            max: MAX_SERVICES,
-        });
-    }
+    bounded("hello.services", hello.services.len(), MAX_SERVICES)?;
     let session = SessionId { instance: hello.instance, number: hello.session };
     for (field, number) in [("hello.instance", session.instance), ("hello.session", session.number)] {
         if number == 0 {
@@ -186,13 +184,7 @@ fn service_name(field: &'static str, name: &str) -> Result<ServiceName, DecodeEr
 }
 
 fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError> {
-    if request.metadata.len() > MAX_METADATA {
-        return Err(DecodeError::Bound {
-            field: "request.metadata",
-            found: request.metadata.len(),
-            max: MAX_METADATA,
-        });
-    }
+    bounded("request.metadata", request.metadata.len(), MAX_METADATA)?;
     let to = SessionId { instance: request.to_instance, number: request.to_session };
     Ok(Part::Request(Request {
         service: service_name("request.service", &request.service)?,
@@ -206,16 +198,12 @@ fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError
 
 fn decode_reply(reply: pb::Reply, body: Bytes) -> Result<Part, DecodeError> {
     let end = match reply.end {
-        Some(pb::reply::End::Finished(closing)) if closing.len() > MAX_CLOSING => {
-            return Err(DecodeError::Bound {
-                field: "reply.finished",
-                found: closing.len(),
-                max: MAX_CLOSING,
-            });
+        Some(pb::reply::End::Finished(closing)) => {
+            bounded("reply.finished", closing.len(), MAX_CLOSING)?;
+            Some(End::Finished(closing))
         }
-        Some(pb::reply::End::Finished(closing)) => Some(End::Finished(closing)),
         Some(pb::reply::End::Failed(failed)) => {
-            Some(End::Failed(Failure::new(Reason::from_wire(failed.reason), failed.detail)))
+            Some(End::Failed(Failure::new(failed.reason(), failed.detail)))
         }
         None => None,
     };
@@ -304,7 +292,7 @@ fn to_wire(frame: Frame) -> (pb::Header, Bytes) {
                     let end = reply.end.map(|end| match end {
                         End::Finished(closing) => pb::reply::End::Finished(closing),
                         End::Failed(failure) => pb::reply::End::Failed(pb::Failure {
-                            reason: failure.reason().to_wire(),
+                            reason: failure.reason().into(),
                             detail: failure.detail().to_owned(),
                         }),
                     });

@@ -129,6 +129,7 @@ pub struct Failure {
 }
 /// Nested message and enum types in `Failure`.
 pub mod failure {
+    /// Why the transport ended a call.
     #[derive(
         Clone,
         Copy,
@@ -142,6 +143,7 @@ pub mod failure {
     )]
     #[repr(i32)]
     pub enum Reason {
+        /// A reason that this version does not know.
         Unspecified = 0,
         /// No peer of that name is connected, and nothing of the request has been passed on.
         PeerOffline = 1,
@@ -235,4 +237,39 @@ pub struct Pong {
 pub struct Drain {
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
+}
+/// What is asked of the service `presence`, which a hub answers by its own name: which peers offer a service, as they come and go.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PresenceQuestion {
+    /// The service that is asked for.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    /// The only peers that are of interest, at most 64. None: all.
+    #[prost(string, repeated, tag = "2")]
+    pub only: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Each message of the answer, which never ends by itself.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PresenceUpdate {
+    /// A list begins.
+    #[prost(bool, tag = "1")]
+    pub reset: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub up: ::prost::alloc::vec::Vec<PresenceEntry>,
+    /// These sessions have ended.
+    #[prost(message, repeated, tag = "3")]
+    pub down: ::prost::alloc::vec::Vec<PresenceEntry>,
+    /// The list is complete: who was not in it is not there.
+    #[prost(bool, tag = "4")]
+    pub complete: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PresenceEntry {
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Of its session.
+    #[prost(fixed64, tag = "2")]
+    pub instance: u64,
+    #[prost(uint64, tag = "3")]
+    pub session: u64,
 }

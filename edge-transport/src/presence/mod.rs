@@ -7,26 +7,7 @@
 //!
 //! Somebody is told only of peers that the hub's policy lets it call, and who may call nobody may not ask either
 //! ([`Policy::may_watch`](crate::hub::Policy::may_watch)).
-//!
-//! # The messages
-//!
-//! ```proto
-//! message Question {
-//!   string service = 1;    // the service that is asked for
-//!   repeated string only = 2;  // the only peers that are of interest, at most 64; none: all
-//! }
-//! message Update {         // each message of the answer
-//!   bool reset = 1;        // a list begins
-//!   repeated Entry up = 2;
-//!   repeated Entry down = 3;  // these sessions have ended
-//!   bool complete = 4;     // the list is complete: who was not in it is not there
-//! }
-//! message Entry {
-//!   string peer = 1;
-//!   fixed64 instance = 2;  // of its session
-//!   uint64 session = 3;
-//! }
-//! ```
+//! Its messages are in the published schema, as `PresenceQuestion` and `PresenceUpdate`.
 
 mod roster;
 #[cfg(feature = "runtime")]

@@ -20,7 +20,6 @@ pub(super) const MAX_ONLY: usize = 64;
 const PIECE: usize = 500;
 
 /// The service of a hub's own.
-#[derive(Debug)]
 pub(crate) struct PresenceService {
     pub(crate) hub: WeakHub,
 }

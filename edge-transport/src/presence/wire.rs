@@ -1,39 +1,9 @@
-//! The messages, as the module's own page has them.
-
-use prost::Message;
-
-use crate::name::{PeerId, SessionId};
+//! Names and sessions in the messages, which are part of the frames' schema.
 
 #[cfg(feature = "runtime")]
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(super) struct Question {
-    #[prost(string, tag = "1")]
-    pub(super) service: String,
-    #[prost(string, repeated, tag = "2")]
-    pub(super) only: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(super) struct Update {
-    #[prost(bool, tag = "1")]
-    pub(super) reset: bool,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) up: Vec<Entry>,
-    #[prost(message, repeated, tag = "3")]
-    pub(super) down: Vec<Entry>,
-    #[prost(bool, tag = "4")]
-    pub(super) complete: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(super) struct Entry {
-    #[prost(string, tag = "1")]
-    pub(super) peer: String,
-    #[prost(fixed64, tag = "2")]
-    pub(super) instance: u64,
-    #[prost(uint64, tag = "3")]
-    pub(super) session: u64,
-}
+pub(super) use crate::generated::session::PresenceQuestion as Question;
+pub(super) use crate::generated::session::{PresenceEntry as Entry, PresenceUpdate as Update};
+use crate::name::{PeerId, SessionId};
 
 impl Entry {
     #[cfg(feature = "runtime")]
