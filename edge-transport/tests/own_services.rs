@@ -5,14 +5,14 @@ mod session_common;
 
 use std::time::Duration;
 
-use edge_transport::hub::{HubBuilder, NodesCallNobody, OnlyCallers, OnlyNodes, Rules};
+use edge_transport::hub::{HubBuilder, NodesCallNobody, OnlyNodes, Rules};
 use edge_transport::{Peer, Reason, ReplyStream, Request};
 use session_common::{Echo, Net, collect, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep};
 
 /// A hub that answers nodes and operators, each by an echo of their own.
 fn answering(builder: HubBuilder) -> HubBuilder {
-    let operators = OnlyCallers::new([peer_id("operator")]);
+    let operators = Rules::callers([peer_id("operator")]);
     let builder = builder.service(service_name("of-nodes"), OnlyNodes, Echo::default());
     builder.service(service_name("of-operators"), operators, Echo::default())
 }
@@ -24,7 +24,7 @@ async fn ask(peer: &Peer, target: &str, service: &str) -> Result<(), Reason> {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_call_nobody_but_the_services_of_the_hub_that_are_for_them_and_others_do_not_call_those() {
-    let callers = OnlyCallers::new(["proxy", "operator"].map(peer_id));
+    let callers = Rules::callers(["proxy", "operator"].map(peer_id));
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
     let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
         &|builder| builder.policy(NodesCallNobody),

@@ -6,7 +6,7 @@ mod session_common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use edge_transport::hub::{HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Rules};
+use edge_transport::hub::{HubBuilder, HubSettings, NodesCallNobody, Rules};
 use edge_transport::link::DialOptions;
 use edge_transport::link::uds;
 use edge_transport::presence::{Change, SERVICE, Watch};
@@ -172,7 +172,7 @@ async fn refused_to_watch(peer: &Peer) -> Reason {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_may_not_watch_and_a_caller_may() {
-    let callers = OnlyCallers::new([peer_id("proxy")]);
+    let callers = Rules::callers([peer_id("proxy")]);
     let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
     let policies: [&dyn Fn(HubBuilder) -> HubBuilder; 3] = [
         &|builder| builder.policy(NodesCallNobody),

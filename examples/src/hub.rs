@@ -10,7 +10,7 @@ mod trace;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, OnlyCallers, Presence, Rules};
+use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, Presence, Rules};
 use edge_transport::reload::FileWatch;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -101,7 +101,7 @@ fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
     if !options.callers.is_empty() {
         let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(callers, "only these peers may make calls");
-        return builder.policy(OnlyCallers::new(options.callers.iter().cloned()));
+        return builder.policy(Rules::callers(options.callers.iter().cloned()));
     }
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");

@@ -20,8 +20,6 @@ pub(crate) use driver::WeakHub;
 pub use driver::{Hub, HubBuilder, HubError};
 #[cfg(all(feature = "tls", feature = "runtime"))]
 pub(crate) use names::covered_by;
-pub use policy::{
-    AllowAll, InvalidRule, NodesCallNobody, OnlyCallers, OnlyNodes, Policy, Requester, Rule, Rules,
-};
+pub use policy::{AllowAll, InvalidRule, NodesCallNobody, OnlyNodes, Policy, Requester, Rule, Rules};
 pub use settings::HubSettings;
 pub use stats::{HubStats, PeerInfo, Presence};

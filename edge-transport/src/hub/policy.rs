@@ -2,9 +2,8 @@
 //!
 //! A hub asks its [`Policy`] once for each call. Without another it keeps to [`NodesCallNobody`]: proxies may call nodes, and
 //! nodes may call nobody. That a peer is a node it says itself, by offering services; where nodes are not trusted, say by name
-//! who may call, with [`OnlyCallers`] or, with targets, [`Rules`]. Names are what the hub has authenticated.
+//! who may call, and whom, with [`Rules`]. Names are what the hub has authenticated.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -46,7 +45,7 @@ impl Policy for AllowAll {
 }
 
 /// A peer that offers services is a node, and nodes call nobody; whoever offers none may call. The default of a hub. Keeps nodes apart that behave; since a peer says itself what it
-/// offers, a node that was taken over can leave that out: where this matters, name the callers with [`OnlyCallers`].
+/// offers, a node that was taken over can leave that out: where this matters, name the callers with [`Rules`].
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::exhaustive_structs, reason = "has nothing to add")]
 pub struct NodesCallNobody;
@@ -74,33 +73,6 @@ impl Policy for OnlyNodes {
 
     fn may_watch(&self, requester: &Requester<'_>) -> bool {
         !requester.services.is_empty()
-    }
-}
-
-/// Only these peers may call, and what lies below their names (`proxy/replica-2` for `proxy`).
-#[derive(Debug, Clone, Default)]
-pub struct OnlyCallers {
-    names: HashSet<PeerId>,
-}
-
-impl OnlyCallers {
-    /// Lets these names call, and nobody else.
-    pub fn new(names: impl IntoIterator<Item = PeerId>) -> Self {
-        Self { names: names.into_iter().collect() }
-    }
-
-    fn names(&self, peer: &PeerId) -> bool {
-        covered_by(peer).any(|above| self.names.contains(above))
-    }
-}
-
-impl Policy for OnlyCallers {
-    fn may_call(&self, requester: &Requester<'_>, _: &PeerId, _: &ServiceName) -> bool {
-        self.names(requester.peer)
-    }
-
-    fn may_watch(&self, requester: &Requester<'_>) -> bool {
-        self.names(requester.peer)
     }
 }
 
@@ -207,6 +179,11 @@ impl Rules {
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         Self { rules: rules.into_iter().collect() }
     }
+
+    /// Lets these names call everyone, and nobody else call.
+    pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
+        Self::new(names.into_iter().map(|name| Rule { from: Names::Below(name), to: Names::All }))
+    }
 }
 
 impl Policy for Rules {
@@ -244,7 +221,7 @@ mod tests {
 
     #[test]
     fn only_the_named_and_what_lies_below_them_may_call() {
-        let callers = OnlyCallers::new(["proxy", "spiffe://edge/a"].map(|name| PeerId::new(name).unwrap()));
+        let callers = Rules::callers(["proxy", "spiffe://edge/a"].map(|name| PeerId::new(name).unwrap()));
         for (peer, expected) in [
             ("proxy", true),
             ("proxy/replica-2", true),
@@ -261,7 +238,7 @@ mod tests {
 
     #[test]
     fn who_may_call_nobody_may_not_ask_who_is_there() {
-        let callers = OnlyCallers::new([PeerId::new("proxy").unwrap()]);
+        let callers = Rules::callers([PeerId::new("proxy").unwrap()]);
         let rules = Rules::new(["proxy=edge-*".parse().unwrap()]);
         let policies: [&dyn Policy; 3] = [&NodesCallNobody, &callers, &rules];
         let (csi, none) = ([ServiceName::new("csi").unwrap()], []);

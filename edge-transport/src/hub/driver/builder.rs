@@ -100,7 +100,7 @@ impl HubBuilder {
     }
 
     /// Who may call whom. Default: whoever offers no service may call, nodes may not ([`NodesCallNobody`]); a hub with nodes that
-    /// are not trusted wants [`OnlyCallers`](crate::hub::OnlyCallers) or [`Rules`](crate::hub::Rules).
+    /// are not trusted wants [`Rules`](crate::hub::Rules).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Arc::new(policy);
         self
@@ -116,12 +116,6 @@ impl HubBuilder {
     /// in its log.
     pub const fn allow_unauthenticated(mut self) -> Self {
         self.authentication.allow_unauthenticated = true;
-        self
-    }
-
-    /// Also takes processes of these users on unix sockets. Root and the hub's own user are always taken.
-    pub fn allow_users(mut self, uids: impl IntoIterator<Item = u32>) -> Self {
-        self.authentication.users.extend(uids);
         self
     }
 
