@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::SystemTime;
 
 pub use self::watch::{FileWatch, Notice};
 use crate::tls::sha256;
@@ -80,10 +81,30 @@ pub(crate) enum Reload {
 
 type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
 
+/// Certificates by the file that they come from, and when they end.
+pub(crate) type Ends = Vec<(PathBuf, SystemTime)>;
+
+/// What is made of files, whatever that is.
+trait Watched: Send + Sync {
+    /// Looks at the files. Blocks for as long as reading them takes.
+    fn check(&self) -> Reload;
+
+    #[cfg(any(feature = "metrics", test))]
+    /// Whether the files, as they were when last looked at, cannot be used.
+    fn is_broken(&self) -> bool;
+
+    /// The files, for people.
+    fn files(&self) -> String;
+
+    /// The certificates in use.
+    fn ends(&self) -> Ends;
+}
+
 /// A value made of files, and made anew when they change.
 pub(crate) struct Reloading<T, E> {
     inputs: Vec<Input>,
     make: Make<T, E>,
+    ends: fn(&T) -> Ends,
     current: RwLock<Arc<T>>,
     seen: Mutex<Seen>,
 }
@@ -99,13 +120,14 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
     /// Reads the files and makes the first value.
     pub(crate) fn open(
         inputs: Vec<Input>,
+        ends: fn(&T) -> Ends,
         make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<Self, E> {
         let contents = read_all(&inputs)?;
         let current = RwLock::new(Arc::new(make(&contents)?));
         let in_use = fingerprint(&contents);
         let seen = Mutex::new(Seen { in_use, tried: Some(in_use), broken: None });
-        Ok(Self { inputs, make: Box::new(make), current, seen })
+        Ok(Self { inputs, make: Box::new(make), ends, current, seen })
     }
 
     /// The value of the last good files.
@@ -116,9 +138,10 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Looks at the files. Blocks for as long as reading them takes.
-    pub(crate) fn check(&self) -> Reload {
+impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
+    fn check(&self) -> Reload {
         let contents = match read_all(&self.inputs) {
             Ok(contents) => contents,
             Err(error) => {
@@ -150,15 +173,17 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
     }
 
     #[cfg(any(feature = "metrics", test))]
-    /// Whether the files, as they were when last looked at, cannot be used.
-    pub(crate) fn is_broken(&self) -> bool {
+    fn is_broken(&self) -> bool {
         self.seen().broken.is_some()
     }
 
-    /// The files, for people.
-    pub(crate) fn files(&self) -> String {
+    fn files(&self) -> String {
         let paths: Vec<_> = self.inputs.iter().map(|input| input.path.display().to_string()).collect();
         paths.join(", ")
+    }
+
+    fn ends(&self) -> Ends {
+        (self.ends)(&self.current())
     }
 }
 
@@ -196,10 +221,14 @@ mod tests {
 
     fn open(paths: &[PathBuf]) -> Reloading<String, Refused> {
         let inputs = paths.iter().map(|path| Input { what: "half", path: path.clone() }).collect();
-        Reloading::open(inputs, |halves| match halves {
-            [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
-            _ => Err(Refused("not a pair".to_owned())),
-        })
+        Reloading::open(
+            inputs,
+            |_| Ends::new(),
+            |halves| match halves {
+                [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
+                _ => Err(Refused("not a pair".to_owned())),
+            },
+        )
         .unwrap()
     }
 

@@ -1,52 +1,17 @@
 //! Looking at files again and again.
 
 use std::collections::HashMap;
-use std::fmt::{self, Display};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::expiry::{Standing, Told};
-use super::{ReadError, Reload, Reloading};
+use super::{Reload, Watched};
 
 /// Shortest time between two looks at the files.
 #[cfg(feature = "runtime")]
 const SHORTEST: Duration = Duration::from_millis(100);
-
-/// A part of what is watched.
-trait Watched: Send + Sync {
-    fn check(&self) -> Reload;
-    fn files(&self) -> String;
-    #[cfg(feature = "metrics")]
-    fn is_broken(&self) -> bool;
-    /// Certificates in use, by the file that they come from, and when they end.
-    fn ends(&self) -> Vec<(PathBuf, SystemTime)>;
-}
-
-/// What is made of files, with the certificates among them.
-struct Part<T, E> {
-    made: Arc<Reloading<T, E>>,
-    ends: fn(&T) -> Vec<(PathBuf, SystemTime)>,
-}
-
-impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Part<T, E> {
-    fn check(&self) -> Reload {
-        self.made.check()
-    }
-
-    fn files(&self) -> String {
-        self.made.files()
-    }
-
-    #[cfg(feature = "metrics")]
-    fn is_broken(&self) -> bool {
-        self.made.is_broken()
-    }
-
-    fn ends(&self) -> Vec<(PathBuf, SystemTime)> {
-        (self.ends)(&self.made.current())
-    }
-}
 
 /// What a look at the files has to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +109,7 @@ impl Notice {
 #[derive(Default)]
 #[must_use]
 pub struct FileWatch {
-    parts: Vec<Box<dyn Watched>>,
+    parts: Vec<Arc<dyn Watched>>,
     told: Mutex<HashMap<PathBuf, Told>>,
 }
 
@@ -156,14 +121,14 @@ impl FileWatch {
 
     /// Watches the files of a TLS configuration.
     pub fn tls<C: Send + Sync + 'static>(mut self, files: &crate::tls::TlsFiles<C>) -> Self {
-        self.parts.push(Box::new(Part { made: files.reloading(), ends: crate::tls::TlsFiles::<C>::ends }));
+        self.parts.push(files.reloading());
         self
     }
 
     /// Watches a token file.
     #[cfg(feature = "runtime")]
     pub fn tokens(mut self, tokens: &crate::token::TokenFile) -> Self {
-        self.parts.push(Box::new(Part { made: Arc::clone(&tokens.digests), ends: |_| Vec::new() }));
+        self.parts.push(Arc::clone(&tokens.digests) as Arc<dyn Watched>);
         self
     }
 

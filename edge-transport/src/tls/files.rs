@@ -3,13 +3,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rustls::{ClientConfig, ServerConfig};
 
 use super::identity::Pem;
 use super::{ClientAuth, Identity, TlsError, client, server};
-use crate::reload::{Input, Reloading};
+use crate::reload::{Ends, Input, Reloading};
 
 /// Which files hold the TLS material of one end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -107,7 +106,7 @@ impl<C: Send + Sync + 'static> TlsFiles<C> {
             let config = configure(&identity)?;
             Ok(Loaded { config, identity, paths: paths.clone() })
         };
-        Ok(Self { made: Arc::new(Reloading::open(inputs, make)?) })
+        Ok(Self { made: Arc::new(Reloading::open(inputs, ends, make)?) })
     }
 }
 
@@ -115,13 +114,13 @@ impl<C> TlsFiles<C> {
     pub(crate) fn reloading(&self) -> Arc<Reloading<Loaded<C>, TlsError>> {
         Arc::clone(&self.made)
     }
+}
 
-    pub(crate) fn ends(loaded: &Loaded<C>) -> Vec<(PathBuf, SystemTime)> {
-        let chain = loaded.paths.certificate.as_ref().map(|(chain, _)| chain.clone());
-        let own = chain.zip(loaded.identity.expires());
-        let authorities = loaded.paths.authorities.clone().zip(loaded.identity.authorities_expire());
-        own.into_iter().chain(authorities).collect()
-    }
+fn ends<C>(loaded: &Loaded<C>) -> Ends {
+    let chain = loaded.paths.certificate.as_ref().map(|(chain, _)| chain.clone());
+    let own = chain.zip(loaded.identity.expires());
+    let authorities = loaded.paths.authorities.clone().zip(loaded.identity.authorities_expire());
+    own.into_iter().chain(authorities).collect()
 }
 
 impl<C: Send + Sync + 'static> TlsFiles<C> {

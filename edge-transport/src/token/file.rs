@@ -73,7 +73,7 @@ impl TokenFile {
         let make = move |contents: &[Vec<u8>]| {
             contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
         };
-        Ok(Self { digests: Arc::new(Reloading::open(vec![input], make)?) })
+        Ok(Self { digests: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?) })
     }
 
     /// How many names have a token.
