@@ -109,14 +109,6 @@ macro_rules! name {
             }
         }
 
-        impl TryFrom<&str> for $type {
-            type Error = InvalidName;
-
-            fn try_from(name: &str) -> Result<Self, InvalidName> {
-                Self::new(name)
-            }
-        }
-
         impl std::borrow::Borrow<str> for $type {
             fn borrow(&self) -> &str {
                 &self.0

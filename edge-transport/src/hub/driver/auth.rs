@@ -1,6 +1,5 @@
 //! Whether a peer may use the name in its hello.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,16 +24,6 @@ impl Default for Authentication {
     }
 }
 
-impl fmt::Debug for Authentication {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authentication")
-            .field("allow_unauthenticated", &self.allow_unauthenticated)
-            .field("users", &self.users)
-            .field("tokens", &self.tokens.is_some())
-            .finish()
-    }
-}
-
 #[cfg(target_os = "linux")]
 fn own_user() -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
@@ -47,7 +36,6 @@ const fn own_user() -> Option<u32> {
 }
 
 /// What is to be done about a name.
-#[derive(Debug)]
 pub(super) enum Verdict {
     /// The link proves it.
     Proven,
@@ -76,7 +64,7 @@ impl Authentication {
             }
             Credentials::Process { uid, .. } if self.users.contains(uid) => return Verdict::Proven,
             Credentials::Process { uid, .. } => {
-                format!("user {uid} is neither root, the hub's own, nor allowed")
+                format!("user {uid} is neither root nor the hub's own")
             }
             Credentials::None if self.allow_unauthenticated => return Verdict::Proven,
             Credentials::None => {
@@ -121,12 +109,6 @@ impl TokenQuestion {
             Err(_) => format!("its token could not be checked within {bound:?}, try again later"),
         };
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
-    }
-}
-
-impl fmt::Debug for TokenQuestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenQuestion").field("claimed", &self.claimed).finish_non_exhaustive()
     }
 }
 

@@ -91,12 +91,6 @@ impl WeakHub {
     }
 }
 
-impl std::fmt::Debug for WeakHub {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WeakHub")
-    }
-}
-
 impl Hub {
     /// Builds a hub.
     pub fn builder() -> HubBuilder {

@@ -17,6 +17,7 @@ use crate::tls::ServerTls;
 const UNVALIDATED: usize = 128;
 
 /// Accepts QUIC links; made by [`bind`].
+#[derive(Debug)]
 pub struct QuicListener {
     endpoint: Endpoint,
     tls: ServerTls,
@@ -28,6 +29,7 @@ pub struct QuicListener {
 }
 
 /// The configuration of the last handshake, and the TLS configuration that it was made of.
+#[derive(Debug)]
 struct Current {
     made_of: Arc<rustls::ServerConfig>,
     config: Arc<quinn::ServerConfig>,
@@ -81,12 +83,6 @@ impl QuicListener {
             self.current.made_of = latest;
         }
         Arc::clone(&self.current.config)
-    }
-}
-
-impl fmt::Debug for QuicListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuicListener").field("address", &self.address).finish_non_exhaustive()
     }
 }
 

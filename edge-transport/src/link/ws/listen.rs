@@ -19,6 +19,7 @@ use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, List
 use crate::tls::{ServerTls, peer_names};
 
 /// Accepts websocket links; made by [`bind`].
+#[derive(Debug)]
 pub struct WsListener {
     listener: TcpListener,
     address: SocketAddr,
@@ -47,12 +48,6 @@ impl WsListener {
     #[must_use]
     pub const fn socket_address(&self) -> SocketAddr {
         self.address
-    }
-}
-
-impl fmt::Debug for WsListener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WsListener").field("address", &self.local_address()).finish_non_exhaustive()
     }
 }
 
