@@ -1,23 +1,14 @@
 //! Why TLS material cannot be used.
 
-use std::path::PathBuf;
-
-use crate::reload::{MAX_FILE, ReadError};
+use crate::reload::ReadError;
 
 /// Certificates or a key cannot be used. `from` says where they came from: the file, or which argument.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {what} {}: {source}", path.display())]
-    Read {
-        /// What the file should hold.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The text is not PEM.
     #[error("{from} is not valid PEM: {cause}")]
     Pem {
@@ -88,16 +79,4 @@ pub enum TlsError {
     /// The TLS library refuses the configuration.
     #[error("TLS configuration: {0}")]
     Config(String),
-}
-
-impl From<ReadError> for TlsError {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Io { what, path, source } => Self::Read { what, path, source },
-            ReadError::TooLarge { what, path } => {
-                let cause = format!("it has more than {MAX_FILE} bytes");
-                Self::Read { what, path, source: std::io::Error::other(cause) }
-            }
-        }
-    }
 }
