@@ -1,24 +1,29 @@
 //! The routing table of a hub: peers by name, their open calls, and the frames that wait for each.
 
 mod calls;
-mod key;
 mod open;
 mod taking;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-pub(super) use self::key::BySession;
-pub use self::key::SessionKey;
-use self::open::{OpenCalls, Served};
+use self::open::{Call, Served};
 use super::outbox::{Limit, Outbox, Waiting};
 use super::{HubSettings, HubStats, PeerInfo, Policy, Presence, Requester};
+use crate::counted::ByCount;
 use crate::frame::{Encoder, Frame, Lane, Reason};
 use crate::name::{PeerId, ServiceName, SessionId};
 use crate::session::{CloseReason, Remote, UsedNumbers};
 
 /// Bytes of a small frame that must not be lost, with names of a usual length. A queue has room for so many of each of them.
 const CONTROL_FRAME: usize = 256;
+
+/// A peer's session at this hub. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(u64);
+
+/// A map by session.
+pub(super) type BySession<V> = ByCount<SessionKey, V>;
 
 #[derive(Debug)]
 struct Session {
@@ -30,7 +35,7 @@ struct Session {
     closed: Option<CloseReason>,
     outbox: Outbox,
     /// Open calls of this peer, by the numbers that it gave them.
-    calls: OpenCalls,
+    calls: BTreeMap<u64, Call>,
     /// Numbers that it has used.
     used: UsedNumbers,
     /// Open calls to this peer, by the numbers that they have on its link.
@@ -129,10 +134,15 @@ impl Core {
         policy.may_call(requester, target, service)
     }
 
+    /// The session of the peer that answers what the hub answers itself.
+    fn own_session(&self) -> Option<(SessionKey, &Session)> {
+        let key = *self.by_name.get(&self.own.as_ref()?.name)?;
+        Some((key, self.sessions.get(&key)?))
+    }
+
     /// Peers but the hub itself.
     fn others(&self) -> usize {
-        let own = self.own.as_ref().is_some_and(|own| self.by_name.contains_key(&own.name));
-        self.by_name.len() - usize::from(own)
+        self.by_name.len() - usize::from(self.own_session().is_some())
     }
 
     /// Counts, and what is open now.
@@ -141,7 +151,7 @@ impl Core {
         HubStats {
             peers: self.others(),
             open_calls: self.sessions.values().map(|session| session.calls.len()).sum(),
-            own_calls: self.sessions.values().map(|session| session.calls.own()).sum(),
+            own_calls: self.own_session().map_or(0, |(_, own)| own.serving.len()),
             queued_bytes: self.queued_bytes,
             ..self.stats
         }
@@ -214,7 +224,7 @@ impl Core {
             self.close(old_key, CloseReason::Replaced { peer: remote.peer.clone(), by: remote.session });
         }
         self.next_key += 1;
-        let key = SessionKey::after(self.next_key);
+        let key = SessionKey(self.next_key);
         let session = Session {
             peer: remote.peer.clone(),
             id: remote.session,
@@ -223,7 +233,7 @@ impl Core {
             draining: false,
             closed: None,
             outbox: Outbox::default(),
-            calls: OpenCalls::default(),
+            calls: BTreeMap::new(),
             used: UsedNumbers::default(),
             serving: BTreeMap::new(),
             last_number: 0,
@@ -288,7 +298,7 @@ impl Core {
     #[must_use]
     pub fn is_idle(&self, key: SessionKey) -> bool {
         self.sessions.get(&key).is_none_or(|session| {
-            session.calls.len() == 0 && session.serving.is_empty() && session.outbox.len() == 0
+            session.calls.is_empty() && session.serving.is_empty() && session.outbox.len() == 0
         })
     }
 

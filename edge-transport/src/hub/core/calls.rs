@@ -80,7 +80,7 @@ impl Core {
     }
 
     fn call_of(&self, requester: SessionKey, number: u64) -> Option<&Call> {
-        self.sessions.get(&requester)?.calls.call(number)
+        self.sessions.get(&requester)?.calls.get(&number)
     }
 
     /// Tells a requester that its call has ended.
@@ -132,19 +132,18 @@ impl Core {
         let Some(target) = self.sessions.get_mut(&target_key) else { return };
         let there = target.last_number + 1;
         let frame = Frame::call(Some(source), None, there, Part::Request(request));
-        let (lane, peer) = (Lane::Call(target.fresh_lane()), target.peer.clone());
+        let lane = Lane::Call(target.fresh_lane());
         let place = match self.push(target_key, frame, lane, limit) {
             Ok(place) => place,
             Err((reason, detail)) => return self.fail_to(key, number, Lane::Control, reason, detail),
         };
-        let own = self.is_own(&peer);
         if let Some(target) = self.sessions.get_mut(&target_key) {
             target.last_number = there;
             target.serving.insert(there, Served { requester: key, number, place });
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.fresh_lane();
-            session.calls.insert(number, Call { target: target_key, there, lane, lane_open: false, own });
+            session.calls.insert(number, Call { target: target_key, there, lane, lane_open: false });
         }
         self.stats.calls += 1;
         self.stats.frames += 1;
@@ -162,7 +161,7 @@ impl Core {
         let is_new = session.used.take(number);
         let Some(session) = self.sessions.get(&key) else { return Check::Duplicate };
         if !is_new {
-            if session.calls.call(number).is_some() {
+            if session.calls.contains_key(&number) {
                 return Check::Duplicate;
             }
             let detail = format!("call number {number} was used before on this link");
@@ -200,12 +199,13 @@ impl Core {
 
     /// Why a peer may have no further call open to this target, if so.
     fn no_room(&self, session: &Session, target: &PeerId) -> Option<String> {
-        let (peer, open, own) = (&session.peer, session.calls.len(), session.calls.own());
+        let (peer, open) = (&session.peer, session.calls.len());
         if open >= self.settings.max_calls {
             return Some(format!("{peer} has {open} open calls"));
         }
-        (own >= self.settings.max_own_calls && self.is_own(target))
-            .then(|| format!("{peer} has {own} open calls to the hub itself"))
+        let (own_key, _) = self.own_session().filter(|(_, own)| own.peer == *target)?;
+        let own = session.calls.values().filter(|call| call.target == own_key).count();
+        (own >= self.settings.max_own_calls).then(|| format!("{peer} has {own} open calls to the hub itself"))
     }
 
     /// Whether the policy lets this peer call that one.
@@ -233,7 +233,7 @@ impl Core {
                 if ends {
                     self.forget(requester, number);
                 } else if let Some(call) =
-                    self.sessions.get_mut(&requester).and_then(|session| session.calls.call_mut(number))
+                    self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number))
                 {
                     call.lane_open = true;
                 }
@@ -311,7 +311,7 @@ impl Core {
 
     /// Takes a call off at both sides, without a word to either.
     pub(super) fn forget(&mut self, requester: SessionKey, number: u64) -> Option<(Call, Option<Served>)> {
-        let call = self.sessions.get_mut(&requester)?.calls.remove(number)?;
+        let call = self.sessions.get_mut(&requester)?.calls.remove(&number)?;
         let target = self.sessions.get_mut(&call.target);
         let served = target.and_then(|target| target.serving.remove(&call.there));
         Some((call, served))
@@ -323,7 +323,7 @@ impl Core {
         let peer = session.peer.clone();
         // Both in order, so that the same events give the same frames.
         let (calls, serving) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.serving));
-        for (_, call) in calls {
+        for call in calls.into_values() {
             let target = self.sessions.get_mut(&call.target);
             let served = target.and_then(|target| target.serving.remove(&call.there));
             self.withdraw(&call, served);

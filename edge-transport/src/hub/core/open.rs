@@ -1,6 +1,4 @@
-//! The open calls of one requester, and how many of them the hub itself answers.
-
-use std::collections::BTreeMap;
+//! An open call, as its two sides know it.
 
 use super::SessionKey;
 
@@ -13,8 +11,6 @@ pub(super) struct Call {
     pub(super) lane: u64,
     /// Replies have gone out on the lane, and the last has not.
     pub(super) lane_open: bool,
-    /// The hub itself answers it.
-    pub(super) own: bool,
 }
 
 /// A call, as the session of its target knows it.
@@ -25,54 +21,6 @@ pub(super) struct Served {
     pub(super) number: u64,
     /// Where its request waits, or has waited, in the target's queue.
     pub(super) place: u64,
-}
-
-/// Open calls by number, in their order. The count of own ones cannot part from them: what takes all leaves none of both.
-#[derive(Debug, Default)]
-pub(super) struct OpenCalls {
-    by_number: BTreeMap<u64, Call>,
-    own: usize,
-}
-
-impl OpenCalls {
-    pub(super) fn len(&self) -> usize {
-        self.by_number.len()
-    }
-
-    /// How many of them the hub itself answers.
-    pub(super) const fn own(&self) -> usize {
-        self.own
-    }
-
-    pub(super) fn call(&self, number: u64) -> Option<&Call> {
-        self.by_number.get(&number)
-    }
-
-    pub(super) fn call_mut(&mut self, number: u64) -> Option<&mut Call> {
-        self.by_number.get_mut(&number)
-    }
-
-    /// A call begins. What was open by this number is over.
-    pub(super) fn insert(&mut self, number: u64, call: Call) {
-        self.remove(number);
-        self.own += usize::from(call.own);
-        self.by_number.insert(number, call);
-    }
-
-    pub(super) fn remove(&mut self, number: u64) -> Option<Call> {
-        let call = self.by_number.remove(&number)?;
-        self.own -= usize::from(call.own);
-        Some(call)
-    }
-}
-
-impl IntoIterator for OpenCalls {
-    type Item = (u64, Call);
-    type IntoIter = std::collections::btree_map::IntoIter<u64, Call>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.by_number.into_iter()
-    }
 }
 
 #[cfg(test)]
