@@ -142,7 +142,8 @@ async fn session(road: Road, folder: &Path, drivers: Dispatcher) -> Built<(Hub, 
     let builder = Hub::builder().listener(listener);
     let started = if road == Road::Ws { builder.allow_unauthenticated() } else { builder }.start()?;
     let dialer = |identity: Identity| -> Built<Box<dyn Dialer>> {
-        let options = DialOptions::default().with_tls(ClientTls::new(&identity)?);
+        let mut options = DialOptions::default();
+        options.tls = Some(ClientTls::new(&identity)?);
         Ok(hub.dialer(&options)?)
     };
     let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;

@@ -4,9 +4,10 @@
 
 mod link_pki;
 
+use edge_transport::frame::DEFAULT_MAX_FRAME;
 use edge_transport::link::{
-    Credentials, DEFAULT_MAX_FRAME, Dialer, Limits, Link, LinkError, LinkKind, Listener, conformance, faulty,
-    memory, quic, uds, ws,
+    Credentials, Dialer, Limits, Link, LinkError, LinkKind, Listener, conformance, faulty, memory, quic, uds,
+    ws,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, server_config};
 use link_pki::Authority;

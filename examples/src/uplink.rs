@@ -37,13 +37,10 @@ pub fn dialers(
     security: &ClientSecurity,
     identity: Option<&ClientFiles>,
 ) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
-    let mut options = DialOptions::default().with_insecure(security.insecure);
-    if let Some(identity) = identity {
-        options = options.with_tls(ClientTls::from(identity.clone()));
-    }
-    if let Some(token) = security.token()? {
-        options = options.with_token(token);
-    }
+    let mut options = DialOptions::default();
+    options.insecure = security.insecure;
+    options.tls = identity.cloned().map(ClientTls::from);
+    options.token = security.token()?;
     if security.insecure {
         tracing::warn!(
             "--insecure: the hub is not verified, and the hub cannot verify this peer; for tests only"

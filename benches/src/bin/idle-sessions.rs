@@ -55,10 +55,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let paths = TlsPaths::new().with_certificate(&options.tls_cert, &options.tls_key);
+    let paths = TlsPaths::default().with_certificate(&options.tls_cert, &options.tls_key);
     let files = ClientFiles::client(paths.with_authorities(&options.tls_ca))?;
     let name = files.identity().names().first().cloned().ok_or("the certificate holds no name")?;
-    let dial = DialOptions::default().with_tls(files.into());
+    let mut dial = DialOptions::default();
+    dial.tls = Some(files.into());
     let connect = async |number: usize| -> Result<Peer, Box<dyn Error>> {
         let dialer = options.hub.dialer(&dial)?;
         let peer = Peer::builder(PeerId::new(format!("{name}/{number}"))?).dialer(dialer).start()?;

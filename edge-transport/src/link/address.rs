@@ -31,7 +31,7 @@ enum Kind {
     Quic { host: String, port: u16 },
 }
 
-/// How to dial, besides where.
+/// How to dial, besides where. `DialOptions::default()`, then change single fields.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct DialOptions {
@@ -43,42 +43,12 @@ pub struct DialOptions {
     /// Without `tls`: encrypt, but talk to whoever answers (see [`ClientTls::insecure`]).
     #[cfg(feature = "tls")]
     pub insecure: bool,
-    /// Prove the own name by a token: only on links that hide it, unless `insecure` is chosen.
+    /// Prove the own name by a token: only on links that hide it from others, and to a hub that is verified, unless `insecure` is
+    /// chosen (see [`TokenDialer`]).
     pub token: Option<TokenSource>,
 }
 
 impl DialOptions {
-    /// Sets the bounds of the links.
-    #[must_use]
-    pub const fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets whom to believe and what to show on `wss` and `quic`.
-    #[cfg(feature = "tls")]
-    #[must_use]
-    pub fn with_tls(mut self, tls: ClientTls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Proves the own name by a token, on links that hide it from others and to a hub that is verified, unless `insecure` is
-    /// chosen (see [`TokenDialer`]).
-    #[must_use]
-    pub fn with_token(mut self, token: TokenSource) -> Self {
-        self.token = Some(token);
-        self
-    }
-
-    /// Talks to whoever answers where no TLS is set: for trials on one host only.
-    #[cfg(feature = "tls")]
-    #[must_use]
-    pub const fn with_insecure(mut self, insecure: bool) -> Self {
-        self.insecure = insecure;
-        self
-    }
-
     #[cfg(any(feature = "ws", feature = "quic"))]
     fn client_tls(&self, address: &Address) -> Result<ClientTls, LinkError> {
         match &self.tls {
@@ -176,6 +146,11 @@ impl FromStr for Address {
     }
 }
 
+/// Host and port, with brackets where IPv6 wants them.
+pub(super) fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 /// Splits `host[:port]`; the answer's host has no brackets.
 fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> {
     let (host, port) = match text.strip_prefix('[') {
@@ -217,14 +192,13 @@ fn authority_of(text: &str, default_port: u16) -> Result<(String, u16), String> 
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         match &self.0 {
             Kind::Unix(path) => write!(f, "unix://{}", path.display()),
             Kind::Ws { tls, host, port, path } => {
                 let (scheme, path) = (if *tls { "wss" } else { "ws" }, if path == "/" { "" } else { path });
-                write!(f, "{scheme}://{}:{port}{path}", bracketed(host))
+                write!(f, "{scheme}://{}{path}", host_and_port(host, *port))
             }
-            Kind::Quic { host, port } => write!(f, "quic://{}:{port}", bracketed(host)),
+            Kind::Quic { host, port } => write!(f, "quic://{}", host_and_port(host, *port)),
         }
     }
 }
@@ -290,7 +264,7 @@ mod tests {
             let address: Address = given.parse().unwrap();
             let error = address.dialer(&plain).err().unwrap().to_string();
             assert!(error.contains("give one, or choose insecure"), "{error}");
-            assert!(address.dialer(&plain.clone().with_insecure(true)).is_ok());
+            assert!(address.dialer(&DialOptions { insecure: true, ..plain.clone() }).is_ok());
         }
         assert!("ws://hub".parse::<Address>().unwrap().dialer(&plain).is_ok());
     }

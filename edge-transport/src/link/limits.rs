@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// Largest frame that a link carries unless told otherwise: 8 MiB.
-pub const DEFAULT_MAX_FRAME: usize = 8 << 20;
+use crate::frame::DEFAULT_MAX_FRAME;
 
 /// No link carries a frame above 1 GiB, whatever it is told: lengths travel in four bytes.
 pub const MAX_FRAME_CEILING: usize = 1 << 30;

@@ -32,7 +32,7 @@ pub mod uds;
 pub mod ws;
 
 pub use address::{Address, DialOptions};
-pub use limits::{DEFAULT_MAX_FRAME, Limits, MAX_FRAME_CEILING, SEND_BUFFER};
+pub use limits::{Limits, MAX_FRAME_CEILING, SEND_BUFFER};
 
 use std::fmt;
 use std::pin::Pin;

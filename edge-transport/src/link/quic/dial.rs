@@ -7,6 +7,7 @@ use tokio::net::lookup_host;
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
+use crate::link::address::host_and_port;
 use crate::link::candidates::{ADDRESS_STAGGER, first_of};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::ClientTls;
@@ -29,13 +30,12 @@ impl QuicDialer {
     pub fn new(host: &str, port: u16, tls: &ClientTls, limits: Limits) -> Result<Self, LinkError> {
         // Only whether it can be made: each attempt makes its own, since the certificates may change.
         config::client(&tls.config())?;
-        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         Ok(Self {
             host: host.to_owned(),
             port,
             tls: tls.clone(),
             limits,
-            address: format!("quic://{bracketed}:{port}"),
+            address: format!("quic://{}", host_and_port(host, port)),
         })
     }
 

@@ -1,6 +1,5 @@
 //! The dialling side.
 
-use std::fmt;
 use std::io;
 
 use rustls_pki_types::ServerName;
@@ -10,6 +9,7 @@ use tokio_tungstenite::client_async_with_config;
 
 use super::stream::WsLink;
 use super::{config, explain, handshake_failed, timed_out};
+use crate::link::address::host_and_port;
 use crate::link::candidates::{ADDRESS_STAGGER, first_of};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind};
 use crate::tls::{ClientTls, peer_names};
@@ -32,7 +32,7 @@ impl WsDialer {
     /// If TLS is asked for and the host can be no server name.
     pub fn new(host: &str, port: u16, tls: Option<ClientTls>, limits: Limits) -> Result<Self, LinkError> {
         let kind = if tls.is_some() { LinkKind::Wss } else { LinkKind::Ws };
-        let address = format!("{kind}://{}", Authority(host, port));
+        let address = format!("{kind}://{}", host_and_port(host, port));
         let tls = match tls {
             Some(tls) => Some((tls, server_name(host, &address)?)),
             None => None,
@@ -60,7 +60,8 @@ impl WsDialer {
         // Without it the kernel holds back the small writes of the handshake, and then those of every call.
         let _ = stream.set_nodelay(true);
         let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
-        let (request, config) = (self.request(), Some(config(&self.limits)));
+        // The library wants a whole URL and takes host and path from it.
+        let (request, config) = (format!("{}{}", self.address, self.path), Some(config(&self.limits)));
         let Some((tls, name)) = &self.tls else {
             let (socket, _) =
                 client_async_with_config(request, stream, config).await.map_err(|e| failed(explain(e)))?;
@@ -82,11 +83,6 @@ impl WsDialer {
         let candidates = lookup_host((&*self.host, self.port)).await?;
         let nowhere = || Err(io::Error::new(io::ErrorKind::NotFound, "the name stands for no address"));
         first_of(candidates, ADDRESS_STAGGER, TcpStream::connect).await.unwrap_or_else(nowhere)
-    }
-
-    /// What the websocket request names: the library wants a whole URL and takes host and path from it.
-    fn request(&self) -> String {
-        format!("{}://{}{}", self.kind(), Authority(&self.host, self.port), self.path)
     }
 }
 
@@ -110,18 +106,6 @@ fn tls_cause(error: &io::Error) -> String {
             "the hub cannot take this link now: it is busy, try again later".to_owned()
         }
         _ => error.to_string(),
-    }
-}
-
-/// Host and port, with brackets where IPv6 wants them.
-struct Authority<'a>(&'a str, u16);
-
-impl fmt::Display for Authority<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.contains(':') {
-            true => write!(f, "[{}]:{}", self.0, self.1),
-            false => write!(f, "{}:{}", self.0, self.1),
-        }
     }
 }
 
