@@ -14,7 +14,7 @@ use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
 use edge_transport::{
-    Hub, HubSettings, IncomingRequest, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent,
+    CallError, Hub, HubSettings, IncomingRequest, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent,
     ReplySender, Service,
 };
 use session_common::{echo, peer_id, service_name};
@@ -202,7 +202,8 @@ async fn flood(caller: Peer, target: String, count: usize, order: Order, index: 
             let body = format!("{index}.{number}");
             let mut replies = match caller.call(echo(&target, body.clone())).await {
                 Ok(replies) => replies,
-                Err(error) => return Err(error.reason()),
+                Err(CallError::NotConnected { .. }) => return Err(Reason::PeerOffline),
+                Err(error) => panic!("{error}"),
             };
             match replies.next().await.unwrap() {
                 Ok(ReplyEvent::Message(message)) => assert_eq!(message, Bytes::from(body)),

@@ -106,7 +106,7 @@ impl Files {
     }
 
     fn paths(&self) -> TlsPaths {
-        TlsPaths::new()
+        TlsPaths::default()
             .with_certificate(self.path("cert.pem"), self.path("key.pem"))
             .with_authorities(self.path("ca.pem"))
     }

@@ -156,17 +156,11 @@ async fn a_request_or_answer_beyond_the_frame_bound_is_refused_before_it_is_sent
     let (messages, _) = collect(cloud.call(echo("edge-1", vec![1; max])).await.unwrap()).await;
     assert_eq!(messages[0].len(), max);
     let error = cloud.call(echo("edge-1", vec![1; max + 1])).await.unwrap_err();
-    assert_eq!(error, edge_transport_too_large(max + 1, max));
+    assert_eq!(error, edge_transport::CallError::TooLarge { found: max + 1, max });
     let (_, end) = collect(cloud.call(echo("edge-1", format!("stream:1:{max}"))).await.unwrap()).await;
     assert_eq!(end, Err(Reason::TooLarge), "8 bytes too many");
     let (messages, _) = collect(cloud.call(echo("edge-1", "after")).await.unwrap()).await;
     assert_eq!(messages, [Bytes::from("after")], "nothing else suffers");
-}
-
-fn edge_transport_too_large(found: usize, max: usize) -> edge_transport::CallError {
-    let error = edge_transport::CallError::TooLarge { found, max };
-    assert_eq!(error.reason(), Reason::TooLarge);
-    error
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -47,7 +47,7 @@ impl ClientSecurity {
     /// If the files cannot be used, or one of them is not enough.
     pub fn files(&self) -> Result<Option<ClientFiles>, Fatal> {
         let Some(authorities) = &self.tls_ca else { return Ok(None) };
-        let mut paths = TlsPaths::new().with_authorities(authorities);
+        let mut paths = TlsPaths::default().with_authorities(authorities);
         match (&self.tls_cert, &self.tls_key, &self.token_file) {
             (Some(certificate), Some(key), _) => paths = paths.with_certificate(certificate, key),
             (_, _, Some(_)) => {}
@@ -113,7 +113,7 @@ impl HubSecurity {
     /// If the files cannot be used, or peers could not prove who they are.
     pub fn files(&self) -> Result<Option<ServerFiles>, Fatal> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        let mut paths = TlsPaths::new().with_certificate(certificate, key);
+        let mut paths = TlsPaths::default().with_certificate(certificate, key);
         let clients = match (&self.client_ca, &self.tokens) {
             (Some(_), None) => ClientAuth::Required,
             (Some(_), Some(_)) => ClientAuth::Optional,

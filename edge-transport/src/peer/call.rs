@@ -10,7 +10,7 @@ use futures_core::Stream;
 
 use super::driver::{Inbox, Note};
 use super::mailbox::{Mail, MailReceiver};
-use crate::frame::{End, Failure, Reason};
+use crate::frame::{End, Failure};
 use crate::name::{PeerId, ServiceName, SessionId};
 
 /// A call to make.
@@ -112,25 +112,6 @@ pub enum CallError {
     /// The time was over before the request could be sent.
     #[error("the time was over before the request could be sent")]
     Deadline,
-}
-
-impl CallError {
-    /// The same as a reason of the schema.
-    #[must_use]
-    pub const fn reason(&self) -> Reason {
-        match self {
-            Self::NotConnected { .. } | Self::Closed => Reason::PeerOffline,
-            Self::Draining { .. } => Reason::Draining,
-            Self::TooLarge { .. } | Self::MetadataTooLarge { .. } => Reason::TooLarge,
-            Self::Deadline => Reason::Deadline,
-        }
-    }
-}
-
-impl From<CallError> for Failure {
-    fn from(error: CallError) -> Self {
-        Self::new(error.reason(), error.to_string())
-    }
 }
 
 /// A part of an answer.

@@ -95,7 +95,7 @@ impl Notice {
 /// use edge_transport::tls::{ClientAuth, ServerFiles, TlsPaths};
 /// use edge_transport::token::TokenFile;
 ///
-/// let paths = TlsPaths::new().with_certificate("hub.pem", "hub.key").with_authorities("ca.pem");
+/// let paths = TlsPaths::default().with_certificate("hub.pem", "hub.key").with_authorities("ca.pem");
 /// let tls = ServerFiles::server(paths, ClientAuth::Optional)?;
 /// let tokens = TokenFile::open("tokens")?;
 /// let watch = Arc::new(FileWatch::new().tls(&tls).tokens(&tokens));

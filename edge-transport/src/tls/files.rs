@@ -21,12 +21,6 @@ pub struct TlsPaths {
 }
 
 impl TlsPaths {
-    /// No file yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// The certificate chain, own certificate first, and its private key.
     #[must_use]
     pub fn with_certificate(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
@@ -171,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let paths = TlsPaths::new().with_certificate("/nowhere/tls.crt", "k").with_authorities("a");
+        let paths = TlsPaths::default().with_certificate("/nowhere/tls.crt", "k").with_authorities("a");
         let error = ClientFiles::client(paths).unwrap_err().to_string();
         assert!(error.contains("certificate chain /nowhere/tls.crt"), "{error}");
     }

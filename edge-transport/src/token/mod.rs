@@ -11,7 +11,6 @@ mod file;
 
 use std::fmt;
 use std::hint::black_box;
-use std::str::FromStr;
 use std::sync::Arc;
 
 #[cfg(feature = "runtime")]
@@ -72,14 +71,6 @@ impl Token {
     #[must_use]
     pub fn secret(&self) -> &str {
         &self.0
-    }
-}
-
-impl FromStr for Token {
-    type Err = InvalidToken;
-
-    fn from_str(text: &str) -> Result<Self, InvalidToken> {
-        Self::new(text)
     }
 }
 
