@@ -20,13 +20,14 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::authority::ProperAuthority;
-use super::front::{Front, Question};
+use super::front::Front;
 use crate::call::MethodPath;
 use crate::fault::Fault;
 use crate::grpc::{read_metadata, room, write_outcome};
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
 use crate::replies::{Replies, Reply};
+use crate::route::Inquiry;
 use csi_proto::Code;
 
 /// How long a new connection may take to say that it speaks HTTP/2.
@@ -143,7 +144,7 @@ async fn stream(
             .map_err(|error| Outcome::from_endpoint(Code::UNIMPLEMENTED, error.to_string()))?;
         let metadata = read_metadata(&head.headers);
         let body = request_message(Messages::new(body, MAX_REQUEST)).await?;
-        Ok::<_, Outcome>(Question { method, metadata, body, end, abandoned: abandoned.clone() })
+        Ok::<_, Outcome>(Inquiry { method, metadata, body, end, abandoned: abandoned.clone() })
     };
     let mut answer = pin!(async {
         let mut replies = match question.await {

@@ -10,28 +10,16 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::EndpointSettings;
-use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
+use crate::call::MethodPath;
 use crate::driver_info::{self, DriverInfo, Key, Mode, View};
 use crate::fault::Fault;
-use crate::observe::{Abandoned, Observation};
+use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
-use crate::route::field::with_topology;
-use crate::route::{Chosen, Inquiry, RouteError, Router, Way};
+use crate::route::{Chosen, Inquiry, RouteError, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
-
-/// A call before its node is chosen.
-pub(super) struct Question {
-    pub(super) method: MethodPath,
-    pub(super) metadata: Metadata,
-    pub(super) body: Bytes,
-    /// When the caller stops waiting.
-    pub(super) end: Instant,
-    /// Why the answer is not read to its end, if it is not.
-    pub(super) abandoned: Abandoned,
-}
 
 /// What stands behind every connection of an endpoint.
 pub(super) struct Front {
@@ -117,7 +105,7 @@ impl Front {
         }
     }
 
-    pub(super) async fn answer(&self, question: Question) -> Replies {
+    pub(super) async fn answer(&self, question: Inquiry) -> Replies {
         let known = driver_info::Question::from_path(question.method.as_str());
         let is_local = |known: &driver_info::Question| match known {
             driver_info::Question::NodeInfo => self.settings.stands_for_node,
@@ -133,23 +121,19 @@ impl Front {
             let text = "Node calls mount volumes and mean nothing on another host; make them on the node's own socket";
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
         }
-        let (method, abandoned) = (question.method.clone(), question.abandoned.clone());
+        let method = question.method.clone();
         let node = match self.router.choose(&method, &question.body).await {
             Ok(Chosen::Node(node)) => node,
-            Ok(Chosen::Topology(topology)) => {
-                let Question { method, metadata, body, end, abandoned } = question;
-                return topology
-                    .answer(&self.way(&metadata, end, &abandoned), Inquiry { method, body })
-                    .await;
-            }
+            Ok(Chosen::Topology(topology)) => return topology.answer(&*self.relay, question).await,
             Err(error) => {
                 let outcome = refused(error);
                 tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = %outcome.loggable(), "no way for a call");
                 return Replies::outcome(outcome);
             }
         };
-        let call = self.address(node, question);
-        let observation = Observation::start("endpoint", &call).abandoned_by(abandoned);
+        // Now, since choosing may have taken its time.
+        let call = question.call(node, self.driver.clone());
+        let observation = Observation::start("endpoint", &call).abandoned_by(question.abandoned);
         let answer = match self.relay.relay(call).await {
             Ok(replies) if method.is_unary() => {
                 let (message, outcome) = replies.read_unary().await;
@@ -170,18 +154,6 @@ impl Front {
             Some(place) => with_topology(answer, &place),
             None => answer,
         }
-    }
-
-    /// The call that a question becomes once its node is chosen.
-    fn address(&self, node: NodeId, question: Question) -> Call {
-        let Question { method, metadata, body, end, .. } = question;
-        let call = Call::new(CallId::new(), node, self.driver.clone(), method, body);
-        // Now, since choosing may have taken its time.
-        call.with_remaining(left(end)).with_metadata(metadata)
-    }
-
-    fn way<'a>(&'a self, metadata: &'a Metadata, end: Instant, abandoned: &'a Abandoned) -> Way<'a> {
-        Way { relay: &*self.relay, driver: &self.driver, metadata, end, abandoned }
     }
 }
 

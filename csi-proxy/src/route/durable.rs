@@ -1,6 +1,5 @@
 //! Placements whose changes are durable before anybody acts on them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -29,8 +28,6 @@ pub(super) struct DurablePlacements {
     core: Mutex<Placements>,
     store: Arc<dyn PlacementStore>,
     locks: Vec<Arc<Turn<()>>>,
-    /// Writes under way.
-    writing: AtomicUsize,
 }
 
 impl DurablePlacements {
@@ -48,8 +45,7 @@ impl DurablePlacements {
         let decommissioned = store.decommissioned().await?;
         decommissioned.iter().for_each(|node| core.decommission(node));
         let locks = (0..LOCKS).map(|_| Arc::default()).collect();
-        let writing = AtomicUsize::new(0);
-        let this = Arc::new(Self { core: Mutex::new(core), store, locks, writing });
+        let this = Arc::new(Self { core: Mutex::new(core), store, locks });
         for node in &decommissioned {
             // A crash may have cut that off.
             if let Err(refusal) = this.forget(node).await {
@@ -72,12 +68,6 @@ impl DurablePlacements {
     /// Whether it is on record that this is deleted.
     pub(super) fn is_deleted(&self, subject: &Subject) -> bool {
         self.core().is_deleted(subject)
-    }
-
-    /// Whether something is on its way to the disk.
-    #[cfg(test)]
-    pub(super) fn is_writing(&self) -> bool {
-        self.writing.load(Ordering::Acquire) > 0
     }
 
     /// The attempt to make a volume, once its placement is durable.
@@ -209,7 +199,6 @@ impl DurablePlacements {
         change: Change,
         turn: OwnedMutexGuard<()>,
     ) -> (OwnedMutexGuard<()>, Result<(), Refusal>) {
-        self.writing.fetch_add(1, Ordering::AcqRel);
         let this = Arc::clone(self);
         let subject = change.key().clone();
         let writing = tokio::spawn(async move {
@@ -228,7 +217,6 @@ impl DurablePlacements {
                 }
                 Err(error) => Err(Refusal::NotKept { reason: error.to_string() }),
             };
-            this.writing.fetch_sub(1, Ordering::AcqRel);
             (turn, written)
         });
         match writing.await {

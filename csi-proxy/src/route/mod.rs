@@ -7,7 +7,6 @@
 #[cfg(feature = "runtime")]
 mod durable;
 mod election;
-pub(crate) mod field;
 mod placements;
 mod refusal;
 mod request;
@@ -33,4 +32,4 @@ pub use self::topology::{
     DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, TopologyRouter, TopologySettings,
 };
 #[cfg(feature = "runtime")]
-pub(crate) use self::topology::{Inquiry, Way};
+pub(crate) use self::topology::{Inquiry, with_topology};

@@ -1,75 +1,96 @@
 //! What a router answers by itself, and the one place that says with which code.
 
-use csi_proto::DriverName;
+use csi_proto::Code;
 
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Subject;
 use crate::outcome::Outcome;
-use csi_proto::Code;
 
 /// A call goes to no node, or what came back from one cannot be passed on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// A field that decides on the node is empty.
+    #[error("{field} is missing")]
     Missing {
         /// The field.
         field: &'static str,
     },
     /// A field that decides on the node cannot be read, or is too long.
+    #[error("{field} cannot be read, or is too long")]
     Unreadable {
         /// The field.
         field: &'static str,
     },
     /// A new volume may be anywhere, and no node is the default.
+    #[error(
+        "accessibility_requirements is empty and there is no default node: use a storage class with volumeBindingMode WaitForFirstConsumer"
+    )]
     NoTopology,
     /// No node of the driver is where the volume must be.
+    #[error("no node with the driver is within accessibility_requirements")]
     NoNodeThere,
     /// The nodes where the volume may be have too little room.
+    #[error("no node within accessibility_requirements has {required} bytes left")]
     NoRoom {
         /// The room that is needed, in bytes.
         required: u64,
     },
     /// The volume is to be a copy of something that is on a node where it must not be.
+    #[error("the content source is on node {node}, which is not within accessibility_requirements")]
     SourceElsewhere {
         /// The node of the source.
         node: NodeId,
     },
     /// The nodes where the volume may be are offline, nothing was ever sent to one of them for it, and it may move on.
+    #[error("every node within accessibility_requirements is offline; nothing was sent to one")]
     AllOffline,
     /// The node is offline, and waited for.
+    #[error("node {node} is offline")]
     Offline {
         /// The node.
         node: NodeId,
     },
     /// The placement of that name is damaged: a volume of it may be anywhere.
+    #[error(
+        "the placement of {name:?} is damaged, and a volume of that name may be on any node; restore the store, or use another name"
+    )]
     Damaged {
         /// The name.
         name: Box<str>,
     },
     /// The volumes of a group are on different nodes.
+    #[error("the volumes are on different nodes; a group snapshot is made on one")]
     Apart,
     /// A volume cannot be attached to a node, since it is on another one.
+    #[error("the volume is on node {node} and cannot be attached to another")]
     NotThere {
         /// Where it is.
         node: NodeId,
     },
     /// No node of the driver has this `node_id`.
+    #[error("no node with the driver has the node_id {node_id:?}")]
     NoSuchNode {
         /// The `node_id`.
         node_id: String,
     },
     /// A list cannot be continued from this token.
+    #[error("starting_token is none that was given for this list; begin again without one")]
     BadToken,
     /// It cannot be told which node a method of a later version of the spec is for.
+    #[error("it is not known which node this method is for; a route to a fixed node carries it")]
     UnknownMethod,
     /// What would decide on the node is not known yet.
+    #[error("{what}")]
     NotKnown {
         /// What is not known, and what to do.
         what: String,
     },
     /// Two nodes gave the same id.
+    #[error(
+        "{subject} is on node {known}, and node {other} gave the same id; give each node's driver ids of its own, or delete one by hand"
+    )]
     SameId {
         /// The kind and the id.
         subject: Subject,
@@ -79,21 +100,25 @@ pub enum Refusal {
         other: NodeId,
     },
     /// The table of placements is full.
+    #[error("the table of placements is full; at most {max}")]
     Full {
         /// Its bound.
         max: usize,
     },
     /// The node is decommissioned.
+    #[error("node {node} is decommissioned")]
     Decommissioned {
         /// The node.
         node: NodeId,
     },
     /// Another proxy has changed a placement.
+    #[error("the placement of {subject} was changed by another proxy")]
     Changed {
         /// The kind and the name or id.
         subject: Subject,
     },
     /// What must be on the disk cannot be written to it.
+    #[error("it cannot be kept on the disk: {reason}")]
     NotKept {
         /// Why.
         reason: String,
@@ -109,77 +134,35 @@ impl Refusal {
         Self::NotKnown { what }
     }
 
-    /// What a caller of this driver is told: **the** table.
+    /// What a caller is told: **the** table.
     ///
     /// A code that ends the matter is only given where it is certain that nothing is under way and nothing was made that
     /// would be forgotten by it: the call went to no node, and no earlier one of its name has. All else is a [`Fault`], after
     /// which sidecars ask again.
     #[must_use]
-    pub fn outcome(&self, driver: &DriverName) -> Outcome {
-        let fault = |reason: String| Outcome::from(Fault::NoNode { reason });
-        let (code, text) = match self {
-            Self::Missing { field } => (Code::INVALID_ARGUMENT, format!("{field} is missing")),
-            Self::Unreadable { field } => (Code::INVALID_ARGUMENT, format!("{field} cannot be read, or is too long")),
-            Self::NoTopology => (
-                Code::INVALID_ARGUMENT,
-                "accessibility_requirements is empty and there is no default node: use a storage class with volumeBindingMode WaitForFirstConsumer".to_owned(),
-            ),
-            Self::NoNodeThere => (
-                Code::RESOURCE_EXHAUSTED,
-                format!("no node with driver {driver} is within accessibility_requirements"),
-            ),
-            Self::NoRoom { required } => (
-                Code::RESOURCE_EXHAUSTED,
-                format!("no node within accessibility_requirements has {required} bytes left"),
-            ),
-            Self::SourceElsewhere { node } => (
-                Code::RESOURCE_EXHAUSTED,
-                format!("the content source is on node {node}, which is not within accessibility_requirements"),
-            ),
-            Self::AllOffline => (
-                Code::RESOURCE_EXHAUSTED,
-                "every node within accessibility_requirements is offline; nothing was sent to one".to_owned(),
-            ),
-            Self::Apart => (
-                Code::FAILED_PRECONDITION,
-                "the volumes are on different nodes; a group snapshot is made on one".to_owned(),
-            ),
-            Self::NotThere { node } => (
-                Code::FAILED_PRECONDITION,
-                format!("the volume is on node {node} and cannot be attached to another"),
-            ),
-            Self::NoSuchNode { node_id } => (
-                Code::NOT_FOUND,
-                format!("no node with driver {driver} has the node_id {node_id:?}"),
-            ),
-            Self::BadToken => (
-                Code::ABORTED,
-                "starting_token is none that was given for this list; begin again without one".to_owned(),
-            ),
-            Self::UnknownMethod => (
-                Code::UNIMPLEMENTED,
-                "it is not known which node this method is for; a route to a fixed node carries it".to_owned(),
-            ),
+    pub fn outcome(&self) -> Outcome {
+        let code = match self {
+            Self::Missing { .. } | Self::Unreadable { .. } | Self::NoTopology => Code::INVALID_ARGUMENT,
+            Self::NoNodeThere | Self::NoRoom { .. } | Self::SourceElsewhere { .. } | Self::AllOffline => {
+                Code::RESOURCE_EXHAUSTED
+            }
+            Self::Apart | Self::NotThere { .. } => Code::FAILED_PRECONDITION,
+            Self::NoSuchNode { .. } => Code::NOT_FOUND,
+            Self::BadToken => Code::ABORTED,
+            Self::UnknownMethod => Code::UNIMPLEMENTED,
             Self::Offline { node } => return Fault::NodeOffline { node: node.clone() }.into(),
             Self::Full { max } => {
-                return Fault::Overloaded { what: "the table of placements".to_owned(), max: *max as u64 }.into();
+                return Fault::Overloaded { what: "the table of placements".to_owned(), max: *max as u64 }
+                    .into();
             }
-            Self::NotKnown { what } => return fault(what.clone()),
-            Self::Decommissioned { node } => return fault(format!("node {node} is decommissioned")),
-            Self::Damaged { name } => {
-                return fault(format!(
-                    "the placement of {name:?} is damaged, and a volume of that name may be on any node; restore the store, or use another name"
-                ));
-            }
-            Self::Changed { subject } => return fault(format!("the placement of {subject} was changed by another proxy")),
-            Self::NotKept { reason } => return fault(format!("it cannot be kept on the disk: {reason}")),
-            Self::SameId { subject, known, other } => {
-                return fault(format!(
-                    "{subject} is on node {known}, and node {other} gave the same id; give each node's driver ids of its own, or delete one by hand"
-                ));
-            }
+            Self::NotKnown { .. }
+            | Self::Decommissioned { .. }
+            | Self::Damaged { .. }
+            | Self::Changed { .. }
+            | Self::NotKept { .. }
+            | Self::SameId { .. } => return Fault::NoNode { reason: self.to_string() }.into(),
         };
-        Outcome::from_endpoint(code, text)
+        Outcome::from_endpoint(code, self.to_string())
     }
 }
 
@@ -215,7 +198,6 @@ mod tests {
 
     #[test]
     fn every_refusal_has_its_row() {
-        let driver = DriverName::new("csi-hostpath").unwrap();
         for refusal in one_of_each() {
             // Exhaustive, so that a new refusal does not compile without its row.
             let expected = match &refusal {
@@ -239,7 +221,7 @@ mod tests {
                 | Refusal::Decommissioned { .. }
                 | Refusal::NotKept { .. } => Code::UNAVAILABLE,
             };
-            let outcome = refusal.outcome(&driver);
+            let outcome = refusal.outcome();
             assert_eq!(outcome.code, expected, "{refusal:?}");
             assert!(!outcome.message.is_empty());
         }

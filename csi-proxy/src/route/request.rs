@@ -7,7 +7,6 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::volume_content_source::Type as Source;
 use prost::Message as _;
 
-use super::field;
 use super::refusal::Refusal;
 use crate::operation::{Digest, MAX_SUBJECT, Subject};
 
@@ -48,7 +47,7 @@ impl VolumeRequest {
         if request.name.len() > MAX_SUBJECT {
             return Err(Refusal::Unreadable { field: "name" });
         }
-        let fingerprint = field::without(body, REQUIREMENTS).ok_or_else(unreadable)?;
+        let fingerprint = crate::protobuf::without(body, REQUIREMENTS).ok_or_else(unreadable)?;
         let requirements = request.accessibility_requirements.unwrap_or_default();
         let required = request.capacity_range.map_or(0, |range| range.required_bytes);
         let source = request.volume_content_source.and_then(|source| source.r#type).and_then(|source| {

@@ -2,17 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
 use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
 use crate::route::election::{Candidate, OfflinePolicy, Presence};
-
-fn driver() -> DriverName {
-    DriverName::new("csi-hostpath").unwrap()
-}
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()
@@ -211,11 +206,7 @@ fn an_id_that_two_nodes_gave_is_refused_and_the_second_volume_is_not_forgotten()
     let expected =
         Refusal::SameId { subject: Subject::Volume("1".into()), known: node("a"), other: node("b") };
     assert_eq!(desk.ended(&second, &attempt, End::Made("1")), Err(expected.clone()));
-    assert_eq!(
-        expected.outcome(&driver()).code,
-        crate::Code::UNAVAILABLE,
-        "the provisioner must not forget it"
-    );
+    assert_eq!(expected.outcome().code, crate::Code::UNAVAILABLE, "the provisioner must not forget it");
     assert_eq!(desk.create(&request("pvc-2", 1, &["c"])).unwrap().node(), &node("b"));
     assert_eq!(desk.node_of_volume("1"), Some(node("a")));
 }
@@ -427,7 +418,7 @@ fn a_damaged_placement_bars_its_name_and_nothing_else() {
     let revision = Revision::new("1");
     desk.core.restore(Row { key: key.clone(), revision, placement: Err(Defect::Checksum) });
     let refused = desk.create(&wanted).unwrap_err();
-    assert_eq!(refused.outcome(&driver()).code, crate::Code::UNAVAILABLE, "{refused:?}");
+    assert_eq!(refused.outcome().code, crate::Code::UNAVAILABLE, "{refused:?}");
     assert_eq!((desk.core.node_of(&key), desk.core.damaged()), (None, 1));
     assert_eq!(desk.create(&request("pvc-2", 1, &["a"])).unwrap().node(), &node("a"));
 }

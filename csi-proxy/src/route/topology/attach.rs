@@ -3,11 +3,12 @@
 use csi_proto::Method;
 
 use super::remove::agreed;
-use super::way::{Answer, Way};
-use super::{Inquiry, TopologyRouter, subjects};
+use super::{Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
 use crate::operation::Subject;
-use crate::route::{Refusal, field};
+use crate::protobuf;
+use crate::relay::Relay;
+use crate::route::Refusal;
 
 /// The field `node_id` of both requests.
 const NODE_ID: u32 = 2;
@@ -16,10 +17,10 @@ const NODE_ID: u32 = 2;
 const VOLUME_CAPABILITY: u32 = 3;
 
 impl TopologyRouter {
-    pub(super) async fn publish(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+    pub(super) async fn publish(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let place = self.volume_place(Method::ControllerPublishVolume, inquiry)?;
-        let node_id = field::text(&inquiry.body, NODE_ID).ok_or(Refusal::Missing { field: "node_id" })?;
-        if field::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
+        let node_id = protobuf::text(&inquiry.body, NODE_ID).ok_or(Refusal::Missing { field: "node_id" })?;
+        if protobuf::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
             return Err(Refusal::Missing { field: "volume_capability" });
         }
         let node = match self.by_node_id(node_id) {
@@ -32,24 +33,24 @@ impl TopologyRouter {
         if let Some(place) = place.filter(|place| self.is_out_of_reach(place, &node)) {
             return Err(Refusal::NotThere { node: place });
         }
-        Ok(self.ask(way, &node, inquiry).await)
+        Ok(self.ask(relay, &node, inquiry).await)
     }
 
-    pub(super) async fn unpublish(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+    pub(super) async fn unpublish(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let place = self.volume_place(Method::ControllerUnpublishVolume, inquiry)?;
-        let Some(node_id) = field::text(&inquiry.body, NODE_ID) else {
+        let Some(node_id) = protobuf::text(&inquiry.body, NODE_ID) else {
             // From all nodes. A volume that only one node can reach is attached to no other.
             let bound = |place: &NodeId| !self.topology(place).segments.is_empty();
             return Ok(match place.filter(bound) {
-                Some(place) => self.ask(way, &place, inquiry).await,
-                None => agreed(self.ask_all(way, inquiry, self.names()).await),
+                Some(place) => self.ask(relay, &place, inquiry).await,
+                None => agreed(self.ask_all(relay, inquiry, self.names()).await),
             });
         };
         match self.by_node_id(node_id) {
-            Ok(node) => Ok(self.ask(way, &node, inquiry).await),
+            Ok(node) => Ok(self.ask(relay, &node, inquiry).await),
             // Whatever the node is called now, the volume's driver knows what it did.
             Err(refusal) => match place {
-                Some(place) => Ok(self.ask(way, &place, inquiry).await),
+                Some(place) => Ok(self.ask(relay, &place, inquiry).await),
                 None => Err(match refusal {
                     Refusal::NoSuchNode { node_id } => Refusal::NotKnown {
                         what: format!(

@@ -8,30 +8,27 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::create::class_of;
-use super::way::{Answer, Way};
-use super::{AT_ONCE, Inquiry, TopologyRouter};
+use super::{AT_ONCE, Answer, Inquiry, TopologyRouter};
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Digest;
 use crate::outcome::{Origin, Outcome};
+use crate::relay::Relay;
 use crate::route::Refusal;
 
 /// How long a node may take. A provisioner asks for every node and class once a minute, one after the other.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl TopologyRouter {
-    pub(super) async fn capacity(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+    pub(super) async fn capacity(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let request = csi::GetCapacityRequest::decode(inquiry.body.clone());
         let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no room: so says the scheduler's filter that a pod must not go there.
         let nodes = self.not_away(&topology);
         let class = class_of(&request.parameters);
-        let way = way.until(Instant::now() + PATIENCE);
-        let one = |node: NodeId| {
-            let way = &way;
-            async move { self.capacity_of(way, &node, inquiry, class).await }
-        };
+        let inquiry = &Inquiry { end: inquiry.end.min(Instant::now() + PATIENCE), ..inquiry.clone() };
+        let one = |node: NodeId| async move { self.capacity_of(relay, &node, inquiry, class).await };
         let mut answers: Vec<_> = stream::iter(nodes).map(one).buffer_unordered(AT_ONCE).collect().await;
         if let Some(at) = answers.iter().position(|answer| !is_settled(answer)) {
             // What was known before holds better than a figure without this node.
@@ -45,9 +42,16 @@ impl TopologyRouter {
         Ok((Some(together(&answers).encode_to_vec().into()), Outcome::from_endpoint(crate::Code::OK, "")))
     }
 
-    async fn capacity_of(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry, class: Digest) -> Answer {
+    async fn capacity_of(
+        &self,
+        relay: &dyn Relay,
+        node: &NodeId,
+        inquiry: &Inquiry,
+        class: Digest,
+    ) -> Answer {
         let late = |_| (None, Fault::Deadline { waited: PATIENCE }.into());
-        let answer = tokio::time::timeout(PATIENCE, self.ask(way, node, inquiry)).await.unwrap_or_else(late);
+        let answer =
+            tokio::time::timeout(PATIENCE, self.ask(relay, node, inquiry)).await.unwrap_or_else(late);
         if let Some(response) = decoded(&answer) {
             let largest = response.maximum_volume_size.unwrap_or(response.available_capacity);
             let largest = u64::try_from(largest).unwrap_or_default();

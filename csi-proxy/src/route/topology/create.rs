@@ -1,20 +1,22 @@
 //! `CreateVolume`.
 
+use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::{Code, Delivery, Method};
 use prost::Message as _;
 
-use super::way::{Answer, Way};
-use super::{Inquiry, TopologyRouter};
+use super::{Answer, Inquiry, TopologyRouter};
 use crate::driver_info::Cache;
 use crate::fault::Fault;
 use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
+use crate::protobuf;
+use crate::relay::Relay;
 use crate::route::durable::OpenAttempt;
-use crate::route::{Ballot, End, Refusal, VolumeRequest, field};
+use crate::route::{Ballot, End, Refusal, VolumeRequest};
 
 impl TopologyRouter {
-    pub(super) async fn create(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Answer, Refusal> {
+    pub(super) async fn create(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let request = VolumeRequest::read(&inquiry.body)?;
         let (open, topology) = match self.attempt(&request).await {
             // The last word on who is there is not to be an old one.
@@ -30,7 +32,7 @@ impl TopologyRouter {
             other => other?,
         };
         let node = open.node().clone();
-        let (message, outcome) = self.ask(way, &node, inquiry).await;
+        let (message, outcome) = self.ask(relay, &node, inquiry).await;
         let volume = message.as_ref().map(|message| csi::CreateVolumeResponse::decode(message.clone()));
         let volume = volume.and_then(Result::ok).and_then(|response| response.volume);
         let Some(message) = message else {
@@ -48,7 +50,7 @@ impl TopologyRouter {
         };
         open.end(End::Made(&volume.volume_id)).await?;
         self.rooms().changed(&node);
-        let message = field::with_topology(message, &topology);
+        let message = with_topology(message, &topology);
         Ok((Some(message), outcome))
     }
 
@@ -71,6 +73,19 @@ impl TopologyRouter {
             }
         }
     }
+}
+
+/// The fields of CreateVolumeResponse with the volume, and of a volume with its topologies.
+const VOLUME: u32 = 1;
+const ACCESSIBLE_TOPOLOGY: u32 = 5;
+
+/// The answer to a CreateVolume with this topology, if its volume names none. Without one a pod could be put where its volume is not.
+pub(crate) fn with_topology(message: Bytes, topology: &csi::Topology) -> Bytes {
+    let known = csi::CreateVolumeResponse::decode(message.clone()).ok().and_then(|answer| answer.volume);
+    if topology.segments.is_empty() || known.is_none_or(|volume| !volume.accessible_topology.is_empty()) {
+        return message;
+    }
+    protobuf::with(&message, VOLUME, &protobuf::with(&[], ACCESSIBLE_TOPOLOGY, &topology.encode_to_vec()))
 }
 
 /// What a failed attempt says of the volume.

@@ -41,14 +41,12 @@ pub enum DecommissionError {
         max: usize,
     },
     /// It is not durable. The node gets no calls as long as the process runs.
-    #[error("node {node}: not durable, repeat the command: {}", refusal.outcome(driver).message)]
+    #[error("node {node}: not durable, repeat the command: {source}")]
     NotDurable {
         /// The node.
         node: NodeId,
-        /// The driver of the route.
-        driver: DriverName,
         /// Why.
-        refusal: Refusal,
+        source: Refusal,
     },
 }
 
@@ -141,7 +139,7 @@ impl TopologyRouter {
         };
         self.quarantine.added.notify_waiters();
         let durable = self.placements.decommission(node).await;
-        let rows = durable.map_err(|refusal| self.not_durable(node, refusal))?;
+        let rows = durable.map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
         self.remove_node(node).await;
         tracing::warn!(%node, rows, "the node is decommissioned; it gets no calls until it is recommissioned");
         Ok(Decommissioned { rows, before })
@@ -153,7 +151,7 @@ impl TopologyRouter {
     /// If it cannot be made durable. The node stays quarantined.
     pub async fn recommission(&self, node: &NodeId) -> Result<bool, DecommissionError> {
         let durable = self.placements.recommission(node).await;
-        durable.map_err(|refusal| self.not_durable(node, refusal))?;
+        durable.map_err(|source| DecommissionError::NotDurable { node: node.clone(), source })?;
         let mut quarantine = self.quarantine.lock();
         let Some(Quarantined { named, connected }) = quarantine.remove(node) else { return Ok(false) };
         if named {
@@ -199,9 +197,5 @@ impl TopologyRouter {
     pub(super) async fn remove_node(&self, node: &NodeId) {
         self.drivers.remove(&Some(node.clone())).await;
         self.rooms().changed(node);
-    }
-
-    fn not_durable(&self, node: &NodeId, refusal: Refusal) -> DecommissionError {
-        DecommissionError::NotDurable { node: node.clone(), driver: self.driver.clone(), refusal }
     }
 }

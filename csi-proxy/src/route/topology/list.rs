@@ -6,11 +6,12 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::token::Token;
-use super::way::{Answer, Way};
-use super::{Inquiry, TopologyRouter};
+use super::{Answer, Inquiry, TopologyRouter};
 use crate::call::NodeId;
 use crate::operation::Subject;
-use crate::route::{Refusal, field};
+use crate::protobuf;
+use crate::relay::Relay;
+use crate::route::Refusal;
 
 // The same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;
@@ -27,7 +28,7 @@ const PAGE: usize = 1 << 20;
 impl TopologyRouter {
     pub(super) async fn list(
         &self,
-        way: &Way<'_>,
+        relay: &dyn Relay,
         inquiry: &Inquiry,
         method: Method,
     ) -> Result<Answer, Refusal> {
@@ -39,15 +40,15 @@ impl TopologyRouter {
         let mut page = Vec::new();
         loop {
             let Some(node) = nodes.get(at) else { return Err(Refusal::BadToken) };
-            let body = field::with(&inquiry.body, STARTING_TOKEN, inner.as_bytes());
-            let answer = self.ask(way, node, &Inquiry { method: inquiry.method.clone(), body }).await;
+            let body = protobuf::with(&inquiry.body, STARTING_TOKEN, inner.as_bytes());
+            let answer = self.ask(relay, node, &Inquiry { body, ..inquiry.clone() }).await;
             let (Some(message), outcome) = answer else { return Ok(answer) };
             // Elements are put one after the other, and of a text the last one counts.
             page.extend_from_slice(&message);
-            let next = match (field::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
+            let next = match (protobuf::text(&message, NEXT_TOKEN), nodes.get(at + 1)) {
                 (Some(inner), _) => Token { node: node.clone(), inner: inner.to_owned() },
                 (None, Some(next)) => {
-                    let empty = field::count(&page, ENTRIES) == 0;
+                    let empty = protobuf::count(&page, ENTRIES) == 0;
                     if empty || (request.max_entries == 0 && page.len() < PAGE) {
                         (at, inner) = (at + 1, String::new());
                         continue;
@@ -56,7 +57,7 @@ impl TopologyRouter {
                 }
                 (None, None) => return Ok((Some(page.into()), outcome)),
             };
-            let page = field::with(&page, NEXT_TOKEN, next.encode().as_bytes());
+            let page = protobuf::with(&page, NEXT_TOKEN, next.encode().as_bytes());
             return Ok((Some(page), outcome));
         }
     }
@@ -64,7 +65,7 @@ impl TopologyRouter {
     /// The nodes that a list is made of.
     fn listed(&self, method: Method, body: &Bytes) -> Vec<NodeId> {
         let known = |number: u32, make: fn(Box<str>) -> Subject| {
-            field::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
+            protobuf::text(body, number).and_then(|id| self.placements.node_of(&make(id.into())))
         };
         let only = match method {
             Method::ListSnapshots => {

@@ -14,7 +14,6 @@ mod storm;
 mod token;
 #[cfg(test)]
 mod told;
-mod way;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,20 +22,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use csi_proto::{DriverName, Method};
 use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
 
+pub(crate) use self::create::with_topology;
 use self::decommission::Quarantine;
 pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSIONED};
 use self::room::Rooms;
-use self::way::Answer;
-pub(crate) use self::way::Way;
 use super::durable::DurablePlacements;
 use super::election::OfflinePolicy;
 use super::placements::{DEFAULT_MAX_ROWS, Placements};
 use super::refusal::Refusal;
 use super::store::{PlacementStore, StoreError};
-use crate::call::{MethodPath, NodeId};
+use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
+use crate::observe::{Abandoned, Observation};
 use crate::operation::{Answer as DriverAnswer, Identity, NoSubject, Subject, subjects_of};
+use crate::outcome::Outcome;
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// How a [`TopologyRouter`] chooses.
@@ -128,10 +130,28 @@ pub struct TopologyRouter {
 }
 
 /// A call that has no node yet.
+#[derive(Clone)]
 pub(crate) struct Inquiry {
     pub(crate) method: MethodPath,
+    pub(crate) metadata: Metadata,
     pub(crate) body: Bytes,
+    /// When the caller stops waiting.
+    pub(crate) end: Instant,
+    /// Why the answer is not read to its end, if it is not.
+    pub(crate) abandoned: Abandoned,
 }
+
+impl Inquiry {
+    /// The call to a node.
+    pub(crate) fn call(&self, node: NodeId, driver: DriverName) -> Call {
+        let remaining = self.end.saturating_duration_since(Instant::now());
+        let call = Call::new(CallId::new(), node, driver, self.method.clone(), self.body.clone());
+        call.with_remaining(remaining).with_metadata(self.metadata.clone())
+    }
+}
+
+/// A whole unary answer: a message if and only if it is OK.
+type Answer = (Option<Bytes>, Outcome);
 
 impl TopologyRouter {
     /// A route for a driver that is on these nodes, with what the store has.
@@ -195,10 +215,10 @@ impl TopologyRouter {
     }
 
     /// Carries a call to wherever it belongs.
-    pub(crate) async fn answer(&self, way: &Way<'_>, inquiry: Inquiry) -> Replies {
-        let answer = self.routed(way, &inquiry).await;
+    pub(crate) async fn answer(&self, relay: &dyn Relay, inquiry: Inquiry) -> Replies {
+        let answer = self.routed(relay, &inquiry).await;
         answer.unwrap_or_else(|refusal| {
-            let outcome = refusal.outcome(&self.driver);
+            let outcome = refusal.outcome();
             tracing::warn!(
                 method = %inquiry.method, driver = %self.driver, code = %outcome.code,
                 message = %outcome.loggable(), "no way for a call"
@@ -207,45 +227,49 @@ impl TopologyRouter {
         })
     }
 
-    async fn routed(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Replies, Refusal> {
+    async fn routed(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Replies, Refusal> {
         use Method as M;
         let Some(method) = Method::from_path(inquiry.method.as_str()) else {
-            return self.to_the_only(way, inquiry).await;
+            return self.to_the_only(relay, inquiry).await;
         };
         let answer = match method {
-            M::CreateVolume => self.create(way, inquiry).await?,
+            M::CreateVolume => self.create(relay, inquiry).await?,
             M::DeleteVolume | M::DeleteSnapshot | M::DeleteVolumeGroupSnapshot => {
-                self.remove(way, inquiry, method).await?
+                self.remove(relay, inquiry, method).await?
             }
-            M::ControllerPublishVolume => self.publish(way, inquiry).await?,
-            M::ControllerUnpublishVolume => self.unpublish(way, inquiry).await?,
+            M::ControllerPublishVolume => self.publish(relay, inquiry).await?,
+            M::ControllerUnpublishVolume => self.unpublish(relay, inquiry).await?,
             M::ListVolumes | M::ListSnapshots | M::ControllerListVolumeHealth => {
-                self.list(way, inquiry, method).await?
+                self.list(relay, inquiry, method).await?
             }
-            M::GetCapacity => self.capacity(way, inquiry).await?,
-            _ if method.is_server_streaming() => return self.stream(way, inquiry, method).await,
-            _ if method.volume_key().is_some() => self.seek(way, inquiry, method).await?,
-            _ => return self.to_the_only(way, inquiry).await,
+            M::GetCapacity => self.capacity(relay, inquiry).await?,
+            _ if method.is_server_streaming() || method.volume_key().is_some() => {
+                return self.seek(relay, inquiry, method).await;
+            }
+            _ => return self.to_the_only(relay, inquiry).await,
         };
         let (message, outcome) = answer;
         Ok(Replies::whole(message, outcome))
     }
 
     /// Where it is not known what a method is about, there must be only one node.
-    async fn to_the_only(&self, way: &Way<'_>, inquiry: &Inquiry) -> Result<Replies, Refusal> {
+    async fn to_the_only(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Replies, Refusal> {
         let node = self.only().ok_or(Refusal::UnknownMethod)?;
-        Ok(self.relay(way, &node, inquiry).await)
+        Ok(self.carry(relay, &node, inquiry).await)
     }
 
     /// Calls one node, until it is decommissioned: then what waits for it ends, and a stream that is open.
-    async fn relay(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Replies {
-        let outcome = Refusal::Decommissioned { node: node.clone() }.outcome(&self.driver);
+    async fn carry(&self, relay: &dyn Relay, node: &NodeId, inquiry: &Inquiry) -> Replies {
+        let outcome = Refusal::Decommissioned { node: node.clone() }.outcome();
         let (quarantine, name) = (Arc::clone(&self.quarantine), node.clone());
         let mut added = Box::pin(async move { quarantine.until_added(&name).await });
+        let call = inquiry.call(node.clone(), self.driver.clone());
+        let observation = Observation::start("endpoint", &call).abandoned_by(inquiry.abandoned.clone());
         tokio::select! {
             biased;
             () = &mut added => Replies::outcome(outcome),
-            replies = way.relay(node, &inquiry.method, inquiry.body.clone()) => {
+            answer = relay.relay(call) => {
+                let replies = observation.answered(answer).unwrap_or_else(Replies::outcome);
                 // After the end of the replies nothing is read.
                 Replies::stream(replies.take_until(added).chain(stream::iter([Reply::End(outcome)])))
             }
@@ -253,10 +277,10 @@ impl TopologyRouter {
     }
 
     /// Calls a unary method of one node.
-    async fn ask(&self, way: &Way<'_>, node: &NodeId, inquiry: &Inquiry) -> Answer {
-        let answer = way::whole(self.relay(way, node, inquiry).await).await;
-        self.hear(node, &answer.1);
-        answer
+    async fn ask(&self, relay: &dyn Relay, node: &NodeId, inquiry: &Inquiry) -> Answer {
+        let (message, outcome) = self.carry(relay, node, inquiry).await.read_unary().await;
+        self.hear(node, &outcome);
+        (message.filter(|_| outcome.is_ok()), outcome)
     }
 
     /// Keeps the ids of what a call made, and of what it was about.

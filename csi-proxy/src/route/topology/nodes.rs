@@ -16,7 +16,7 @@ impl TopologyRouter {
     pub(crate) async fn run(&self, relay: &dyn Relay) {
         let ask = async |node: Option<NodeId>, question| match node {
             Some(node) => driver_info::ask(relay, &self.driver, node, question).await,
-            None => Err(Refusal::NoNodeThere.outcome(&self.driver)),
+            None => Err(Refusal::NoNodeThere.outcome()),
         };
         self.drivers.run(ask).await;
     }

@@ -4,13 +4,14 @@ use bytes::Bytes;
 use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
-use super::way::{Answer, Way};
-use super::{AT_ONCE, Inquiry, TopologyRouter, subjects};
+use super::{AT_ONCE, Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::operation::Subject;
 use crate::outcome::{Origin, Outcome};
-use crate::route::{Refusal, field};
+use crate::protobuf;
+use crate::relay::Relay;
+use crate::route::Refusal;
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
 const SNAPSHOT_IDS: u32 = 2;
@@ -18,7 +19,7 @@ const SNAPSHOT_IDS: u32 = 2;
 impl TopologyRouter {
     pub(super) async fn remove(
         &self,
-        way: &Way<'_>,
+        relay: &dyn Relay,
         inquiry: &Inquiry,
         method: Method,
     ) -> Result<Answer, Refusal> {
@@ -29,12 +30,12 @@ impl TopologyRouter {
             _ if subjects.first().is_some_and(|subject| self.placements.is_deleted(subject)) => {
                 (Some(Bytes::new()), Outcome::from_endpoint(Code::OK, ""))
             }
-            Some(node) => self.ask(way, node, inquiry).await,
-            None => agreed(self.ask_all(way, inquiry, self.names()).await),
+            Some(node) => self.ask(relay, node, inquiry).await,
+            None => agreed(self.ask_all(relay, inquiry, self.names()).await),
         };
         if answer.1.is_ok() {
             if method == Method::DeleteVolumeGroupSnapshot {
-                let snapshots = field::texts(&inquiry.body, SNAPSHOT_IDS);
+                let snapshots = protobuf::texts(&inquiry.body, SNAPSHOT_IDS);
                 subjects.extend(snapshots.into_iter().map(|id| Subject::Snapshot(id.into())));
             }
             for subject in &subjects {
@@ -48,8 +49,13 @@ impl TopologyRouter {
     }
 
     /// Asks nodes at once. The answers are in the order of the nodes.
-    pub(super) async fn ask_all(&self, way: &Way<'_>, inquiry: &Inquiry, nodes: Vec<NodeId>) -> Vec<Answer> {
-        let one = |node: NodeId| async move { self.ask(way, &node, inquiry).await };
+    pub(super) async fn ask_all(
+        &self,
+        relay: &dyn Relay,
+        inquiry: &Inquiry,
+        nodes: Vec<NodeId>,
+    ) -> Vec<Answer> {
+        let one = |node: NodeId| async move { self.ask(relay, &node, inquiry).await };
         stream::iter(nodes).map(one).buffered(AT_ONCE).collect().await
     }
 }

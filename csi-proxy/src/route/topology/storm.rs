@@ -8,14 +8,10 @@ use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 use tokio::sync::{RwLock, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::*;
-use crate::call::{Call, Metadata};
 use crate::fault::Fault;
-use crate::observe::Abandoned;
-use crate::outcome::Outcome;
-use crate::relay::Relay;
 use crate::route::store::MemoryStore;
 use csi_proto::Code;
 
@@ -160,6 +156,12 @@ impl Relay for World {
     }
 }
 
+fn inquiry(method: Method, body: Vec<u8>) -> Inquiry {
+    let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+    let (method, end) = (MethodPath::new(method.path()).unwrap(), Instant::now() + Duration::from_secs(60));
+    Inquiry { method, metadata, body: body.into(), end, abandoned }
+}
+
 /// The proxy, which may be in another life at the next call.
 struct Proxy {
     world: World,
@@ -197,12 +199,7 @@ impl Proxy {
         let answer = async {
             let route = self.route.read().await;
             let Some(route) = &*route else { return (None, Code::UNAVAILABLE) };
-            let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
-            let end = Instant::now() + Duration::from_secs(60);
-            let (driver, relay) = (&route.driver, &self.world);
-            let way = Way { relay, driver, metadata: &metadata, end, abandoned: &abandoned };
-            let inquiry = Inquiry { method: MethodPath::new(method.path()).unwrap(), body: body.into() };
-            let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
+            let (messages, outcome) = route.answer(&self.world, inquiry(method, body)).await.collect().await;
             (messages.into_iter().next(), outcome.code)
         };
         tokio::select! {

@@ -9,14 +9,12 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message as _;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::*;
-use crate::call::{Call, Metadata, NodeSession};
+use crate::call::NodeSession;
 use crate::fault::Fault;
-use crate::observe::Abandoned;
-use crate::outcome::Outcome;
-use crate::relay::{ClockTerms, Reachability, Relay, RetryRelay};
+use crate::relay::{ClockTerms, Reachability, RetryRelay};
 use crate::replies::Reply;
 use crate::route::store::{FaultyStore, MemoryStore, StoreFault};
 use csi_proto::Code;
@@ -185,21 +183,10 @@ fn tell_all(route: &TopologyRouter, world: &World) {
     route.current();
 }
 
-/// Time does not go on while the table is being written, which a thread does that knows no paused clock.
-async fn hold_the_clock(route: &TopologyRouter) {
-    loop {
-        match route.placements.is_writing() {
-            true => tokio::task::yield_now().await,
-            false => sleep(Duration::from_millis(20)).await,
-        }
-    }
-}
-
 /// Plays a script while the route asks the nodes in the background.
 async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
     tokio::select! {
         () = route.run(world) => unreachable!(),
-        () = hold_the_clock(route) => unreachable!(),
         played = script => played,
     }
 }
@@ -214,17 +201,19 @@ async fn call(
     (messages.into_iter().next(), code)
 }
 
+fn inquiry(method: Method, body: Vec<u8>) -> Inquiry {
+    let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+    let (method, end) = (MethodPath::new(method.path()).unwrap(), Instant::now() + Duration::from_secs(60));
+    Inquiry { method, metadata, body: body.into(), end, abandoned }
+}
+
 async fn parts(
     route: &TopologyRouter,
     relay: &dyn Relay,
     method: Method,
     body: Vec<u8>,
 ) -> (Vec<Bytes>, Code) {
-    let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
-    let end = Instant::now() + Duration::from_secs(60);
-    let way = Way { relay, driver: &route.driver, metadata: &metadata, end, abandoned: &abandoned };
-    let inquiry = Inquiry { method: MethodPath::new(method.path()).unwrap(), body: body.into() };
-    let (messages, outcome) = route.answer(&way, inquiry).await.collect().await;
+    let (messages, outcome) = route.answer(relay, inquiry(method, body)).await.collect().await;
     (messages, outcome.code)
 }
 
