@@ -104,7 +104,7 @@ impl DurablePlacements {
     /// Takes in that this is deleted.
     pub(super) async fn deleted(self: &Arc<Self>, subject: &Subject) -> Result<(), Refusal> {
         let now = SystemTime::now();
-        let key = self.core().deleted(subject, now).first().map(|change| change.key().clone());
+        let key = self.core().deleted(subject, now).first().map(|change| change.key.clone());
         let Some(key) = key else { return Ok(()) };
         let turn = self.turn(&key).await;
         // As it is now that its turn has come.
@@ -149,7 +149,7 @@ impl DurablePlacements {
         let (lost, free) = self.core().forgotten(node);
         for changes in [lost, free] {
             let one = |change: Change| async move {
-                let turn = self.turn(change.key()).await;
+                let turn = self.turn(&change.key).await;
                 self.write(change, turn).await.1
             };
             let written: Vec<_> = stream::iter(changes).map(one).buffer_unordered(AT_ONCE).collect().await;
@@ -163,7 +163,7 @@ impl DurablePlacements {
         for _ in 0..CLEANED {
             let Some(change) = self.core().expired(now) else { return };
             // Who has it is about to change it.
-            let Ok(turn) = Arc::clone(self.lock_of(change.key())).try_lock_owned() else { return };
+            let Ok(turn) = Arc::clone(self.lock_of(&change.key)).try_lock_owned() else { return };
             if self.write(change, turn).await.1.is_err() {
                 return;
             }
@@ -200,7 +200,7 @@ impl DurablePlacements {
         turn: OwnedMutexGuard<()>,
     ) -> (OwnedMutexGuard<()>, Result<(), Refusal>) {
         let this = Arc::clone(self);
-        let subject = change.key().clone();
+        let subject = change.key.clone();
         let writing = tokio::spawn(async move {
             let written = match this.store.write(&change).await {
                 Ok(Written::Done(revision)) => {
@@ -208,10 +208,10 @@ impl DurablePlacements {
                     Ok(())
                 }
                 Ok(Written::Conflict(row)) => {
-                    let subject = change.key().clone();
+                    let subject = change.key.clone();
                     match row {
                         Some(row) => this.core().restore(row),
-                        None => this.core().forget_row(&subject),
+                        None => this.core().forget(&subject),
                     }
                     Err(Refusal::Changed { subject })
                 }

@@ -75,40 +75,23 @@ impl Attempt {
 
 /// What is to be made durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the operations of a store")]
-pub enum Change {
-    /// A placement that is not there yet.
-    Create(Subject, Placement),
-    /// Another one in the place of this revision.
-    Replace(Subject, Revision, Placement),
-    /// None any more.
-    Remove(Subject, Revision),
+#[allow(clippy::exhaustive_structs, reason = "the operation of a store")]
+pub struct Change {
+    /// The key of the row.
+    pub key: Subject,
+    /// The revision that the row has to have; `None`: there is to be none.
+    pub expected: Option<Revision>,
+    /// The placement that the row gets; `None`: it goes.
+    pub placement: Option<Placement>,
 }
 
 impl Change {
-    /// The key.
-    #[must_use]
-    pub fn key(&self) -> &Subject {
-        let (Self::Create(key, _) | Self::Replace(key, ..) | Self::Remove(key, _)) = self;
-        key
+    fn replace(key: Subject, expected: &Revision, placement: Placement) -> Self {
+        Self { key, expected: Some(expected.clone()), placement: Some(placement) }
     }
 
-    /// The revision that the row has to have; `None`: there is to be none.
-    #[must_use]
-    pub fn expected(&self) -> Option<&Revision> {
-        match self {
-            Self::Create(..) => None,
-            Self::Replace(_, revision, _) | Self::Remove(_, revision) => Some(revision),
-        }
-    }
-
-    /// The placement that the row gets; `None`: it goes.
-    #[must_use]
-    pub fn placement(&self) -> Option<&Placement> {
-        match self {
-            Self::Create(_, placement) | Self::Replace(_, _, placement) => Some(placement),
-            Self::Remove(..) => None,
-        }
+    fn remove(key: &Subject, expected: &Revision) -> Self {
+        Self { key: key.clone(), expected: Some(expected.clone()), placement: None }
     }
 }
 
@@ -150,10 +133,22 @@ impl Placements {
     }
 
     /// Takes in that the store has no such row.
-    pub fn forget_row(&mut self, key: &Subject) {
+    pub fn forget(&mut self, key: &Subject) {
+        self.forget_row(key);
+    }
+
+    fn forget_row(&mut self, key: &Subject) -> Option<Entry> {
         self.damaged.remove(key);
-        let Some(entry) = self.rows.remove(key) else { return };
-        self.unindex(key, &entry.placement);
+        let entry = self.rows.remove(key)?;
+        if let (Subject::VolumeName(name), Some(id)) = (key, entry.placement.status.volume_id())
+            && self.names.get(id) == Some(name)
+        {
+            self.names.remove(id);
+        }
+        if let Status::Deleted { at, .. } = entry.placement.status {
+            self.deleted.remove(&(at, key.clone()));
+        }
+        Some(entry)
     }
 
     fn insert(&mut self, key: Subject, placement: Placement, revision: Revision, sent: bool) {
@@ -168,41 +163,13 @@ impl Placements {
         self.rows.insert(key, Entry { placement, revision, number, open: 0, sent });
     }
 
-    fn unindex(&mut self, key: &Subject, placement: &Placement) {
-        if let (Subject::VolumeName(name), Some(id)) = (key, placement.status.volume_id())
-            && self.names.get(id) == Some(name)
-        {
-            self.names.remove(id);
-        }
-        if let Status::Deleted { at, .. } = placement.status {
-            self.deleted.remove(&(at, key.clone()));
-        }
-    }
-
     /// Takes in that a change is durable, and is this revision from now on.
-    pub fn apply(&mut self, change: Change, revision: Revision) {
-        match change {
-            Change::Create(key, placement) => {
-                self.forget_row(&key);
-                self.insert(key, placement, revision, false);
-            }
-            Change::Replace(key, _, placement) => {
-                let before = self.rows.remove(&key);
-                if let Some(before) = &before {
-                    self.unindex(&key, &before.placement);
-                }
-                let before = before.filter(|before| before.placement.status.is_live());
-                self.insert(
-                    key.clone(),
-                    placement,
-                    revision,
-                    before.as_ref().is_some_and(|before| before.sent),
-                );
-                if let (Some(Entry { number, open, .. }), Some(entry)) = (before, self.rows.get_mut(&key)) {
-                    (entry.number, entry.open) = (number, open);
-                }
-            }
-            Change::Remove(key, _) => self.forget_row(&key),
+    pub fn apply(&mut self, Change { key, placement, .. }: Change, revision: Revision) {
+        let before = self.forget_row(&key).filter(|before| before.placement.status.is_live());
+        let Some(placement) = placement else { return };
+        self.insert(key.clone(), placement, revision, before.as_ref().is_some_and(|before| before.sent));
+        if let (Some(Entry { number, open, .. }), Some(entry)) = (before, self.rows.get_mut(&key)) {
+            (entry.number, entry.open) = (number, open);
         }
     }
 
@@ -291,7 +258,7 @@ impl Placements {
                 && placement.digest != request.fingerprint
                 && placement.digest != SEVERAL;
             let several = || Placement { digest: SEVERAL, ..placement.clone() };
-            return Ok(other.then(|| Change::Replace(key, revision.clone(), several())));
+            return Ok(other.then(|| Change::replace(key, revision, several())));
         }
         let source = request.source.as_ref().and_then(|source| self.node_of(source));
         let node = ballot.elect(request, source)?;
@@ -300,9 +267,9 @@ impl Placements {
         }
         let placement = Placement { node, digest: request.fingerprint, status: Status::Pending };
         match known {
-            Some(entry) => Ok(Some(Change::Replace(key, entry.revision.clone(), placement))),
+            Some(entry) => Ok(Some(Change::replace(key, &entry.revision, placement))),
             None if self.rows.len() >= self.max_rows => Err(Refusal::Full { max: self.max_rows }),
-            None => Ok(Some(Change::Create(key, placement))),
+            None => Ok(Some(Change { key, expected: None, placement: Some(placement) })),
         }
     }
 
@@ -340,7 +307,7 @@ impl Placements {
             End::Made(_) | End::Uncertain => false,
         };
         if over && pending && entry.open == 0 {
-            return Ok(Some(Change::Remove(key, entry.revision.clone())));
+            return Ok(Some(Change::remove(&key, &entry.revision)));
         }
         entry.sent |= match end {
             End::NeverLeft => false,
@@ -360,7 +327,7 @@ impl Placements {
                 let (known, other) = (known.clone(), attempt.node.clone());
                 Err(Refusal::SameId { subject, known, other })
             }
-            _ => Ok(is_new.then_some(Change::Replace(key, revision, placement))),
+            _ => Ok(is_new.then(|| Change::replace(key, &revision, placement))),
         }
     }
 
@@ -386,9 +353,9 @@ impl Placements {
         let status = Status::Created { id: subject.id().into() };
         let placement = Placement { node: node.clone(), digest: SEVERAL, status };
         Ok(match self.keys(subject).find_map(|key| Some((self.rows.get(&key)?.revision.clone(), key))) {
-            Some((revision, key)) => Some(Change::Replace(key, revision, placement)),
+            Some((revision, key)) => Some(Change::replace(key, &revision, placement)),
             None if self.rows.len() >= self.max_rows => None,
-            None => Some(Change::Create(subject.clone(), placement)),
+            None => Some(Change { key: subject.clone(), expected: None, placement: Some(placement) }),
         })
     }
 
@@ -397,7 +364,7 @@ impl Placements {
     pub fn deleted(&self, subject: &Subject, now: SystemTime) -> Vec<Change> {
         let change = |key: Subject| {
             if let Some(revision) = self.damaged.get(&key) {
-                return Some(Change::Remove(key, revision.clone()));
+                return Some(Change::remove(&key, revision));
             }
             let Entry { placement, revision, open, .. } = self.rows.get(&key)?;
             let id = placement.status.volume_id().unwrap_or_default().into();
@@ -407,7 +374,7 @@ impl Placements {
                 _ if *open > 0 => Status::Pending,
                 _ => Status::Deleted { id, at: now },
             };
-            Some(Change::Replace(key, revision.clone(), Placement { status, ..placement.clone() }))
+            Some(Change::replace(key, revision, Placement { status, ..placement.clone() }))
         };
         self.keys(subject).filter_map(change).collect()
     }
@@ -420,18 +387,19 @@ impl Placements {
             if placement.node != *node || !placement.status.is_live() {
                 continue;
             }
-            let id = placement.status.volume_id();
-            let gone = id.map(|id| Placement { status: Status::Lost { id: id.into() }, ..placement.clone() });
-            match (key, id, gone) {
-                (Subject::VolumeName(_), Some(id), Some(gone)) => {
-                    let by_id = Subject::Volume(id.into());
-                    if !self.rows.contains_key(&by_id) {
-                        lost.push(Change::Create(by_id, gone));
-                    }
-                    free.push(Change::Remove(key.clone(), revision.clone()));
+            let Some(id) = placement.status.volume_id() else {
+                free.push(Change::remove(key, revision));
+                continue;
+            };
+            let gone = Placement { status: Status::Lost { id: id.into() }, ..placement.clone() };
+            if let Subject::VolumeName(_) = key {
+                let by_id = Subject::Volume(id.into());
+                if !self.rows.contains_key(&by_id) {
+                    lost.push(Change { key: by_id, expected: None, placement: Some(gone) });
                 }
-                (_, _, Some(gone)) => lost.push(Change::Replace(key.clone(), revision.clone(), gone)),
-                (_, _, None) => free.push(Change::Remove(key.clone(), revision.clone())),
+                free.push(Change::remove(key, revision));
+            } else {
+                lost.push(Change::replace(key.clone(), revision, gone));
             }
         }
         (lost, free)
@@ -442,8 +410,8 @@ impl Placements {
     pub fn expired(&self, now: SystemTime) -> Option<Change> {
         let (at, key) = self.deleted.first()?;
         let old = now.duration_since(*at).is_ok_and(|age| age >= DELETED_FOR);
-        let revision = self.rows.get(key)?.revision.clone();
-        (old || self.rows.len() >= self.max_rows).then(|| Change::Remove(key.clone(), revision))
+        let revision = &self.rows.get(key)?.revision;
+        (old || self.rows.len() >= self.max_rows).then(|| Change::remove(key, revision))
     }
 }
 

@@ -73,22 +73,10 @@ impl Status {
     }
 }
 
-/// Which of several versions of a row. Opaque, and told by the store.
+/// Which of several versions of a row. Opaque, and named by the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Revision(Box<str>);
-
-impl Revision {
-    /// The revision that a store calls so.
-    pub fn new(name: impl Into<Box<str>>) -> Self {
-        Self(name.into())
-    }
-
-    /// What the store calls it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+#[allow(clippy::exhaustive_structs, reason = "what a store calls it")]
+pub struct Revision(pub Box<str>);
 
 /// A row of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]

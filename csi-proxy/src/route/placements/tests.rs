@@ -58,20 +58,13 @@ impl Desk {
     /// As a store makes it, and takes in that it did.
     fn write(&mut self, change: Change) {
         self.writes += 1;
-        let revision = Revision::new(self.writes.to_string());
+        let revision = Revision(self.writes.to_string().into());
         let there =
-            |key: &Subject| self.disk.get(key).map(|(revision, _)| Revision::new(revision.to_string()));
-        match &change {
-            Change::Create(key, _) => assert_eq!(there(key), None, "{key}"),
-            Change::Replace(key, expected, _) | Change::Remove(key, expected) => {
-                assert_eq!(there(key).as_ref(), Some(expected), "{key}");
-            }
-        }
-        match change.clone() {
-            Change::Create(key, placement) | Change::Replace(key, _, placement) => {
-                self.disk.insert(key, (self.writes, placement));
-            }
-            Change::Remove(key, _) => drop(self.disk.remove(&key)),
+            |key: &Subject| self.disk.get(key).map(|(revision, _)| Revision(revision.to_string().into()));
+        assert_eq!(there(&change.key), change.expected, "{}", change.key);
+        match change.placement.clone() {
+            Some(placement) => drop(self.disk.insert(change.key.clone(), (self.writes, placement))),
+            None => drop(self.disk.remove(&change.key)),
         }
         self.core.apply(change, revision);
     }
@@ -110,7 +103,7 @@ impl Desk {
         let decommissioned = std::mem::take(&mut self.core.decommissioned);
         self.core = Placements { decommissioned, ..Placements::new(self.core.max_rows) };
         for (key, (revision, placement)) in &self.disk {
-            let (key, revision) = (key.clone(), Revision::new(revision.to_string()));
+            let (key, revision) = (key.clone(), Revision(revision.to_string().into()));
             self.core.restore(Row { key, revision, placement: Ok(placement.clone()) });
         }
     }
@@ -415,7 +408,7 @@ fn a_damaged_placement_bars_its_name_and_nothing_else() {
     desk.create(&wanted).unwrap();
     desk.create(&request("pvc-2", 1, &["a"])).unwrap();
     let key = Subject::VolumeName("pvc-1".into());
-    let revision = Revision::new("1");
+    let revision = Revision("1".into());
     desk.core.restore(Row { key: key.clone(), revision, placement: Err(Defect::Checksum) });
     let refused = desk.create(&wanted).unwrap_err();
     assert_eq!(refused.outcome().code, crate::Code::UNAVAILABLE, "{refused:?}");

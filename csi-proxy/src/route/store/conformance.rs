@@ -16,28 +16,26 @@ pub async fn check<S: PlacementStore>(mut reopen: impl FnMut() -> S) -> Result<(
     let (ours, other) = (Subject::VolumeName("pvc-1".into()), Subject::Volume("pvc-1".into()));
     let store = reopen();
     expect("the rows of an empty store", &rows(&store).await?, &BTreeMap::new())?;
-    let first = done(store.write(&Change::Create(ours.clone(), placement(1)?)).await)?;
-    let second = store.write(&Change::Create(ours.clone(), placement(2)?)).await.map_err(text)?;
+    let first = done(store.write(&create(ours.clone(), placement(1)?)).await)?;
+    let second = store.write(&create(ours.clone(), placement(2)?)).await.map_err(text)?;
     let there = Row { key: ours.clone(), revision: first.clone(), placement: Ok(placement(1)?) };
     expect("a second create", &second, &Written::Conflict(Some(there)))?;
-    let late =
-        store.write(&Change::Replace(other.clone(), first.clone(), placement(2)?)).await.map_err(text)?;
+    let late = store.write(&replace(other.clone(), first.clone(), placement(2)?)).await.map_err(text)?;
     expect("a replacement of nothing", &late, &Written::Conflict(None))?;
-    let next = done(store.write(&Change::Replace(ours.clone(), first.clone(), placement(2)?)).await)?;
+    let next = done(store.write(&replace(ours.clone(), first.clone(), placement(2)?)).await)?;
     let there = Row { key: ours.clone(), revision: next.clone(), placement: Ok(placement(2)?) };
-    let old =
-        store.write(&Change::Replace(ours.clone(), first.clone(), placement(3)?)).await.map_err(text)?;
+    let old = store.write(&replace(ours.clone(), first.clone(), placement(3)?)).await.map_err(text)?;
     expect("a replacement of an old revision", &old, &Written::Conflict(Some(there.clone())))?;
-    let old = store.write(&Change::Remove(ours.clone(), first.clone())).await.map_err(text)?;
+    let old = store.write(&remove(ours.clone(), first.clone())).await.map_err(text)?;
     expect("a removal of an old revision", &old, &Written::Conflict(Some(there)))?;
-    done(store.write(&Change::Remove(ours.clone(), next.clone())).await)?;
-    let gone = store.write(&Change::Remove(ours.clone(), next.clone())).await.map_err(text)?;
+    done(store.write(&remove(ours.clone(), next.clone())).await)?;
+    let gone = store.write(&remove(ours.clone(), next.clone())).await.map_err(text)?;
     expect("a removal of nothing", &gone, &Written::Conflict(None))?;
-    let again = done(store.write(&Change::Create(ours.clone(), placement(3)?)).await)?;
+    let again = done(store.write(&create(ours.clone(), placement(3)?)).await)?;
     if again == first || again == next {
         return Err("a row that was made anew has a revision of before".to_owned());
     }
-    done(store.write(&Change::Create(other.clone(), placement(4)?)).await)?;
+    done(store.write(&create(other.clone(), placement(4)?)).await)?;
     drop(store);
     let expected = BTreeMap::from([(ours, placement(3)?), (other, placement(4)?)]);
     expect("what is there after a restart", &rows(&reopen()).await?, &expected)?;
@@ -81,9 +79,9 @@ async fn as_a_map<S: PlacementStore>(
         let found = store.list().await.map_err(text)?.into_iter().find(|row| row.key == key);
         let new = placement(step)?;
         let change = match (found, draw(3)) {
-            (None, _) => Change::Create(key.clone(), new),
-            (Some(row), 0) => Change::Remove(key.clone(), row.revision),
-            (Some(row), _) => Change::Replace(key.clone(), row.revision, new),
+            (None, _) => create(key.clone(), new),
+            (Some(row), 0) => remove(key.clone(), row.revision),
+            (Some(row), _) => replace(key.clone(), row.revision, new),
         };
         done(store.write(&change).await)?;
         let there = rows(&store).await?;
@@ -98,6 +96,18 @@ async fn as_a_map<S: PlacementStore>(
         }
     }
     expect("the rows at the end", &rows(&store).await?, &expected)
+}
+
+fn create(key: Subject, placement: Placement) -> Change {
+    Change { key, expected: None, placement: Some(placement) }
+}
+
+fn replace(key: Subject, revision: Revision, placement: Placement) -> Change {
+    Change { key, expected: Some(revision), placement: Some(placement) }
+}
+
+fn remove(key: Subject, revision: Revision) -> Change {
+    Change { key, expected: Some(revision), placement: None }
 }
 
 /// Placements that differ in everything.

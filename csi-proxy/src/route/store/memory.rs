@@ -46,7 +46,7 @@ impl MemoryStore {
 }
 
 fn row(key: &Subject, revision: u64, bytes: &[u8]) -> Row {
-    let revision = Revision::new(revision.to_string());
+    let revision = Revision(revision.to_string().into());
     Row { key: key.clone(), revision, placement: Placement::decode(key, bytes) }
 }
 
@@ -58,18 +58,18 @@ impl PlacementStore for MemoryStore {
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let (mut tables, key) = (self.tables(), change.key());
+        let (mut tables, key) = (self.tables(), &change.key);
         let found = tables.placements.get(key).map(|(revision, bytes)| row(key, *revision, bytes));
-        if found.as_ref().map(|row| &row.revision) != change.expected() {
+        if found.as_ref().map(|row| &row.revision) != change.expected.as_ref() {
             return Ok(Written::Conflict(found));
         }
         tables.revision += 1;
         let revision = tables.revision;
-        match change.placement() {
+        match &change.placement {
             Some(placement) => drop(tables.placements.insert(key.clone(), (revision, placement.encode(key)))),
             None => drop(tables.placements.remove(key)),
         }
-        Ok(Written::Done(Revision::new(revision.to_string())))
+        Ok(Written::Done(Revision(revision.to_string().into())))
     }
 
     async fn decommissioned(&self) -> Result<Vec<NodeId>, StoreError> {

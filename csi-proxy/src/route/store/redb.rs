@@ -168,7 +168,7 @@ fn kind(key: &Subject) -> u8 {
 
 fn row(key: Subject, (revision, bytes): (u64, &[u8])) -> Row {
     let placement = Placement::decode(&key, bytes);
-    Row { key, revision: Revision::new(revision.to_string()), placement }
+    Row { key, revision: Revision(revision.to_string().into()), placement }
 }
 
 #[async_trait]
@@ -194,8 +194,8 @@ impl PlacementStore for RedbStore {
     }
 
     async fn write(&self, change: &Change) -> Result<Written, StoreError> {
-        let (key, expected) = (change.key().clone(), change.expected().cloned());
-        let new = change.placement().map(|placement| placement.encode(&key));
+        let (key, expected) = (change.key.clone(), change.expected.clone());
+        let new = change.placement.as_ref().map(|placement| placement.encode(&key));
         self.commit(move |transaction| {
             let mut table = transaction.open_table(PLACEMENTS)?;
             let place = (kind(&key), key.id());
@@ -210,7 +210,7 @@ impl PlacementStore for RedbStore {
                 Some(bytes) => drop(table.insert(place, (revision, bytes.as_slice()))?),
                 None => drop(table.remove(place)?),
             }
-            Ok(Written::Done(Revision::new(revision.to_string())))
+            Ok(Written::Done(Revision(revision.to_string().into())))
         })
         .await
     }

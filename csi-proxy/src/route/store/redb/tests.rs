@@ -30,6 +30,10 @@ fn key() -> Subject {
     Subject::VolumeName("pvc-1".into())
 }
 
+fn create(key: Subject, placement: Placement) -> Change {
+    Change { key, expected: None, placement: Some(placement) }
+}
+
 fn placement() -> Placement {
     let node = NodeId::new("edge-1").unwrap();
     Placement { node, digest: Digest::from_bytes([1; 32]), status: Status::Pending }
@@ -74,7 +78,7 @@ async fn what_is_in_one_table_is_not_in_another() {
     store.keep_nodes(vec![node.clone(), lost.clone()]).await.unwrap();
     store.set_decommissioned(&lost, true).await.unwrap();
     store.keep_nodes(vec![lost.clone()]).await.unwrap();
-    store.write(&Change::Create(key(), placement())).await.unwrap();
+    store.write(&create(key(), placement())).await.unwrap();
     drop(store);
     let store = place.open().unwrap();
     let expected = [(None, Bytes::from_static(b"all")), (Some(node.clone()), Bytes::from_static(b"one"))];
@@ -97,7 +101,7 @@ fn raw(place: &Place, act: impl FnOnce(&WriteTransaction)) {
 async fn a_table_of_another_version_is_refused_and_not_changed() {
     for table in ["layout", "placements", "terms", "nodes"] {
         let place = Place::new();
-        place.open().unwrap().write(&Change::Create(key(), placement())).await.unwrap();
+        place.open().unwrap().write(&create(key(), placement())).await.unwrap();
         raw(&place, |transaction| {
             drop(transaction.open_table(NUMBERS).unwrap().insert(table, 99).unwrap());
         });
@@ -117,7 +121,7 @@ async fn a_table_of_another_version_is_refused_and_not_changed() {
 async fn driver_info_of_another_version_is_learnt_again_and_nothing_else_is_lost() {
     let place = Place::new();
     let store = place.open().unwrap();
-    store.write(&Change::Create(key(), placement())).await.unwrap();
+    store.write(&create(key(), placement())).await.unwrap();
     store.save(None, Some(Bytes::from_static(b"later"))).await.unwrap();
     drop(store);
     raw(&place, |transaction| {
@@ -132,8 +136,8 @@ async fn a_damaged_row_is_listed_under_its_key_and_the_others_are_whole() {
     let place = Place::new();
     let other = Subject::Snapshot("snap-1".into());
     let store = place.open().unwrap();
-    store.write(&Change::Create(key(), placement())).await.unwrap();
-    store.write(&Change::Create(other.clone(), placement())).await.unwrap();
+    store.write(&create(key(), placement())).await.unwrap();
+    store.write(&create(other.clone(), placement())).await.unwrap();
     drop(store);
     raw(&place, |transaction| {
         let mut table = transaction.open_table(PLACEMENTS).unwrap();
@@ -172,7 +176,7 @@ async fn a_damaged_file_is_refused_and_not_changed() {
         let store = place.open().unwrap();
         let at = SystemTime::UNIX_EPOCH;
         let status = Status::Deleted { id: "x".repeat(9000).into(), at };
-        store.write(&Change::Create(key(), Placement { status, ..placement() })).await.unwrap();
+        store.write(&create(key(), Placement { status, ..placement() })).await.unwrap();
         drop(store);
         let mut bytes = fs::read(place.path()).unwrap();
         damage(&mut bytes);
@@ -188,7 +192,7 @@ async fn a_damaged_file_is_refused_and_not_changed() {
 async fn a_store_that_failed_works_again_when_its_disk_does() {
     let place = Place::new();
     let store = place.open().unwrap();
-    store.write(&Change::Create(key(), placement())).await.unwrap();
+    store.write(&create(key(), placement())).await.unwrap();
     let failed = store.commit(|_| Err::<(), _>(::redb::Error::Io(io::ErrorKind::StorageFull.into()))).await;
     assert!(matches!(failed, Err(StoreError::Failed(_))), "{failed:?}");
     assert_eq!(store.list().await.unwrap().len(), 1);
