@@ -206,6 +206,7 @@ impl Default for Dispatcher {
 #[async_trait]
 impl Relay for Dispatcher {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        self.record_term(&call).await?;
         let method = Method::from_path(call.method.as_str());
         match method.and_then(|method| Identity::of(&call.driver, method, &call.body)) {
             Some(identity) => self.execute(identity, call).await,
@@ -222,18 +223,8 @@ impl Dispatcher {
         }
         let until = call.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         let id = call.id;
-        let ask = || {
-            let mut waiting = self.executor.ask(&call, identity.clone(), until);
-            (waiting.verdict_now(), waiting)
-        };
-        let (verdict, waiting) = match ask() {
-            (Some(Verdict::Fail(Fault::TermNotRecorded { .. })), _) => {
-                self.record_term(&call).await?;
-                ask()
-            }
-            asked => asked,
-        };
-        match verdict {
+        let mut waiting = self.executor.ask(&call, identity.clone(), until);
+        match waiting.verdict_now() {
             Some(Verdict::Run(ticket)) => return self.run(call, ticket, waiting).await,
             Some(verdict) => return end(id, &identity, verdict),
             None => {}
@@ -265,21 +256,18 @@ impl Dispatcher {
         if let Some(fence) = &call.fence {
             // What is not known may change something.
             let repeatable = method.is_some_and(|method| !method.is_mutating());
-            match self.executor.admit(&call.driver, fence, repeatable) {
-                Err(Fault::TermNotRecorded { .. }) => {
-                    self.record_term(&call).await?;
-                    self.executor.admit(&call.driver, fence, repeatable)?;
-                }
-                admitted => admitted?,
-            }
+            self.executor.admit(&call.driver, fence, repeatable)?;
         }
         ToTheEnd::new(Handle::current(), see_through(driver, call, place)).await
     }
 
-    /// Has the term of a call on the disk, before the first call of that term begins.
+    /// Has the term of a call on the disk, before the first call of that term is looked at.
     async fn record_term(&self, call: &Call) -> Result<(), Fault> {
         let Some(term) = call.fence.as_ref().map(crate::Fence::term) else { return Ok(()) };
         let driver = &call.driver;
+        if self.executor.term(driver).is_some_and(|known| known >= term) {
+            return Ok(());
+        }
         let not_recorded = |reason: String| Fault::TermNotRecorded { driver: driver.clone(), reason };
         if !self.drivers.read().unwrap_or_else(PoisonError::into_inner).contains_key(driver) {
             return Err(Fault::DriverNotRegistered { driver: driver.clone() });

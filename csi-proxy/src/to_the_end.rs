@@ -1,6 +1,5 @@
 //! Work that runs on when nobody waits for it any more.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -41,12 +40,6 @@ impl<T: Send + 'static> Drop for ToTheEnd<T> {
         if let Some(work) = self.work.take() {
             self.runtime.spawn(async move { drop(work.await) });
         }
-    }
-}
-
-impl<T: Send + 'static> fmt::Debug for ToTheEnd<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToTheEnd").field("ended", &self.work.is_none()).finish_non_exhaustive()
     }
 }
 
