@@ -18,30 +18,21 @@ use crate::replies::Replies;
 /// Most drivers that are watched. The calls of more pass unwatched.
 pub const MAX_WATCHED_DRIVERS: usize = 64;
 
-/// The monitors of a node's drivers, one each. Cheap to clone; all clones are the same, so that several relays to one driver,
+/// The monitors of a node's drivers, one each, which know nothing of the time before. Cheap to clone; all clones are the same, so that several relays to one driver,
 /// such as one for the hub's calls and one for kubelet's, can be watched as one.
 ///
 /// Each violation is a line in the log, and, with the feature `metrics`, counted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Monitors(Arc<Mutex<Watch>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Watch {
-    limits: Limits,
-    before: Before,
     drivers: BTreeMap<DriverName, Monitor>,
     next: u64,
     full_told: bool,
 }
 
 impl Monitors {
-    /// No driver is watched yet. The limits are those of one driver.
-    #[must_use]
-    pub fn new(limits: Limits, before: Before) -> Self {
-        let (drivers, next, full_told) = (BTreeMap::new(), 0, false);
-        Self(Arc::new(Mutex::new(Watch { limits, before, drivers, next, full_told })))
-    }
-
     /// How much is watched, and what was found, over all drivers.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -89,13 +80,6 @@ impl Monitors {
     }
 }
 
-impl Default for Monitors {
-    /// Knows nothing of the time before.
-    fn default() -> Self {
-        Self::new(Limits::default(), Before::Unknown)
-    }
-}
-
 impl Watch {
     fn monitor(&mut self, driver: &DriverName) -> Option<&mut Monitor> {
         if !self.drivers.contains_key(driver) {
@@ -105,7 +89,7 @@ impl Watch {
                 }
                 return None;
             }
-            self.drivers.insert(driver.clone(), Monitor::new(self.limits, self.before));
+            self.drivers.insert(driver.clone(), Monitor::new(Limits::default(), Before::Unknown));
         }
         self.drivers.get_mut(driver)
     }

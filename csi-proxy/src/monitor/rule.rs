@@ -98,15 +98,3 @@ pub struct Violation {
     /// What was found. Holds ids and paths, and no secret.
     pub found: String,
 }
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rule, method, volume, expected, found } = self;
-        write!(
-            f,
-            "{} of volume {volume:?} breaks {rule} (spec, {}): expected {expected}, found {found}",
-            method.name(),
-            rule.section()
-        )
-    }
-}
