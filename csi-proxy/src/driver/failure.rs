@@ -1,6 +1,6 @@
 //! What the failure of a call to a driver is to the caller.
 
-use csi_proto::grpc::{CallError, ConnectError, InvalidRequest, MessageError};
+use csi_proto::grpc::{CallError, ConnectError, MessageError};
 use csi_proto::{Delivery, DriverName};
 
 use crate::fault::Fault;
@@ -22,9 +22,4 @@ pub(super) fn fault_of(driver: &DriverName, error: CallError) -> Fault {
         }
         error => Fault::DriverProtocol { driver, reason: error.to_string() },
     }
-}
-
-/// The fault for a call that cannot be sent to any driver.
-pub(super) fn unusable(error: &InvalidRequest) -> Fault {
-    Fault::Protocol { reason: error.to_string() }
 }

@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 #[cfg(feature = "testing")]
 pub use csi_proto::grpc::Connector;
-use csi_proto::grpc::{CallError, Client, Part, Request, Response, Windows};
+use csi_proto::grpc::{CallError, Client, InvalidRequest, Part, Request, Response, Windows};
 use csi_proto::{DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
-use self::failure::{fault_of, unusable};
+use self::failure::fault_of;
 use crate::address::SocketAddress;
 use crate::call::{Call, MethodPath};
 use crate::fault::Fault;
@@ -121,7 +121,8 @@ impl Driver {
         let unary = call.method.is_unary();
         let client = if unary { at_once } else { streams };
         let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
-        let mut request = request.map_err(|error| unusable(&error))?.with_timeout(ceiling);
+        let unusable = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
+        let mut request = request.map_err(unusable)?.with_timeout(ceiling);
         write_metadata(&call.metadata, request.metadata_mut());
         let begun = async {
             let response = client.send(request).await?;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use bytes::BytesMut;
 use http::uri::Authority;
 
 use super::huffman;
@@ -15,30 +14,11 @@ const NAME_INDEX: usize = 1;
 /// A field that calls may have twice, whose name is as long as that of the authority, and its place in the static table.
 const OTHER: (&[u8], u8) = (b"user-agent", 58);
 
-/// Bytes in the place of a part of a block.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    part: Range<usize>,
-    new: Vec<u8>,
-}
-
-impl Change {
-    /// How long the block is then.
-    pub(super) fn length(&self, block: &[u8]) -> usize {
-        block.len() - self.part.len() + self.new.len()
-    }
-
-    pub(super) fn write(&self, block: &[u8], to: &mut BytesMut) {
-        to.extend_from_slice(block.get(..self.part.start).unwrap_or_default());
-        to.extend_from_slice(&self.new);
-        to.extend_from_slice(block.get(self.part.end..).unwrap_or_default());
-    }
-}
-
-/// What is to be done with a block. Nothing if the authority is one, or there is none, or this cannot be told.
-pub(super) fn judge(block: &[u8]) -> Option<Change> {
+/// The block with a proper authority, if it has another one. Nothing if there is none, or this cannot be told.
+pub(super) fn corrected(block: &[u8]) -> Option<Vec<u8>> {
     let mut fields = Fields { block, at: 0 };
-    std::iter::from_fn(|| fields.next()).find_map(|field| field.change())
+    let (part, new) = std::iter::from_fn(|| fields.next()).find_map(|field| field.change())?;
+    Some([block.get(..part.start)?, &new, block.get(part.end..)?].concat())
 }
 
 /// One field as it is represented (section 6).
@@ -72,7 +52,7 @@ impl Text<'_> {
 
 impl Field<'_> {
     /// What to put in the place of the field, if it is an authority that is none.
-    fn change(&self) -> Option<Change> {
+    fn change(&self) -> Option<(Range<usize>, Vec<u8>)> {
         let named = match &self.name {
             Name::Index(index) => *index == NAME_INDEX,
             Name::Text(text) => text.read().as_deref() == Some(NAME),
@@ -98,7 +78,7 @@ impl Field<'_> {
             },
             (false, _) => [&[0x01], &*text(b"x")].concat(),
         };
-        Some(Change { part: self.part.clone(), new })
+        Some((self.part.clone(), new))
     }
 }
 

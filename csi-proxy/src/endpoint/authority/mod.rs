@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use self::block::judge;
+use self::block::corrected;
 
 /// The bytes before the first frame (RFC 9113, section 3.4).
 const PREFACE: usize = 24;
@@ -168,8 +168,8 @@ impl Filter {
         // What comes before the block: a weight and a stream that this one depends on.
         let (before, block) = payload.split_at(if flags & PRIORITY == 0 { 0 } else { 5.min(payload.len()) });
         // Nobody pads requests.
-        let change = if flags & PADDED == 0 { judge(block) } else { None };
-        let Some(change) = change else {
+        let corrected = if flags & PADDED == 0 { corrected(block) } else { None };
+        let Some(block) = corrected else {
             passed.extend_from_slice(frame);
             self.state = if self.changing { State::Head(Vec::with_capacity(HEAD)) } else { State::Open };
             return;
@@ -179,14 +179,14 @@ impl Filter {
         }
         self.changing = true;
         self.state = State::Head(Vec::with_capacity(HEAD));
-        let length = before.len() + change.length(block);
+        let length = before.len() + block.len();
         // Three bytes; a held block is far below that, and so is its change.
         passed.extend_from_slice(
             u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes().get(1..).unwrap_or_default(),
         );
         passed.extend_from_slice(head.get(3..).unwrap_or_default());
         passed.extend_from_slice(before);
-        change.write(block, passed);
+        passed.extend_from_slice(&block);
     }
 }
 
