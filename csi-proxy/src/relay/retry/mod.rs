@@ -23,7 +23,7 @@ use self::term::{InUse, Refusal};
 use super::Relay;
 use crate::call::{Call, Term};
 use crate::fault::Fault;
-use crate::replies::{Replies, Reply};
+use crate::replies::Replies;
 
 /// Carries the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a failure on its way.
 ///
@@ -99,22 +99,12 @@ impl<R: Relay + 'static> Relay for RetryRelay<R> {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let method = Method::from_path(call.method.as_str());
         let mut sending = Sending::new(Arc::clone(&self.0), call, method)?;
-        let replies = sending.send().await?;
-        if let Some(method) = method.filter(|method| stream::continues(*method)) {
-            return Ok(stream::continued(method, sending, replies));
-        }
-        let mut open = sending.open;
-        match replies.into_whole() {
+        match sending.send().await?.into_whole() {
             Ok((message, outcome)) => {
-                open.answered();
+                sending.open.answered();
                 Ok(Replies::whole(message, outcome))
             }
-            Err(parts) => Ok(Replies::stream(futures_util::StreamExt::map(parts, move |part| {
-                if matches!(&part, Reply::End(outcome) if outcome.fault().is_none()) {
-                    open.answered();
-                }
-                part
-            }))),
+            Err(parts) => Ok(stream::continued(sending, parts)),
         }
     }
 }

@@ -26,8 +26,8 @@ const MARGIN: Duration = Duration::from_millis(200);
 pub(super) struct Sending<R> {
     shared: Arc<Shared<R>>,
     /// Without its body, if that may not be held and was sent.
-    call: Call,
-    method: Option<Method>,
+    pub(super) call: Call,
+    pub(super) method: Option<Method>,
     /// When the caller stops waiting.
     end: Option<Instant>,
     /// When the call ends if it is not being tried then.
@@ -105,10 +105,6 @@ impl<R: Relay> Sending<R> {
     pub(super) fn progressed(&mut self) {
         let Call { id, node, .. } = &self.call;
         self.attempts = Attempts::new(*id, node.clone(), self.shared.reachability.grace(), self.wait_end);
-    }
-
-    pub(super) const fn body(&self) -> &Bytes {
-        &self.call.body
     }
 
     /// The next attempt.

@@ -12,17 +12,14 @@ use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// Whether the answer can be continued, by `starting_offset`.
-pub(super) const fn continues(method: Method) -> bool {
+const fn continues(method: Method) -> bool {
     matches!(method, Method::GetMetadataAllocated | Method::GetMetadataDelta)
 }
 
-/// The answer with what follows after each loss.
-pub(super) fn continued<R: Relay + 'static>(
-    method: Method,
-    sending: Sending<R>,
-    replies: Replies,
-) -> Replies {
-    let request = sending.body().clone();
+/// The answer in parts, with what follows after each loss if it can be continued.
+pub(super) fn continued<R: Relay + 'static>(sending: Sending<R>, replies: Replies) -> Replies {
+    let method = sending.method.filter(|method| continues(*method));
+    let request = sending.call.body.clone();
     let reading = Reading { sending, method, request, replies, offset: None };
     Replies::stream(stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading?;
@@ -35,7 +32,8 @@ pub(super) fn continued<R: Relay + 'static>(
 
 struct Reading<R> {
     sending: Sending<R>,
-    method: Method,
+    /// `None` if the answer cannot be continued.
+    method: Option<Method>,
     request: Bytes,
     replies: Replies,
     /// Where what was received ends, in bytes of the volume; `None` before anything was.
@@ -47,7 +45,7 @@ impl<R: Relay> Reading<R> {
         loop {
             let fault = match self.replies.next().await {
                 Some(Reply::Message(message)) => {
-                    if let Some(offset) = end_of(&message) {
+                    if let Some(offset) = self.method.and_then(|_| end_of(&message)) {
                         self.offset = Some(offset);
                         self.sending.progressed();
                     }
@@ -70,8 +68,8 @@ impl<R: Relay> Reading<R> {
 
     /// Sends for the rest.
     async fn go_on(&mut self, fault: Fault) -> Result<(), Fault> {
-        let Some(offset) = self.offset else { return Err(fault) };
-        self.sending.lost(fault, starting_at(self.method, &self.request, offset))?;
+        let (Some(method), Some(offset)) = (self.method, self.offset) else { return Err(fault) };
+        self.sending.lost(fault, starting_at(method, &self.request, offset))?;
         self.replies = self.sending.send().await?;
         Ok(())
     }

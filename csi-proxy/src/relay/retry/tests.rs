@@ -18,6 +18,7 @@ use super::*;
 use crate::call::{CallId, MethodPath, NodeId, NodeSession};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
+use crate::replies::Reply;
 use csi_proto::Code;
 
 const GRACE: Duration = Duration::from_secs(5);
