@@ -1,8 +1,10 @@
 //! Moves frames between a link and whoever owns it: many frames are fed, then flushed with one write.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -24,6 +26,9 @@ pub(crate) struct Pump {
     last_taken: usize,
     refused: Vec<Bytes>,
 }
+
+/// How long a closing link may take to write its last frames.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A link's own bound is not known here; below this size no link refuses a frame.
 const SURELY_SENDABLE: usize = 16 * 1024;
@@ -119,7 +124,19 @@ impl Pump {
         std::mem::take(&mut self.refused)
     }
 
-    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        Pin::new(&mut self.link).poll_close(cx)
+    /// Writes what waits and closes the link, for as long as a drain has left, or else for [`FAREWELL`]. Whether the last words were
+    /// heard changes nothing any more.
+    pub(crate) async fn farewell(mut self, drain_by: Option<Instant>) {
+        let rest = drain_by.map_or(FAREWELL, |by| by.saturating_duration_since(now()).max(FAREWELL));
+        let close = poll_fn(|cx| {
+            ready!(self.poll_send(cx))?;
+            Pin::new(&mut self.link).poll_close(cx)
+        });
+        let _ = tokio::time::timeout(rest, close).await;
     }
+}
+
+/// Tokio's clock, so that tests can pause it.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }

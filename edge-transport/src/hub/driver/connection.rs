@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::hub::SessionKey;
 use crate::link::{Link, LinkKind};
 use crate::name::PeerId;
-use crate::pump::Pump;
+use crate::pump::{Pump, now};
 use crate::session::{CloseReason, Hop, HopAction, HopEvent, HopState, Remote, Role};
 use crate::token::Token;
 
@@ -25,8 +25,6 @@ const READ_BATCH: usize = 8;
 const WRITE_BATCH: usize = 256 * 1024;
 /// The slowest link on which a large frame gets the time that it needs, in bytes a second: 1 Mbit/s.
 const SLOWEST: usize = 128 * 1024;
-/// How long a closing link may take to write its last frames.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 type Asking = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -99,7 +97,7 @@ impl Connection {
         self.farewell().await;
     }
 
-    async fn farewell(mut self: Box<Self>) {
+    async fn farewell(self: Box<Self>) {
         let remote = self.pump.link().remote();
         match (&self.ending, &self.peer) {
             (Some(reason), Some(peer)) => tracing::info!(%peer, remote, %reason, "link closed"),
@@ -108,14 +106,8 @@ impl Connection {
             (None, None) => tracing::info!(remote, "link ended before its peer was admitted"),
         }
         if !self.cut && !matches!(self.ending, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. })) {
-            let close = poll_fn(|cx| {
-                ready!(self.pump.poll_send(cx))?;
-                self.pump.poll_close(cx)
-            });
-            // Whether the last words were heard changes nothing any more.
-            let rest = self.drain_by.filter(|_| matches!(self.ending, Some(CloseReason::Drained { .. })));
-            let rest = rest.map_or(FAREWELL, |by| by.saturating_duration_since(now()).max(FAREWELL));
-            let _ = tokio::time::timeout(rest, close).await;
+            let drained = matches!(self.ending, Some(CloseReason::Drained { .. }));
+            self.pump.farewell(self.drain_by.filter(|_| drained)).await;
         }
     }
 
@@ -374,9 +366,4 @@ impl Connection {
 /// How long may be asked whether a peer may come in: it waits twice as long for this end's hello, and should hear the answer before.
 fn answer_bound(shared: &Shared) -> Duration {
     shared.settings.session.hello_timeout / 2
-}
-
-/// Tokio's clock, so that tests can pause it.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

@@ -2,15 +2,15 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::time::Sleep;
 
 use super::roads::{Road, Scout};
-use super::{Driver, Ending, now};
+use super::{Driver, Ending};
 use crate::link::{Link, LinkError};
-use crate::pump::Pump;
+use crate::pump::{Pump, now};
 use crate::session::{CloseReason, Event};
 
 /// Frames read in a row before others on the same thread get their turn. Few, so that what they set going leaves early and the
@@ -20,8 +20,6 @@ const BATCH: usize = 8;
 const COMMAND_BATCH: usize = 256;
 /// Frames that may wait to be written before no more are read: answers to frames, such as pongs, must not pile up.
 const WAITING_FRAMES: usize = 16 * 1024;
-/// How long a closing link may take to write its last frames.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How a link ended.
 pub(super) struct Ended {
@@ -82,22 +80,14 @@ impl Driver {
             self.connecting(why);
         }
         // Nobody hears the last words on a link that is dead or gone.
-        if let Some(mut pump) = pump
+        if let Some(pump) = pump
             && closed.is_some_and(|reason| !matches!(reason, CloseReason::Dead { .. }))
         {
-            let rest = self.drain_by.map_or(FAREWELL, |by| by.saturating_duration_since(now()).max(FAREWELL));
-            let farewell = tokio::time::timeout(
-                rest,
-                poll_fn(move |cx| {
-                    ready!(pump.poll_send(cx))?;
-                    pump.poll_close(cx)
-                }),
-            );
-            // Whether they were heard changes nothing any more.
+            let farewell = pump.farewell(self.drain_by);
             if self.ending == Ending::No {
-                let _ = self.offline(farewell).await;
+                self.offline(farewell).await;
             } else {
-                let _ = farewell.await;
+                farewell.await;
             }
         }
         Ended { opened, next }

@@ -24,7 +24,7 @@ use crate::counted::ByCount;
 use crate::frame::{self, End, Failure, Hello, Reason};
 use crate::link::Dialer;
 use crate::name::ServiceName;
-use crate::pump::Pump;
+use crate::pump::{Pump, now};
 use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
 
 /// Commands that may wait before callers and services are held back. Few, so that a burst is written in small batches, and the
@@ -374,9 +374,4 @@ impl Driver {
         self.calls.clear();
         self.state.send_replace(PeerState::Closed);
     }
-}
-
-/// Tokio's clock, so that tests can pause it.
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }
