@@ -2,15 +2,15 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
+use tokio::sync::mpsc;
 
 use super::driver::{Inbox, Note};
-use super::mailbox::{Mail, MailReceiver};
-use crate::frame::{End, Failure};
+use crate::frame::{Failure, Reason, cost};
 use crate::name::{PeerId, ServiceName, SessionId};
 
 /// A call to make.
@@ -143,13 +143,23 @@ impl std::fmt::Debug for ReplyEvent {
 #[must_use = "dropping the answer means that nobody waits for it"]
 pub struct ReplyStream {
     number: u64,
-    mail: MailReceiver,
+    /// Bounded by the call's credit.
+    parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
+    /// Bytes of credit that have been read and not given back; they are when there are so many.
+    read: u64,
+    threshold: u64,
+    ended: bool,
     inbox: Inbox,
 }
 
 impl ReplyStream {
-    pub(super) const fn new(number: u64, mail: MailReceiver, inbox: Inbox) -> Self {
-        Self { number, mail, inbox }
+    pub(super) fn new(
+        number: u64,
+        parts: mpsc::UnboundedReceiver<Result<ReplyEvent, Failure>>,
+        credit: u64,
+        inbox: Inbox,
+    ) -> Self {
+        Self { number, parts, read: 0, threshold: (credit / 2).max(1), ended: false, inbox }
     }
 
     /// The next part; `None` after the end. Nothing is lost if the future is dropped.
@@ -162,25 +172,30 @@ impl Stream for ReplyStream {
     type Item = Result<ReplyEvent, Failure>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let number = self.number;
-        self.mail.poll(cx).map(|mail| match mail {
-            Mail::Message { message, credit } => {
-                if credit {
-                    // A peer that has stopped puts an end into the mailbox; that is found next.
-                    let _ = self.inbox.notes.send(Note::Credit { number });
-                }
-                Some(Ok(ReplyEvent::Message(message)))
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let stopped = || Err(Failure::new(Reason::LinkLost, "this peer has stopped; the work may go on"));
+        let part = ready!(self.parts.poll_recv(cx)).unwrap_or_else(stopped);
+        if let Ok(ReplyEvent::Message(message)) = &part {
+            self.read += cost(message);
+            if self.read >= self.threshold {
+                let (number, bytes) = (self.number, std::mem::take(&mut self.read));
+                // That the peer has stopped is found next.
+                let _ = self.inbox.notes.send(Note::Credit { number, bytes });
             }
-            Mail::End(End::Finished(closing)) => Some(Ok(ReplyEvent::Finished(closing))),
-            Mail::End(End::Failed(failure)) => Some(Err(failure)),
-            Mail::Nothing => None,
-        })
+        } else {
+            self.ended = true;
+        }
+        Poll::Ready(Some(part))
     }
 }
 
 impl Drop for ReplyStream {
     fn drop(&mut self) {
-        if self.mail.leave() {
+        if !self.ended {
+            // First, so that a call that has not begun by the time of the note never does.
+            self.parts.close();
             let _ = self.inbox.notes.send(Note::StopWaiting { number: self.number });
         }
     }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::driver::{Command, Inbox, Note};
-use super::mailbox::mailbox;
 use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream, Request};
 use crate::frame::{HEADROOM, MAX_METADATA};
 use crate::name::PeerId;
@@ -104,7 +103,7 @@ impl Peer {
             return Err(CallError::TooLarge { found, max });
         }
         let credit = self.shared.settings.session.credit;
-        let (sender, receiver) = mailbox(credit);
+        let (sender, receiver) = mpsc::unbounded_channel();
         let inbox = &self.shared.inbox;
         let slot = match (inbox.commands.try_reserve(), deadline) {
             (Ok(slot), _) => Ok(slot),
@@ -119,7 +118,7 @@ impl Peer {
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let deadline = deadline.map(Instant::into_std);
         slot.send(Command::Call { number, request: Box::new(request), credit, deadline, sender });
-        Ok(ReplyStream::new(number, receiver, inbox.clone()))
+        Ok(ReplyStream::new(number, receiver, credit, inbox.clone()))
     }
 
     /// Most bytes of a request, or why there can be none.

@@ -12,8 +12,6 @@ mod gate;
 #[cfg(feature = "runtime")]
 mod handle;
 #[cfg(feature = "runtime")]
-mod mailbox;
-#[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "runtime")]
 mod state;

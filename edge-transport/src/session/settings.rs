@@ -19,7 +19,7 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// Largest frame in bytes. Default [`DEFAULT_MAX_FRAME`]. Must not be above the link's own bound.
     pub max_frame: usize,
-    /// Most calls that this peer may have open at once. Default 4096, about 200 bytes each.
+    /// Most calls that this peer may have open at once. Default 4096, about 2 KiB each.
     pub max_requests: usize,
     /// Most calls of others that this peer works on at once. Default 4096, about 300 bytes each plus what the service needs.
     pub max_serving: usize,

@@ -18,8 +18,7 @@ use self::connection::Ended;
 use self::roads::{Road, dialling};
 use super::gate::Gate;
 use super::handle::max_request;
-use super::mailbox::MailSender;
-use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplySender, Request, Service};
+use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplyEvent, ReplySender, Request, Service};
 use crate::counted::ByCount;
 use crate::frame::{self, End, Failure, Hello, Reason};
 use crate::link::Dialer;
@@ -36,17 +35,20 @@ const COMMANDS: usize = 8;
 /// network that cuts links every half second cuts one of ten at such an age.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
+/// Where the parts of an answer go.
+type Parts = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
+
 /// What callers and services ask of the session, in order. Bounded: whoever asks waits.
 #[derive(Debug)]
 pub(super) enum Command {
-    Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: MailSender },
+    Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: Parts },
     Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
 }
 
-/// What must not wait. Bounded by the open calls: at most one credit and one end for each.
+/// What must not wait. Bounded by the open calls: at most two credits and one end for each.
 #[derive(Debug)]
 pub(super) enum Note {
-    Credit { number: u64 },
+    Credit { number: u64, bytes: u64 },
     StopWaiting { number: u64 },
     ServiceLost { serving: ServingId },
     Drain { reason: String },
@@ -81,7 +83,7 @@ pub(super) struct Driver {
     commands: mpsc::Receiver<Command>,
     notes: mpsc::UnboundedReceiver<Note>,
     state: watch::Sender<PeerState>,
-    calls: ByCount<u64, MailSender>,
+    calls: ByCount<u64, Parts>,
     gates: ByCount<ServingId, Arc<Gate>>,
     pump: Option<Pump>,
     /// Index of the dialer that made the link.
@@ -237,7 +239,7 @@ impl Driver {
     fn command(&mut self, command: Command) {
         match command {
             // The word of that may have come before the call: commands wait where notes do not.
-            Command::Call { sender, .. } if sender.is_left() => {}
+            Command::Call { sender, .. } if sender.is_closed() => {}
             Command::Call { number, request, credit, deadline, sender } => {
                 self.calls.insert(number, sender);
                 let Request { target, service, remaining, metadata, body, to_session } = *request;
@@ -252,12 +254,7 @@ impl Driver {
 
     fn note(&mut self, note: Note) {
         match note {
-            Note::Credit { number } => {
-                let bytes = self.calls.get(&number).map_or(0, MailSender::take_read);
-                if bytes > 0 {
-                    self.handle(Event::Credit { number, bytes });
-                }
-            }
+            Note::Credit { number, bytes } => self.handle(Event::Credit { number, bytes }),
             Note::StopWaiting { number } => {
                 if self.calls.remove(&number).is_some() {
                     self.handle(Event::StopWaiting { number });
@@ -304,14 +301,18 @@ impl Driver {
                     pump.push(frame);
                 }
             }
-            Action::Reply { number, message, end: None } => {
-                if let Some(sender) = self.calls.get(&number) {
-                    sender.put(message, None);
-                }
-            }
             Action::Reply { number, message, end } => {
-                if let Some(sender) = self.calls.remove(&number) {
-                    sender.put(message, end);
+                // Whether the caller is still there is not asked: the note that it has left comes.
+                let Some(sender) = self.calls.get(&number) else { return };
+                if let Some(message) = message {
+                    let _ = sender.send(Ok(ReplyEvent::Message(message)));
+                }
+                if let Some(end) = end {
+                    let _ = sender.send(match end {
+                        End::Finished(closing) => Ok(ReplyEvent::Finished(closing)),
+                        End::Failed(failure) => Err(failure),
+                    });
+                    self.calls.remove(&number);
                 }
             }
             Action::Serve(incoming) => self.serve(incoming),
@@ -369,7 +370,7 @@ impl Driver {
         for gate in self.gates.values() {
             gate.close();
         }
-        // What is dropped here with its mailbox open finds an end in it.
+        // A call whose sender is dropped here finds its end by that.
         while self.commands.try_recv().is_ok() {}
         self.calls.clear();
         self.state.send_replace(PeerState::Closed);
