@@ -142,10 +142,13 @@ async fn an_answer_in_parts_counts_by_its_end() {
     };
     let message = stream::iter([Reply::Message(Bytes::new())]);
     let without_end = Ok(Replies::stream(message.chain(stream::pending())));
-    let (relay, monitors) = relay([parts(Code::OK), without_end, ok()]);
-    let published = relay.relay(publish()).await.unwrap();
+    let (relay, monitors) = relay([ok(), parts(Code::OK), ok(), without_end, ok()]);
+    drop(relay.relay(publish()).await.unwrap());
+    let unpublished = relay.relay(unpublish()).await.unwrap();
     assert_eq!(monitors.counts().open, 0);
-    assert_eq!(published.collect().await.1.code, Code::OK);
+    assert_eq!(unpublished.collect().await.1.code, Code::OK);
+    drop(relay.relay(publish()).await.unwrap());
+    assert_eq!(monitors.counts().violations, 0, "its end had come");
     let mut unpublishing = relay.relay(unpublish());
     assert!(timeout(Duration::ZERO, &mut unpublishing).await.is_err());
     assert_eq!(monitors.counts().open, 1);

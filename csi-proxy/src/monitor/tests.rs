@@ -32,12 +32,21 @@ fn context(argument: &str) -> std::collections::BTreeMap<String, String> {
     [("argument".to_owned(), argument.to_owned())].into()
 }
 
-fn attach(volume: &str) -> Made {
+fn attach_with(volume: &str, argument: &str) -> Made {
     let (volume_id, node_id) = (volume.to_owned(), NODE.to_owned());
-    let volume_capability = capability();
-    let request =
-        csi::ControllerPublishVolumeRequest { volume_id, node_id, volume_capability, ..Default::default() };
+    let (volume_capability, volume_context) = (capability(), context(argument));
+    let request = csi::ControllerPublishVolumeRequest {
+        volume_id,
+        node_id,
+        volume_capability,
+        volume_context,
+        ..Default::default()
+    };
     (Method::ControllerPublishVolume, request.encode_to_vec())
+}
+
+fn attach(volume: &str) -> Made {
+    attach_with(volume, "")
 }
 
 fn detach(volume: &str, node: &str) -> Made {
@@ -172,6 +181,12 @@ fn breaks() -> Vec<Break> {
         (Rule::RequiredField, vec![stage("v")], vec![], publish_from("v", "", "/t", "")),
         (Rule::AttachBeforeUse, vec![attach("v"), detach("v", NODE)], vec![], stage("v")),
         (Rule::AttachBeforeUse, vec![attach("v"), detach("v", "")], vec![], stage("v")),
+        (
+            Rule::AttachBeforeUse,
+            vec![attach("v"), detach("v", NODE)],
+            vec![(attach("v"), Code::DEADLINE_EXCEEDED)],
+            stage("v"),
+        ),
         (Rule::StageBeforeUse, vec![], vec![], publish("v", "/t")),
         (Rule::StageBeforeUse, vec![stage("v"), unstage("v")], vec![], publish("v", "/t")),
         (Rule::StageBeforeUse, vec![], vec![(stage("v"), Code::DEADLINE_EXCEEDED)], publish("v", "/t")),
@@ -194,6 +209,13 @@ fn breaks() -> Vec<Break> {
         (Rule::DownwardFirst, vec![stage("v")], vec![(unstage("v"), Code::UNKNOWN)], publish("v", "/t")),
         (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", NODE), Code::UNAVAILABLE)], attach("v")),
         (Rule::DownwardFirst, vec![attach("v")], vec![(detach("v", ""), Code::INTERNAL)], stage("v")),
+        (Rule::SameArguments, vec![attach("v")], vec![], attach_with("v", "other")),
+        (
+            Rule::SameArguments,
+            vec![attach("v"), detach("v", NODE)],
+            vec![(attach("v"), Code::UNAVAILABLE)],
+            attach_with("v", "other"),
+        ),
         (Rule::SameArguments, vec![stage("v")], vec![], stage_with("v", "/stage/v", "other")),
         (
             Rule::SameArguments,
