@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use csi_proto::DriverName;
+use csi_proto::name::InvalidDriverName;
 use prost::Message;
 
 use crate::call::{
@@ -41,11 +42,8 @@ pub enum WireError {
     #[error(transparent)]
     Node(#[from] InvalidNodeId),
     /// The driver is no driver name.
-    #[error("the driver name {found:?} cannot be used")]
-    Driver {
-        /// What stood there.
-        found: String,
-    },
+    #[error(transparent)]
+    Driver(#[from] InvalidDriverName),
     /// The method is no method path.
     #[error(transparent)]
     Method(#[from] InvalidMethodPath),
@@ -85,7 +83,7 @@ impl Call {
         Ok(Self {
             id: CallId::from_bytes(id),
             node: NodeId::new(header.node)?,
-            driver: driver_name(&header.driver)?,
+            driver: DriverName::new(header.driver)?,
             method: MethodPath::new(header.method)?,
             remaining: header.remaining_millis.map(Duration::from_millis),
             metadata: metadata(header.metadata)?,
@@ -253,11 +251,11 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
     Ok(match kind {
         1 => Fault::NodeOffline { node: NodeId::new(subject)? },
         3 => Fault::NoNode { reason },
-        4 => Fault::DriverNotRegistered { driver: driver_name(&subject)? },
-        5 => Fault::DriverSocketMissing { driver: driver_name(&subject)?, path: reason },
-        6 => Fault::DriverRefused { driver: driver_name(&subject)?, reason },
-        7 => Fault::DriverGone { driver: driver_name(&subject)?, reason },
-        8 => Fault::DriverProtocol { driver: driver_name(&subject)?, reason },
+        4 => Fault::DriverNotRegistered { driver: DriverName::new(subject)? },
+        5 => Fault::DriverSocketMissing { driver: DriverName::new(subject)?, path: reason },
+        6 => Fault::DriverRefused { driver: DriverName::new(subject)?, reason },
+        7 => Fault::DriverGone { driver: DriverName::new(subject)?, reason },
+        8 => Fault::DriverProtocol { driver: DriverName::new(subject)?, reason },
         9 => Fault::LinkLost { reason },
         10 => Fault::LinkLost { reason: format!("the far side cannot reach a hub: {reason}") },
         11 => Fault::FrameTooLarge { reason: format!("request of {found} bytes; at most {max}") },
@@ -269,26 +267,22 @@ fn fault_of(record: pb::FaultRecord) -> Result<Fault, WireError> {
         17 => Fault::Forbidden { reason },
         18 => Fault::Protocol { reason },
         19 => Fault::ServiceLost { what: reason },
-        20 => Fault::NotReady { driver: driver_name(&subject)? },
+        20 => Fault::NotReady { driver: DriverName::new(subject)? },
         21 => Fault::FrameTooLarge { reason },
-        22 => Fault::OperationPending { driver: driver_name(&subject)?, running: reason },
-        23 => Fault::TermNotRecorded { driver: driver_name(&subject)?, reason },
+        22 => Fault::OperationPending { driver: DriverName::new(subject)?, running: reason },
+        23 => Fault::TermNotRecorded { driver: DriverName::new(subject)?, reason },
         24 => Fault::StaleTerm {
-            driver: driver_name(&subject)?,
+            driver: DriverName::new(subject)?,
             found: proxy_term(found, "the term of a fault")?,
             current: proxy_term(max, "the current term of a fault")?,
         },
         25 => Fault::StaleCall {
-            driver: driver_name(&subject)?,
+            driver: DriverName::new(subject)?,
             number: call_number(found, "the number of a fault")?,
         },
         26 => Fault::WrongSession { node: NodeId::new(subject)? },
         _ => Fault::Protocol { reason: format!("fault of unknown kind {kind}: {reason}") },
     })
-}
-
-fn driver_name(found: &str) -> Result<DriverName, WireError> {
-    DriverName::new(found).map_err(|_| WireError::Driver { found: found.to_owned() })
 }
 
 fn entries(metadata: &Metadata) -> Vec<pb::Entry> {

@@ -160,11 +160,16 @@ async fn a_call_goes_to_the_session_that_it_is_addressed_to_and_no_other() {
             break session;
         }
     };
-    let found = fault(&relay, call(node(), "").with_session(there)).await;
+    let to_session = |session| {
+        let mut call = call(node(), "");
+        call.session = Some(session);
+        call
+    };
+    let found = fault(&relay, to_session(there)).await;
     assert_eq!(found, Fault::DriverNotRegistered { driver: driver_name() });
     let later = NodeSession { number: there.number + 1, ..there };
     for other in [later, NodeSession { instance: 7, number: 1 }] {
-        let found = fault(&relay, call(node(), "").with_session(other)).await;
+        let found = fault(&relay, to_session(other)).await;
         assert_eq!(found, Fault::WrongSession { node: node() });
     }
 }

@@ -75,13 +75,6 @@ impl Call {
         self.fence = Some(fence);
         self
     }
-
-    /// The same call for that session of the node only.
-    #[must_use]
-    pub fn with_session(mut self, session: NodeSession) -> Self {
-        self.session = Some(session);
-        self
-    }
 }
 
 impl fmt::Debug for Call {

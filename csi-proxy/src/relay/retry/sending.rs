@@ -116,8 +116,8 @@ impl<R: Relay> Sending<R> {
         let Call { id, node, driver, method, metadata, .. } = &self.call;
         let mut call = Call::new(*id, node.clone(), driver.clone(), method.clone(), body)
             .with_metadata(metadata.clone())
-            .with_session(session)
             .with_fence(self.open.fence(term)?);
+        call.session = Some(session);
         call.remaining = self.end.map(|end| end.saturating_duration_since(now()));
         Ok(call)
     }
