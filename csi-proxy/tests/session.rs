@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -206,6 +207,54 @@ async fn a_node_that_is_closed_is_waited_for_and_then_away() {
         let began = Instant::now();
         assert_eq!(fault(&relay, call(node(), "")).await, Fault::NodeOffline { node: node() });
         assert!(waits.contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+}
+
+/// A way to the hub that is wanted most, which can be closed.
+struct First(Cable, Arc<AtomicBool>);
+
+#[async_trait]
+impl Dialer for First {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        if self.1.load(Ordering::Relaxed) { self.0.dial().await } else { Err(LinkError::Cut) }
+    }
+
+    fn address(&self) -> &str {
+        "the first hub"
+    }
+}
+
+/// A proxy that changes to a hub that it wants more, without a moment between the two, has not lost the nodes of the other one: each time
+/// they have their grace.
+#[tokio::test(start_paused = true)]
+async fn a_change_to_a_better_hub_is_no_loss_of_its_nodes() {
+    let net = net("edge-1", Dispatcher::new()).await;
+    let (listener, dialer) = memory::listen("first", 16 << 20);
+    let first = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    let _first = first.start().unwrap();
+    let (cable, open) = (Cable(dialer, Arc::default()), Arc::new(AtomicBool::new(false)));
+    let mut settings = PeerSettings::default();
+    settings.better_road_every = Duration::from_secs(1);
+    let proxy = Peer::builder(PeerId::new("other").unwrap()).settings(settings);
+    let proxy = proxy.dialer(Box::new(First(cable.clone(), Arc::clone(&open))));
+    let proxy = proxy.dialer(Box::new(net.cables[0].clone())).start().unwrap();
+    let reachability = Reachability::new(Duration::from_secs(5));
+    let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).unwrap();
+    tokio::spawn(async move { while nodes.next().await.is_some() {} });
+    let is_connected = || matches!(reachability.status(&node()), NodeStatus::Connected(_));
+    for change in 1..=3 {
+        while !is_connected() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        open.store(true, Ordering::Relaxed);
+        while is_connected() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let status = reachability.status(&node());
+        assert!(matches!(status, NodeStatus::Reconnecting { .. }), "change {change}: {status:?}");
+        open.store(false, Ordering::Relaxed);
+        cable.1.lock().unwrap().as_ref().unwrap().cut(Direction::Both);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What presence says of the nodes, for a relay that sends calls again.
 
+use std::time::Instant;
+
 use edge_transport::presence::{Change, Watch};
 use edge_transport::{InvalidName, Peer, PeerId, PeerState, ServiceName};
 use tokio::sync::watch;
@@ -26,6 +28,8 @@ use crate::relay::Reachability;
 pub struct NodeWatch {
     watch: Watch,
     hub: watch::Receiver<PeerState>,
+    /// The connection whose hub was reported last: its address, and since when.
+    connection: Option<(String, Instant)>,
     reachability: Reachability,
 }
 
@@ -37,7 +41,7 @@ impl NodeWatch {
     pub fn new(peer: Peer, reachability: Reachability) -> Result<Self, InvalidName> {
         let hub = peer.watch();
         let watch = Watch::new(peer, ServiceName::new(SERVICE)?);
-        Ok(Self { watch, hub, reachability })
+        Ok(Self { watch, hub, connection: None, reachability })
     }
 
     /// The same of this node alone. No call gets to another one then.
@@ -50,11 +54,18 @@ impl NodeWatch {
     /// The next changes, which have been reported by then; `None` once the peer is closed. Nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Option<Vec<Change>> {
         loop {
-            if self.hub.borrow_and_update().is_connected() {
-                self.reachability.hub_connected();
-            } else {
+            let connection = match &*self.hub.borrow_and_update() {
+                PeerState::Connected { address, since, .. } => Some((address.clone(), *since)),
+                _ => None,
+            };
+            // The next connection may be there already, and be to another hub: what that has not listed yet is not lost.
+            if connection.is_none() || connection != self.connection {
                 self.reachability.hub_lost();
             }
+            if connection.is_some() {
+                self.reachability.hub_connected();
+            }
+            self.connection = connection;
             tokio::select! {
                 // The hub first: what it has said before its loss counts no more after it.
                 biased;
