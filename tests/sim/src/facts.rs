@@ -60,6 +60,17 @@ impl Facts {
         self.attempts.get(id.0)
     }
 
+    /// Whether two agents never ran at once. Two processes of one node are kept apart by the lock of their state directory: what one does while
+    /// the other runs, which only a node without that lock can see, the other does not know of.
+    pub(crate) fn ran_in_turn(&self, one: LifeId, other: LifeId) -> bool {
+        let life = |id: LifeId| self.lives.get(id.0);
+        let before = |one: &Life, other: &Life| one.ended.is_some_and(|ended| ended < other.began);
+        match (life(one), life(other)) {
+            (Some(first), Some(second)) => one == other || before(first, second) || before(second, first),
+            _ => false,
+        }
+    }
+
     /// Whether both operations do something to the same volume.
     pub(crate) fn are_about_one(&self, one: OperationId, other: OperationId) -> bool {
         match (self.operation(one), self.operation(other)) {

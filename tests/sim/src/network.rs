@@ -274,7 +274,8 @@ impl Wire {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(bytes))) => {
                 let frame = decode(bytes.clone(), usize::MAX).ok().map(Box::new);
-                if let Some(frame) = frame.as_deref().filter(|_| way == Way::Up && !direction.ended) {
+                // Also what the link has lost already: its sender cannot know.
+                if let Some(frame) = frame.as_deref().filter(|_| way == Way::Up) {
                     self.context.sent(self.link, self.life, frame);
                 }
                 (frame.as_deref().map_or(Lane::Control, lane_of), Cargo::Frame(bytes, frame))

@@ -48,6 +48,7 @@ impl Fence {
             let asked = facts.attempt(other.attempt).map(|attempt| attempt.asked);
             of_one_line
                 && before(other)
+                && facts.ran_in_turn(other.agent, run.agent)
                 && !of_lower_term(other)
                 && asked.is_some_and(|asked| asked > given_up)
         });

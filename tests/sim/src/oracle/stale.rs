@@ -47,7 +47,12 @@ impl Stale {
                 .is_some_and(|other| (other.agent, other.driver) == (wanted.agent, wanted.driver));
             // The lowest one that it can have begun with.
             let (least, _) = terms_of(other.attempt)?;
-            (of_driver && other.began < now && *least > term).then_some((least, other.attempt, other.began))
+            let known = facts.ran_in_turn(other.agent, run.agent);
+            (of_driver && known && other.began < now && *least > term).then_some((
+                least,
+                other.attempt,
+                other.began,
+            ))
         });
         if let Some((least, attempt, began)) = higher {
             self.verdict.broken(TERM, now.at, || {

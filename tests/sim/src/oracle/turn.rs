@@ -39,6 +39,7 @@ impl Turn {
                 && in_time
                 && are_in_one_line(facts, other.operation, run.operation)
                 && !has_begun(facts, other)
+                && !has_new_term(facts, other)
                 && !has_place_before(facts, run, other)
         });
         if let Some(passed) = passed {
@@ -84,6 +85,15 @@ fn has_begun(facts: &Facts, delivery: &Delivery) -> bool {
         run.agent == delivery.agent
             && run.operation == delivery.operation
             && run.ended.is_none_or(|ended| ended > delivery.at)
+    })
+}
+
+/// Whether a call came before its proxy's term was on the agent's disk. Calls that wait for that have no order, and no turn yet.
+fn has_new_term(facts: &Facts, delivery: &Delivery) -> bool {
+    let proxy_of = |attempt| facts.attempt(attempt).map(|attempt| attempt.proxy);
+    !facts.executions.iter().any(|run| {
+        let of_term = run.agent == delivery.agent && proxy_of(run.attempt) == proxy_of(delivery.attempt);
+        of_term && run.began < delivery.at
     })
 }
 

@@ -49,9 +49,10 @@ impl Void {
             };
             // What begins while a volume is made may undo it before its end.
             let after = if wanted.creates() { *index > execution.0 } else { touched >= ended };
-            // Two agents of one node, which the lock of their state directory keeps apart, do not know of each other.
-            let of_agent = run.agent == given.agent;
-            of_agent && run.operation != given.operation && after && touched < asked
+            facts.ran_in_turn(run.agent, given.agent)
+                && run.operation != given.operation
+                && after
+                && touched < asked
         });
         if let Some((later, _)) = later {
             self.verdict.broken("a void result is not given", now.at, || {
