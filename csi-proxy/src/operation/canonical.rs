@@ -19,18 +19,8 @@ impl Digest {
     /// The digest of an encoded request. Of bytes that are no protobuf message, it is that of the bytes.
     #[must_use]
     pub fn of(shape: &Shape, request: &[u8]) -> Self {
-        if let Some(fields) = fields(request) {
-            return Self::of_fields(shape, fields, request.len());
-        }
-        let mut form = Vec::with_capacity(request.len() + 16);
-        raw(request, &mut form);
-        Self(Sha256::digest(&form).into())
-    }
-
-    /// The digest of a request of so many bytes that has been read already.
-    fn of_fields(shape: &Shape, fields: Vec<Field<'_>>, size: usize) -> Self {
-        let mut form = Vec::with_capacity(size * 2);
-        message(shape, fields, &mut form);
+        let mut form = Vec::with_capacity(request.len() * 2 + 16);
+        message(shape, request, &mut form);
         Self(Sha256::digest(&form).into())
     }
 
@@ -62,10 +52,6 @@ impl fmt::Debug for Digest {
 
 // Each piece begins with what it is and how much of it there is, or ends with a mark, so that no two messages have the same form.
 
-fn raw(bytes: &[u8], form: &mut Vec<u8>) {
-    piece(b'r', bytes, form);
-}
-
 fn piece(kind: u8, bytes: &[u8], form: &mut Vec<u8>) {
     count(kind, bytes.len(), form);
     form.extend_from_slice(bytes);
@@ -76,7 +62,9 @@ fn count(kind: u8, count: usize, form: &mut Vec<u8>) {
     prost::encoding::encode_varint(count as u64, form);
 }
 
-fn message(shape: &Shape, mut fields: Vec<Field<'_>>, form: &mut Vec<u8>) {
+/// A message; bytes that are none stay as they are.
+fn message(shape: &Shape, bytes: &[u8], form: &mut Vec<u8>) {
+    let Some(mut fields) = fields(bytes) else { return piece(b'r', bytes, form) };
     if !fields.is_sorted_by_key(|field| field.number) {
         // Stable: the order of the elements of a list counts.
         fields.sort_by_key(|field| field.number);
@@ -105,10 +93,7 @@ fn message(shape: &Shape, mut fields: Vec<Field<'_>>, form: &mut Vec<u8>) {
 
 fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
     match (inside, value) {
-        (Some(Inside::Message(shape)), Value::Bytes(bytes)) => match fields(bytes) {
-            Some(fields) => message(shape, fields, form),
-            None => raw(bytes, form),
-        },
+        (Some(Inside::Message(shape)), Value::Bytes(bytes)) => message(shape, bytes, form),
         (_, Value::Bytes(bytes)) => piece(b'b', bytes, form),
         (_, Value::Varint(number)) => piece(b'v', &number.to_le_bytes(), form),
         (_, Value::Fixed64(bytes)) => piece(b'8', bytes, form),

@@ -7,7 +7,7 @@ use edge_transport::{InvalidName, Peer, PeerId, PeerState, ServiceName};
 use tokio::sync::watch;
 
 use super::SERVICE;
-use crate::call::NodeId;
+use crate::call::{NodeId, NodeSession};
 use crate::relay::Reachability;
 
 /// Watches which nodes are connected to the hub, and reports it to a [`Reachability`]. It reports while it is waited for.
@@ -82,20 +82,15 @@ impl NodeWatch {
     }
 
     fn report(&self, change: &Change) {
-        match change {
-            Change::Up { peer, session } => {
-                // A peer whose name is no node's is none.
-                if let Ok(node) = NodeId::new(peer.as_str()) {
-                    self.reachability.node_up(&node, (*session).into());
-                }
-            }
-            Change::Down { peer, session } => {
-                if let Ok(node) = NodeId::new(peer.as_str()) {
-                    self.reachability.node_down(&node, (*session).into());
-                }
-            }
-            Change::Current => self.reachability.synced(),
-            _ => {}
+        let (peer, session, report): (_, _, fn(&Reachability, &NodeId, NodeSession)) = match change {
+            Change::Up { peer, session } => (peer, session, Reachability::node_up),
+            Change::Down { peer, session } => (peer, session, Reachability::node_down),
+            Change::Current => return self.reachability.synced(),
+            _ => return,
+        };
+        // A peer whose name is no node's is none.
+        if let Ok(node) = NodeId::new(peer.as_str()) {
+            report(&self.reachability, &node, (*session).into());
         }
     }
 }
