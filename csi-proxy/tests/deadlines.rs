@@ -11,8 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use common::{driver_name, framed, node, raw_call};
 use csi_proxy::{
-    Call, CallId, Endpoint, Fault, MethodPath, NodeId, Outcome, Relay, Replies, Route, RouteError, Router,
-    SocketAddress,
+    Call, CallId, Endpoint, Fault, MethodPath, NodeId, Outcome, Relay, Replies, Route, Router, SocketAddress,
 };
 
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
@@ -42,7 +41,7 @@ struct SlowRoute(Duration);
 
 #[async_trait]
 impl Route for SlowRoute {
-    async fn route(&self, _: &MethodPath, _: &Bytes) -> Result<NodeId, RouteError> {
+    async fn route(&self, _: &MethodPath, _: &Bytes) -> Result<NodeId, Fault> {
         tokio::time::sleep(self.0).await;
         Ok(node())
     }

@@ -53,7 +53,11 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
     library.push(validation::generate(&schema)?);
     let tests = [dispatch::generate(&schema)?];
     let session = [messages::generate(&root.join(SESSION_PROTO), &messages::SESSION)?];
-    let call = [messages::generate(&root.join(CALL_PROTO), &messages::CALL)?];
+    let call = [&messages::CALL, &messages::STATE];
+    let call: Vec<_> = call
+        .into_iter()
+        .map(|of| messages::generate(&root.join(CALL_PROTO), of))
+        .collect::<Result<_, _>>()?;
     let folders = [
         (root.join(LIBRARY), library.as_slice()),
         (root.join(TESTS), &tests),

@@ -19,7 +19,6 @@ use super::question::Question;
 use crate::call::NodeId;
 use crate::fault::Fault;
 use crate::outcome::{Origin, Outcome};
-use csi_proto::Code;
 
 /// Pause after a good round of an entry by which `Probe` is answered.
 const ROUND: Duration = Duration::from_secs(10);
@@ -134,28 +133,6 @@ pub enum News {
     },
 }
 
-/// What follows from an answer.
-#[derive(Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Step {
-    /// The next question of the round; none at its end.
-    pub next: Option<Question>,
-    /// For the log.
-    pub news: Vec<News>,
-}
-
-/// What to tell a caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the outputs of the state machine")]
-pub enum Answer {
-    /// This response message.
-    Message(Bytes),
-    /// This status.
-    Status(Code, String),
-    /// Nothing yet: ask again when something was learnt.
-    Wait,
-}
-
 /// How the start-up answers stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -216,13 +193,13 @@ impl Cache {
     /// Takes a node out, with what it has said. Says whether it was [added](Self::add).
     pub fn remove(&mut self, key: &Key) -> bool {
         self.kept.remove(key);
-        self.entries.remove(key).is_some_and(|entry| entry.is_named())
+        self.entries.remove(key).is_some_and(|entry| entry.named)
     }
 
     /// Whether a node is connected, as far as is known; `None` if the node is not known.
     #[must_use]
     pub fn is_connected(&self, key: &Key) -> Option<bool> {
-        self.entries.get(key).map(|entry| entry.is_seen() || entry.is_online())
+        self.entries.get(key).map(|entry| entry.seen || entry.is_online())
     }
 
     /// Takes in that a node is there. Says of the first that is left out, since there are too many.
@@ -238,7 +215,7 @@ impl Cache {
         }
         let together = self.mode.is_together();
         if let Some(entry) = self.entries.get_mut(key)
-            && (together || !entry.is_ready())
+            && (together || !entry.ready)
         {
             entry.arrived(now);
         }
@@ -283,7 +260,7 @@ impl Cache {
         let told = self.told;
         let absent = self.entries.iter_mut().filter(|(_, entry)| {
             (!entry.is_online() || !entry.info().is_complete(true))
-                && (entry.is_seen() || (!told && entry.is_of_driver()))
+                && (entry.seen || (!told && entry.is_of_driver()))
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
         let ask = |(key, entry): (&Key, &mut Entry)| {
@@ -310,7 +287,7 @@ impl Cache {
     pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<Key>, Option<Instant>) {
         let all = self.told || !self.mode.discovers();
         let (mut due, mut later) = (Vec::new(), None);
-        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.is_seen()) {
+        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.seen) {
             let Some(next) = entry.due() else { continue };
             if next <= now && due.len() < most {
                 entry.begin(now);
@@ -322,7 +299,7 @@ impl Cache {
         (due, later)
     }
 
-    /// Takes in the answer to a question of a round.
+    /// Takes in the answer to a question of a round. Says what the round asks next, if it is not at its end, and what is to be logged.
     pub fn answered(
         &mut self,
         key: &Key,
@@ -330,11 +307,11 @@ impl Cache {
         answer: Result<Bytes, Outcome>,
         now: Instant,
         time: SystemTime,
-    ) -> Step {
-        let Some(entry) = self.entries.get_mut(key) else { return Step::default() };
+    ) -> (Option<Question>, Vec<News>) {
+        let Some(entry) = self.entries.get_mut(key) else { return Default::default() };
         let (mut news, before) = (Vec::new(), entry.topology());
         let failure = match entry.take(&self.driver, question, answer, &self.mode, &mut news) {
-            Ok(Some(next)) => return Step { next: Some(next), news },
+            Ok(Some(next)) => return (Some(next), news),
             Ok(None) => {
                 entry.confirm(time);
                 if let (Some(before), Some(now)) = (before, entry.topology())
@@ -350,7 +327,7 @@ impl Cache {
             }
         };
         let others = self.mode.is_together()
-            && self.entries.values().any(|entry| entry.is_online() && entry.reached() == Some(true));
+            && self.entries.values().any(|entry| entry.is_online() && entry.reached == Some(true));
         let said = self.said(key);
         match failure {
             None if said.reached.replace(true) != Some(true) => {
@@ -367,7 +344,7 @@ impl Cache {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.rest(pause, now);
         }
-        Step { next: None, news }
+        (None, news)
     }
 
     /// What the operator was last told of what an entry stands for.
@@ -382,7 +359,7 @@ impl Cache {
     fn pause(&self, key: &Key) -> Duration {
         let Some(entry) = self.entries.get(key) else { return LONG_ROUND };
         let together = self.mode.is_together();
-        if entry.is_ready() {
+        if entry.ready {
             return match (together && self.watched != *key, self.told) {
                 (false, _) => ROUND,
                 (true, true) => LONG_ROUND,
@@ -391,21 +368,21 @@ impl Cache {
         }
         let longest = match entry.presence() {
             // It is asked as soon as it is told to be there.
-            _ if together && self.told && !entry.is_seen() => return LONG_ROUND,
+            _ if together && self.told && !entry.seen => return LONG_ROUND,
             // Most likely it never has the driver.
             Presence::WithoutDriver if together => LONG_ROUND,
             _ if !together && entry.info().is_complete(self.mode.asks_node_info()) => ROUND,
             _ => LONGEST,
         };
-        longest.min(FIRST_PAUSE * 2_u32.pow(entry.misses().saturating_sub(1).min(8)))
+        longest.min(FIRST_PAUSE * 2_u32.pow(entry.misses.saturating_sub(1).min(8)))
     }
 
     /// Looks for another node to answer `Probe` by, if the one that did is not ready any more. That one is asked at once.
     fn watch(&mut self, now: Instant) {
-        if !self.mode.is_together() || self.entries.get(&self.watched).is_some_and(Entry::is_ready) {
+        if !self.mode.is_together() || self.entries.get(&self.watched).is_some_and(|entry| entry.ready) {
             return;
         }
-        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.is_ready()) {
+        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.ready) {
             self.watched.clone_from(key);
             // One that is being asked says so in a moment.
             if entry.due().is_some() {
@@ -435,27 +412,23 @@ impl Cache {
         }
     }
 
-    /// What to tell a caller now.
+    /// What to tell a caller now; nothing yet if it has to wait for what is learnt.
     #[must_use]
-    pub fn answer(&self, key: &Key, question: Question) -> Answer {
+    pub fn answer(&self, key: &Key, question: Question) -> Option<Fact> {
         if question == Question::Probe {
             let ready = Some(self.is_ready(key));
-            return message(&csi::ProbeResponse { ready });
+            return Some(Ok(csi::ProbeResponse { ready }.encode_to_vec().into()));
         }
         let known = match self.mode.is_together() {
             true => self.common(question),
             false => self.entries.get(key).and_then(|entry| entry.info().get(question)).cloned(),
         };
-        match known {
-            Some(Ok(answer)) => Answer::Message(answer),
-            Some(Err(text)) => Answer::Status(Code::UNIMPLEMENTED, text),
-            None if question == Question::PluginInfo => message(&csi::GetPluginInfoResponse {
-                name: self.driver.to_string(),
-                vendor_version: "unknown".to_owned(),
-                ..Default::default()
-            }),
-            None => Answer::Wait,
-        }
+        let unknown = || csi::GetPluginInfoResponse {
+            name: self.driver.to_string(),
+            vendor_version: "unknown".to_owned(),
+            ..Default::default()
+        };
+        known.or_else(|| (question == Question::PluginInfo).then(|| Ok(unknown().encode_to_vec().into())))
     }
 
     /// What all nodes have in common, of which everything is known.
@@ -495,8 +468,8 @@ impl Cache {
 
     fn is_ready(&self, key: &Key) -> bool {
         match self.mode.is_together() {
-            true => self.entries.values().any(Entry::is_ready),
-            false => self.entries.get(key).is_some_and(Entry::is_ready),
+            true => self.entries.values().any(|entry| entry.ready),
+            false => self.entries.get(key).is_some_and(|entry| entry.ready),
         }
     }
 
@@ -504,10 +477,10 @@ impl Cache {
     #[must_use]
     pub fn status(&self, key: &Key, time: SystemTime) -> Status {
         let mut asked = info::kept(self.mode == Mode::Each { node_info: true });
-        let complete = asked.all(|question| self.answer(key, question) != Answer::Wait);
+        let complete = asked.all(|question| self.answer(key, question).is_some());
         let (as_of, reached) = match self.mode.is_together() {
-            true => (self.entries.values().filter_map(Entry::as_of).max(), self.said.reached),
-            false => self.entries.get(key).map_or((None, None), |entry| (entry.as_of(), entry.said.reached)),
+            true => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.said.reached),
+            false => self.entries.get(key).map_or((None, None), |entry| (entry.as_of, entry.said.reached)),
         };
         let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
         Status { reached, ready: self.is_ready(key), complete, age }
@@ -562,10 +535,6 @@ fn presence_by(fault: &Fault) -> Option<Presence> {
         Fault::DriverNotRegistered { .. } => Some(Presence::WithoutDriver),
         _ => None,
     }
-}
-
-fn message(message: &impl Message) -> Answer {
-    Answer::Message(message.encode_to_vec().into())
 }
 
 #[cfg(test)]

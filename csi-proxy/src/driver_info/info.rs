@@ -1,6 +1,6 @@
 //! What a driver says of itself, cut down to what these bindings understand, and its record on disk.
 //!
-//! Before the record stands its CRC-32, little-endian.
+//! The schema of the record is `proto/edge/csi/v1/state.proto`. Before it stands its CRC-32, little-endian.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,37 +12,18 @@ use csi_proto::csi::v1::plugin_capability::{Type, volume_expansion::Type as Expa
 use prost::Message;
 
 use super::question::{QUESTIONS, Question};
+use crate::generated::state as pb;
 
 /// Largest record in bytes. A driver's answers have a few hundred.
 pub const MAX_RECORD: usize = 64 * 1024;
 
 /// A driver's answer: the response message, without values that are unknown here; or the message of the `UNIMPLEMENTED` by which it says
 /// that it does not offer the service.
-pub(super) type Fact = Result<Bytes, String>;
+pub type Fact = Result<Bytes, String>;
 
 /// Everything that is known of a driver on a node, by question. Small, and without a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Info(BTreeMap<Question, Fact>);
-
-#[derive(Clone, PartialEq, Message)]
-struct Record {
-    /// Seconds since 1970.
-    #[prost(uint64, tag = "1")]
-    as_of: u64,
-    #[prost(message, repeated, tag = "2")]
-    facts: Vec<FactRecord>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct FactRecord {
-    /// The place of the question among [`QUESTIONS`].
-    #[prost(uint32, tag = "1")]
-    question: u32,
-    #[prost(bytes = "bytes", tag = "2")]
-    answer: Bytes,
-    #[prost(string, optional, tag = "3")]
-    not_offered: Option<String>,
-}
 
 impl Info {
     pub(super) fn get(&self, question: Question) -> Option<&Fact> {
@@ -73,13 +54,13 @@ impl Info {
     /// The record of what was true at that time, which is kept in whole seconds.
     #[must_use]
     pub fn encode(&self, as_of: SystemTime) -> Bytes {
-        let fact = |(question, fact): (&Question, &Fact)| FactRecord {
+        let fact = |(question, fact): (&Question, &Fact)| pb::Fact {
             question: *question as u32,
             answer: fact.as_ref().ok().cloned().unwrap_or_default(),
             not_offered: fact.as_ref().err().cloned(),
         };
         let as_of = as_of.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let record = Record { as_of, facts: self.0.iter().map(fact).collect() }.encode_to_vec();
+        let record = pb::DriverInfo { as_of, facts: self.0.iter().map(fact).collect() }.encode_to_vec();
         [&crc32fast::hash(&record).to_le_bytes(), &record[..]].concat().into()
     }
 
@@ -90,8 +71,8 @@ impl Info {
         if bytes.len() > MAX_RECORD || crc32fast::hash(record) != u32::from_le_bytes(*sum) {
             return None;
         }
-        let Record { as_of, facts } = Record::decode(record).ok()?;
-        let fact = |fact: FactRecord| {
+        let pb::DriverInfo { as_of, facts } = pb::DriverInfo::decode(record).ok()?;
+        let fact = |fact: pb::Fact| {
             let (question, _) = QUESTIONS.get(usize::try_from(fact.question).ok()?)?;
             Some((*question, fact.not_offered.map_or(Ok(fact.answer), Err)))
         };
@@ -114,13 +95,16 @@ pub(super) fn kept(with_node_info: bool) -> impl Iterator<Item = Question> {
 /// cannot be read.
 pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
     macro_rules! masked {
+        ($response:ident) => {
+            // 0 is the "unknown" of all these enums.
+            masked!($response, |capability| capability.rpc_type().is_some_and(|rpc| rpc as i32 != 0))
+        };
         ($response:ident, $known:expr) => {{
             let mut response = csi::$response::decode(answer).ok()?;
             response.capabilities.retain($known);
             response.encode_to_vec().into()
         }};
     }
-    // 0 is the "unknown" of all these enums.
     Some(match question {
         Question::PluginCapabilities => {
             masked!(GetPluginCapabilitiesResponse, |capability| match &capability.r#type {
@@ -129,19 +113,9 @@ pub(super) fn masked(question: Question, answer: Bytes) -> Option<Bytes> {
                 None => false,
             })
         }
-        Question::ControllerCapabilities => {
-            masked!(ControllerGetCapabilitiesResponse, |known| known
-                .rpc_type()
-                .is_some_and(|rpc| rpc as i32 != 0))
-        }
-        Question::GroupControllerCapabilities => {
-            masked!(GroupControllerGetCapabilitiesResponse, |known| known
-                .rpc_type()
-                .is_some_and(|rpc| rpc as i32 != 0))
-        }
-        Question::NodeCapabilities => {
-            masked!(NodeGetCapabilitiesResponse, |known| known.rpc_type().is_some_and(|rpc| rpc as i32 != 0))
-        }
+        Question::ControllerCapabilities => masked!(ControllerGetCapabilitiesResponse),
+        Question::GroupControllerCapabilities => masked!(GroupControllerGetCapabilitiesResponse),
+        Question::NodeCapabilities => masked!(NodeGetCapabilitiesResponse),
         // Its segments are labels of a Node, of which none is unknown here.
         Question::NodeInfo => csi::NodeGetInfoResponse::decode(answer.clone()).ok().map(|_| answer)?,
         Question::PluginInfo | Question::Probe => answer,

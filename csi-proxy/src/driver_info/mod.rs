@@ -12,8 +12,8 @@ mod refresh;
 #[cfg(feature = "runtime")]
 mod store;
 
-pub use self::cache::{Answer, Cache, Entry, Key, MAX_NODES, Mode, News, Presence, Status, Step};
-pub use self::info::{Info, MAX_RECORD};
+pub use self::cache::{Cache, Entry, Key, MAX_NODES, Mode, News, Presence, Status};
+pub use self::info::{Fact, Info, MAX_RECORD};
 pub use self::question::Question;
 #[cfg(feature = "runtime")]
 pub use self::refresh::View;

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use csi_proto::DriverName;
+use csi_proto::{Code, DriverName};
 use futures_util::StreamExt as _;
 use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache::{Answer, Cache, Key, Mode, News, Status};
+use super::cache::{Cache, Key, Mode, News, Status};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
@@ -128,13 +128,10 @@ impl DriverInfo {
         let mut learnt = self.learnt.subscribe();
         let known = async {
             loop {
-                let answer = self.look(|cache| cache.answer(key, question));
-                let replies = match answer {
-                    Answer::Message(message) => {
-                        Replies::unary(message, Outcome::from_endpoint(csi_proto::Code::OK, ""))
-                    }
-                    Answer::Status(code, text) => Replies::outcome(Outcome::from_endpoint(code, text)),
-                    Answer::Wait => {
+                let replies = match self.look(|cache| cache.answer(key, question)) {
+                    Some(Ok(message)) => Replies::unary(message, Outcome::from_endpoint(Code::OK, "")),
+                    Some(Err(text)) => Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text)),
+                    None => {
                         let _ = learnt.changed().await;
                         continue;
                     }
@@ -188,10 +185,10 @@ impl DriverInfo {
         loop {
             let late = |_| Err(Fault::Deadline { waited: PATIENCE }.into());
             let answer = timeout(PATIENCE, ask(key.clone(), question)).await.unwrap_or_else(late);
-            let step = self.cache().answered(&key, question, answer, now(), SystemTime::now());
-            step.news.into_iter().for_each(|news| self.tell(&key, news));
+            let (next, news) = self.cache().answered(&key, question, answer, now(), SystemTime::now());
+            news.into_iter().for_each(|news| self.tell(&key, news));
             self.learnt.send_replace(());
-            match step.next {
+            match next {
                 Some(next) => question = next,
                 None => break,
             }
@@ -216,12 +213,8 @@ impl DriverInfo {
     /// Keeps the time up to which what is known was true.
     pub(crate) async fn settle(&self) {
         let keys: Vec<_> = self.look(|cache| cache.entries().map(|(key, _)| key.clone()).collect());
-        let mut learnt = self.learnt.subscribe();
         let settled = async {
             for key in &keys {
-                while self.look(|cache| cache.entry(key).is_some_and(super::Entry::is_saving)) {
-                    let _ = learnt.changed().await;
-                }
                 self.save(key, true).await;
             }
         };

@@ -17,7 +17,7 @@ use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
-use crate::route::{Chosen, Inquiry, RouteError, Router, with_topology};
+use crate::route::{Chosen, Inquiry, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 
@@ -98,7 +98,7 @@ impl Front {
     async fn ask(&self, asked: driver_info::Question) -> Result<Bytes, Outcome> {
         let method =
             MethodPath::new(asked.path()).map_err(|error| Fault::Protocol { reason: error.to_string() })?;
-        match self.router.choose(&method, &Bytes::new()).await.map_err(refused)? {
+        match self.router.choose(&method, &Bytes::new()).await? {
             Chosen::Node(node) => driver_info::ask(&*self.relay, &self.driver, node, asked).await,
             // It asks its nodes by itself.
             Chosen::Topology(_) => Err(Fault::NotReady { driver: self.driver.clone() }.into()),
@@ -125,8 +125,8 @@ impl Front {
         let node = match self.router.choose(&method, &question.body).await {
             Ok(Chosen::Node(node)) => node,
             Ok(Chosen::Topology(topology)) => return topology.answer(&*self.relay, question).await,
-            Err(error) => {
-                let outcome = refused(error);
+            Err(fault) => {
+                let outcome = Outcome::from(fault);
                 tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = %outcome.loggable(), "no way for a call");
                 return Replies::outcome(outcome);
             }
@@ -154,13 +154,6 @@ impl Front {
             Some(place) => with_topology(answer, &place),
             None => answer,
         }
-    }
-}
-
-fn refused(error: RouteError) -> Outcome {
-    match error {
-        RouteError::Fault(fault) => fault.into(),
-        RouteError::Answered(outcome) => *outcome,
     }
 }
 

@@ -26,7 +26,7 @@ pub use self::request::VolumeRequest;
 #[cfg(feature = "runtime")]
 pub(crate) use self::router::Chosen;
 #[cfg(feature = "runtime")]
-pub use self::router::{Route, RouteError, Router};
+pub use self::router::{Route, Router};
 #[cfg(feature = "runtime")]
 pub use self::topology::{
     DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, TopologyRouter, TopologySettings,

@@ -15,7 +15,7 @@ use super::request::VolumeRequest;
 use crate::call::NodeId;
 use crate::operation::{Digest, Subject};
 
-/// Most placements, unless set otherwise: one for each volume, snapshot and group; each takes a few hundred bytes.
+/// Most placements: one for each volume, snapshot and group; each takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;
 
 /// How long a deletion is remembered, so that a repeated one succeeds while nodes are away.

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use super::TopologyRouter;
 use crate::call::{MethodPath, NodeId};
 use crate::fault::Fault;
-use crate::outcome::Outcome;
 
 /// Chooses the node of a call. May decode a copy of the body; never changes it.
 #[async_trait]
@@ -17,20 +16,8 @@ pub trait Route: Send + Sync {
     /// The node whose driver is to answer.
     ///
     /// # Errors
-    /// If no node can be chosen, or the question is answered without any node.
-    async fn route(&self, method: &MethodPath, body: &Bytes) -> Result<NodeId, RouteError>;
-}
-
-/// A call goes to no node.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteError {
-    /// None can be chosen now.
-    #[error(transparent)]
-    Fault(#[from] Fault),
-    /// The router knows the answer itself. Its status reaches the caller as it is, so a final code is for it to justify.
-    #[error("answered by the router: {} {}", .0.code, .0.message)]
-    Answered(Box<Outcome>),
+    /// If no node can be chosen now.
+    async fn route(&self, method: &MethodPath, body: &Bytes) -> Result<NodeId, Fault>;
 }
 
 /// The router of an endpoint: one of ours, or any [`Route`]. Cheap to clone.
@@ -86,7 +73,7 @@ impl Router {
     }
 
     /// Where a call goes.
-    pub(crate) async fn choose(&self, method: &MethodPath, body: &Bytes) -> Result<Chosen<'_>, RouteError> {
+    pub(crate) async fn choose(&self, method: &MethodPath, body: &Bytes) -> Result<Chosen<'_>, Fault> {
         match &self.0 {
             Mode::Fixed(node) => Ok(Chosen::Node(node.clone())),
             Mode::Topology(route) => Ok(Chosen::Topology(route)),

@@ -1,4 +1,4 @@
-//! The messages between parts: the frames of edge-transport and the calls of csi-proxy. Their bytes are slices of what was received.
+//! The messages between parts: the frames of edge-transport and the calls of csi-proxy; and what csi-proxy keeps. Their bytes are slices of what was received.
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +22,9 @@ pub(crate) const SESSION: Messages =
 
 pub(crate) const CALL: Messages =
     Messages { file: "edge/csi/v1/call.proto", generated: "edge.csi.v1.rs", name: "call.rs" };
+
+pub(crate) const STATE: Messages =
+    Messages { file: "edge/csi/v1/state.proto", generated: "edge.csi.state.v1.rs", name: "state.rs" };
 
 pub(crate) fn generate(folder: &Path, messages: &Messages) -> Result<Source, CodegenError> {
     let Messages { file, generated, name } = messages;

@@ -42,11 +42,13 @@ pub struct Entry {
     node_id: String,
     topology: Option<csi::Topology>,
     presence: Presence,
-    named: bool,
+    pub(super) named: bool,
     /// It is there, as far as was told.
-    seen: bool,
-    ready: bool,
-    reached: Option<bool>,
+    pub(super) seen: bool,
+    /// It says that it is ready, and can be asked.
+    pub(super) ready: bool,
+    /// Whether the last round that ended has reached the driver; `None` before one has ended.
+    pub(super) reached: Option<bool>,
     /// When the next round begins.
     until: Instant,
     asking: bool,
@@ -57,10 +59,10 @@ pub struct Entry {
     full: bool,
     /// This round does.
     asks_all: bool,
-    misses: u32,
+    pub(super) misses: u32,
     foreign_name: Option<String>,
     pub(super) said: Said,
-    as_of: Option<SystemTime>,
+    pub(super) as_of: Option<SystemTime>,
     on_disk: Option<SystemTime>,
     changed: bool,
     saving: bool,
@@ -129,40 +131,6 @@ impl Entry {
     #[must_use]
     pub fn is_of_driver(&self) -> bool {
         self.named || self.info.is_complete(true) || self.presence == Presence::Unknown
-    }
-
-    /// Whether it says that it is ready, and can be asked.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.ready
-    }
-
-    /// Whether the last round that ended has reached the driver; `None` before one has ended.
-    #[must_use]
-    pub fn reached(&self) -> Option<bool> {
-        self.reached
-    }
-
-    /// Whether a record of it is on its way to the disk.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn is_saving(&self) -> bool {
-        self.saving
-    }
-
-    pub(super) fn is_named(&self) -> bool {
-        self.named
-    }
-
-    pub(super) fn is_seen(&self) -> bool {
-        self.seen
-    }
-
-    pub(super) fn misses(&self) -> u32 {
-        self.misses
-    }
-
-    pub(super) fn as_of(&self) -> Option<SystemTime> {
-        self.as_of
     }
 
     /// Whether a round has begun and ended since then.
@@ -385,7 +353,7 @@ impl Entry {
         });
         // From a failure on the age counts.
         let wanted = self.changed || (close && is_newer && (old || settles || self.reached == Some(false)));
-        if !wanted || self.saving {
+        if !wanted || (self.saving && !settles) {
             return None;
         }
         let record = self.info.encode(as_of);

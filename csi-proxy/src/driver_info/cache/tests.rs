@@ -61,8 +61,8 @@ impl Bench {
             asked.push(question);
             let answer = driver.answer(question);
             let step = self.cache.answered(key, question, answer, self.now, self.time());
-            self.news.extend(step.news);
-            next = step.next;
+            self.news.extend(step.1);
+            next = step.0;
         }
         asked
     }
@@ -80,12 +80,12 @@ impl Bench {
         self.cache.take_due(0, self.now).1.unwrap() - self.now
     }
 
-    fn answer(&self, question: Question) -> Answer {
+    fn answer(&self, question: Question) -> Option<Fact> {
         self.cache.answer(&None, question)
     }
 
     fn is_ready(&self) -> bool {
-        let Answer::Message(probe) = self.answer(Question::Probe) else { panic!("probe must answer") };
+        let Some(Ok(probe)) = self.answer(Question::Probe) else { panic!("probe must answer") };
         csi::ProbeResponse::decode(probe).unwrap().ready.unwrap()
     }
 
@@ -189,7 +189,7 @@ fn controller(types: &[i32]) -> Vec<u8> {
 fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait() {
     let mut bench = Bench::one();
     bench.round(&Driver::off());
-    let Answer::Message(info) = bench.answer(Question::PluginInfo) else { panic!("must answer") };
+    let Some(Ok(info)) = bench.answer(Question::PluginInfo) else { panic!("must answer") };
     let info = csi::GetPluginInfoResponse::decode(info).unwrap();
     assert_eq!((&*info.name, &*info.vendor_version), ("vendor", "unknown"));
     assert!(!bench.is_ready());
@@ -199,7 +199,7 @@ fn with_the_driver_off_the_name_and_the_probe_are_answered_and_capabilities_wait
         Question::GroupControllerCapabilities,
         Question::NodeCapabilities,
     ] {
-        assert_eq!(bench.answer(question), Answer::Wait, "{question:?}");
+        assert_eq!(bench.answer(question), None, "{question:?}");
     }
 }
 
@@ -211,13 +211,13 @@ fn one_round_learns_everything_masked_and_under_the_configured_name() {
     let expected =
         [Q::PluginInfo, Q::PluginCapabilities, Q::ControllerCapabilities, Q::NodeCapabilities, Q::Probe];
     assert_eq!(asked, expected);
-    let Answer::Message(info) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
+    let Some(Ok(info)) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
     assert_eq!(csi::GetPluginInfoResponse::decode(info).unwrap().name, "vendor");
-    assert_eq!(bench.answer(Q::PluginCapabilities), Answer::Message(plugin(&[1, 2]).into()));
-    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Message(controller(&[1, 2]).into()));
-    assert_eq!(bench.answer(Q::NodeCapabilities), Answer::Message(node_service(&[3]).into()));
+    assert_eq!(bench.answer(Q::PluginCapabilities), Some(Ok(plugin(&[1, 2]).into())));
+    assert_eq!(bench.answer(Q::ControllerCapabilities), Some(Ok(controller(&[1, 2]).into())));
+    assert_eq!(bench.answer(Q::NodeCapabilities), Some(Ok(node_service(&[3]).into())));
     let group = bench.answer(Q::GroupControllerCapabilities);
-    assert!(matches!(group, Answer::Status(Code::UNIMPLEMENTED, _)), "{group:?}");
+    assert!(matches!(group, Some(Err(_))), "{group:?}");
     assert!(bench.is_ready(), "an absent `ready` counts as ready");
 }
 
@@ -226,10 +226,10 @@ fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
     use Question as Q;
     for services in [vec![1, 3], vec![]] {
         let mut bench = Bench::one_with(true);
-        assert_eq!(bench.answer(Q::NodeInfo), Answer::Wait);
+        assert_eq!(bench.answer(Q::NodeInfo), None);
         let asked = bench.round(&Driver { version: "2", services, ..Driver::new() });
         assert_eq!(asked.iter().filter(|question| **question == Q::NodeInfo).count(), 1, "{asked:?}");
-        assert_eq!(bench.answer(Q::NodeInfo), Answer::Message(node_info("n").into()));
+        assert_eq!(bench.answer(Q::NodeInfo), Some(Ok(node_info("n").into())));
         assert!(bench.is_ready() && bench.cache.status(&None, bench.time()).complete);
     }
 }
@@ -266,7 +266,7 @@ fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
     driver.on = false;
     assert_eq!(bench.round(&driver), [Q::PluginInfo]);
     assert!(!bench.is_ready());
-    assert!(matches!(bench.answer(Q::PluginCapabilities), Answer::Message(_)), "what is known stays");
+    assert!(matches!(bench.answer(Q::PluginCapabilities), Some(Ok(_))), "what is known stays");
     driver.on = true;
     assert_eq!(bench.round(&driver).len(), 5);
     assert!(bench.is_ready());
@@ -380,7 +380,7 @@ fn what_was_kept_answers_from_the_start_and_has_its_age() {
             .cache
             .restore([(None, kept.clone(), as_of), (key("edge-9"), Info::default(), as_of)], later.now);
         later.cache.add(&None, later.now);
-        assert!(matches!(later.answer(Question::ControllerCapabilities), Answer::Message(_)));
+        assert!(matches!(later.answer(Question::ControllerCapabilities), Some(Ok(_))));
         let status = later.cache.status(&None, as_of + SECOND);
         assert_eq!((status.reached, status.ready, status.complete), (None, false, true));
         assert_eq!((status.age, later.cache.entries().count()), (Some(SECOND), 1));
@@ -398,8 +398,7 @@ fn an_unchanged_record_is_kept_hourly_and_after_a_failure_and_when_the_driver_is
         let (due, _) = bench.cache.take_due(1, bench.now);
         let mut next = Some(Question::PluginInfo);
         while let Some(question) = next {
-            next =
-                bench.cache.answered(&due[0], question, driver.answer(question), bench.now, at(seconds)).next;
+            next = bench.cache.answered(&due[0], question, driver.answer(question), bench.now, at(seconds)).0;
         }
         let saved = bench.cache.take_save(&None, false);
         saved.map(|(_, as_of)| as_of)
@@ -532,20 +531,16 @@ fn probe_is_ready_while_one_node_is_and_another_one_is_asked_at_once_when_that_o
 fn nodes_answer_together_with_what_all_of_them_have() {
     use Question as Q;
     let mut bench = Bench::two();
-    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Wait);
+    assert_eq!(bench.answer(Q::ControllerCapabilities), None);
     bench.due(&Driver { rpcs: vec![1, 2, 5], version: "2", ..Driver::new() });
     bench.due(&Driver { rpcs: vec![1, 5], ..Driver::new() });
-    assert_eq!(bench.answer(Q::ControllerCapabilities), Answer::Message(controller(&[1, 5]).into()));
-    assert_eq!(bench.answer(Q::NodeCapabilities), Answer::Message(node_service(&[3]).into()));
-    assert_eq!(
-        bench.answer(Q::PluginCapabilities),
-        Answer::Message(plugin(&[1, 2]).into()),
-        "each has a place"
-    );
+    assert_eq!(bench.answer(Q::ControllerCapabilities), Some(Ok(controller(&[1, 5]).into())));
+    assert_eq!(bench.answer(Q::NodeCapabilities), Some(Ok(node_service(&[3]).into())));
+    assert_eq!(bench.answer(Q::PluginCapabilities), Some(Ok(plugin(&[1, 2]).into())), "each has a place");
     for none in [Q::GroupControllerCapabilities, Q::NodeInfo] {
-        assert!(matches!(bench.answer(none), Answer::Status(Code::UNIMPLEMENTED, _)), "{none:?}");
+        assert!(matches!(bench.answer(none), Some(Err(_))), "{none:?}");
     }
-    let Answer::Message(info) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
+    let Some(Ok(info)) = bench.answer(Q::PluginInfo) else { panic!("must answer") };
     assert_eq!(csi::GetPluginInfoResponse::decode(info).unwrap().vendor_version, "1, 2");
 }
 
@@ -563,7 +558,7 @@ fn a_node_without_a_topology_gets_that_of_the_key_that_stands_for_nodes() {
                 (Question::NodeInfo, "") => Ok(Bytes::new()),
                 _ => driver.answer(question),
             };
-            next = bench.cache.answered(&due[0], question, answer, bench.now, bench.time()).next;
+            next = bench.cache.answered(&due[0], question, answer, bench.now, bench.time()).0;
         }
         bench.cache.entry(&key("edge-1")).unwrap().topology()
     };

@@ -1,22 +1,16 @@
 //! A placement, and its bytes.
 //!
-//! ```proto
-//! message Record {
-//!   string node = 1;
-//!   uint32 status = 2;      // 1 pending, 2 created, 3 deleted, 4 lost with its node
-//!   bytes digest = 3;       // 32 bytes
-//!   string volume_id = 4;   // of a name whose volume was made
-//!   uint64 deleted_at = 5;  // seconds since 1970
-//! }
-//! ```
+//! The schema is `proto/edge/csi/v1/state.proto`.
 //!
 //! Before the record stands its CRC-32 over the key and the record, little-endian: so damage is noticed, and a row in another's place.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prost::Message;
+use bytes::Bytes;
+use prost::Message as _;
 
 use crate::call::NodeId;
+use crate::generated::state as pb;
 use crate::operation::{Digest, Subject};
 
 /// Where something is, or is being made.
@@ -105,20 +99,6 @@ pub enum Defect {
     },
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Record {
-    #[prost(string, tag = "1")]
-    node: String,
-    #[prost(uint32, tag = "2")]
-    status: u32,
-    #[prost(bytes = "vec", tag = "3")]
-    digest: Vec<u8>,
-    #[prost(string, tag = "4")]
-    volume_id: String,
-    #[prost(uint64, tag = "5")]
-    deleted_at: u64,
-}
-
 impl Placement {
     /// The bytes of the row with this key.
     #[must_use]
@@ -129,10 +109,10 @@ impl Placement {
             Status::Deleted { at, .. } => (3, *at),
             Status::Lost { .. } => (4, UNIX_EPOCH),
         };
-        let record = Record {
+        let record = pb::Placement {
             node: self.node.to_string(),
             status,
-            digest: self.digest.as_bytes().to_vec(),
+            digest: Bytes::copy_from_slice(self.digest.as_bytes()),
             volume_id: self.status.volume_id().unwrap_or_default().to_owned(),
             deleted_at: at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         };
@@ -152,9 +132,9 @@ impl Placement {
             return Err(Defect::Checksum);
         }
         let field = |field| Defect::Field { field };
-        let record = Record::decode(record).map_err(|_| field("record"))?;
+        let record = pb::Placement::decode(record).map_err(|_| field("record"))?;
         let node = NodeId::new(&record.node).map_err(|_| field("node"))?;
-        let digest = <[u8; 32]>::try_from(record.digest).map_err(|_| field("digest"))?;
+        let digest = <[u8; 32]>::try_from(&*record.digest).map_err(|_| field("digest"))?;
         let id = record.volume_id.into_boxed_str();
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(record.deleted_at));
         let at = at.ok_or_else(|| field("deleted_at"))?;

@@ -30,7 +30,7 @@ pub use self::decommission::{DecommissionError, Decommissioned, MAX_DECOMMISSION
 use self::room::Rooms;
 use super::durable::DurablePlacements;
 use super::election::OfflinePolicy;
-use super::placements::{DEFAULT_MAX_ROWS, Placements};
+use super::placements::Placements;
 use super::refusal::Refusal;
 use super::store::{PlacementStore, StoreError};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
@@ -42,7 +42,7 @@ use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// How a [`TopologyRouter`] chooses.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct TopologySettings {
     /// The node of volumes whose request names no topology, as with a class that binds at once and a provisioner that is told
@@ -53,23 +53,9 @@ pub struct TopologySettings {
     /// The topology key of nodes whose driver names none; the node's name is its value. It has to be the one that the node's
     /// kubelet is told, as a shim in front of the driver does. Default none: such nodes are never chosen.
     pub topology_key: Option<String>,
-    /// Most rows of the table of placements; default [`DEFAULT_MAX_ROWS`].
-    pub max_rows: usize,
     /// Whether each node that the route is [told of](TopologyRouter::arrived) belongs to it once it has the driver; default no: only
     /// those that it is opened with.
     pub discovers: bool,
-}
-
-impl Default for TopologySettings {
-    fn default() -> Self {
-        Self {
-            default_node: None,
-            offline: OfflinePolicy::default(),
-            topology_key: None,
-            max_rows: DEFAULT_MAX_ROWS,
-            discovers: false,
-        }
-    }
 }
 
 /// A route by topology cannot be opened.
@@ -175,9 +161,8 @@ impl TopologyRouter {
             names.insert(node.clone());
         }
         let store = Arc::new(store);
-        let placements = Placements::new(settings.max_rows);
         let (placements, decommissioned) =
-            DurablePlacements::open(placements, Arc::clone(&store) as _).await?;
+            DurablePlacements::open(Placements::default(), Arc::clone(&store) as _).await?;
         let quarantine = Arc::new(Quarantine::new(decommissioned, &mut names));
         let (topology_key, discovers) = (settings.topology_key.clone(), settings.discovers);
         let drivers =
