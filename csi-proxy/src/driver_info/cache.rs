@@ -310,15 +310,16 @@ impl Cache {
     ) -> (Option<Question>, Vec<News>) {
         let Some(entry) = self.entries.get_mut(key) else { return Default::default() };
         let (mut news, before) = (Vec::new(), entry.topology());
-        let failure = match entry.take(&self.driver, question, answer, &self.mode, &mut news) {
+        let taken = entry.take(&self.driver, question, answer, &self.mode, &mut news);
+        if let (Some(before), Some(now)) = (before, entry.topology())
+            && before != now
+        {
+            news.push(News::Moved { before, now });
+        }
+        let failure = match taken {
             Ok(Some(next)) => return (Some(next), news),
             Ok(None) => {
                 entry.confirm(time);
-                if let (Some(before), Some(now)) = (before, entry.topology())
-                    && before != now
-                {
-                    news.push(News::Moved { before, now });
-                }
                 None
             }
             Err(outcome) => {

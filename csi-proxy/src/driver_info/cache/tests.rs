@@ -602,3 +602,16 @@ fn a_node_that_is_being_asked_is_waited_for_and_not_asked_twice() {
     bench.play(&due[0], &Driver::new());
     assert_eq!((bench.cache.are_open(&asked, bench.now), bench.pause()), (false, ROUND));
 }
+
+#[test]
+fn a_node_that_says_it_is_somewhere_else_is_reported_once() {
+    let mut bench = Bench::two();
+    bench.all_due(&Driver::new());
+    for (node_id, expected) in [("n", 0), ("elsewhere", 2), ("elsewhere", 0)] {
+        bench.news.clear();
+        bench.now += LONGEST;
+        assert_eq!(bench.all_due(&Driver { node_id, ..Driver::new() }), 2);
+        let moved = bench.news.iter().filter(|news| matches!(news, News::Moved { .. })).count();
+        assert_eq!(moved, expected, "{node_id}");
+    }
+}
