@@ -66,19 +66,6 @@ impl Input {
     }
 }
 
-/// What a look at the files has found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reload {
-    /// Nothing that was not known.
-    Unchanged,
-    /// New files, which are in use from now on.
-    Renewed,
-    /// The files hold again what is in use; they were broken before.
-    Mended,
-    /// The files cannot be used; what was made of the last good ones stays in use.
-    Broken(String),
-}
-
 type Make<T, E> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync>;
 
 /// Certificates by the file that they come from, and when they end.
@@ -86,8 +73,8 @@ pub(crate) type Ends = Vec<(PathBuf, SystemTime)>;
 
 /// What is made of files, whatever that is.
 trait Watched: Send + Sync {
-    /// Looks at the files. Blocks for as long as reading them takes.
-    fn check(&self) -> Reload;
+    /// Looks at the files, and says what is new. Blocks for as long as reading them takes.
+    fn check(&self) -> Option<Notice>;
 
     #[cfg(any(feature = "metrics", test))]
     /// Whether the files, as they were when last looked at, cannot be used.
@@ -141,34 +128,32 @@ impl<T, E: From<ReadError> + Display> Reloading<T, E> {
 }
 
 impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
-    fn check(&self) -> Reload {
+    fn check(&self) -> Option<Notice> {
+        let files = self.files();
         let contents = match read_all(&self.inputs) {
             Ok(contents) => contents,
             Err(error) => {
                 let mut seen = self.seen();
                 seen.tried = None;
-                return seen.broken(error.to_string());
+                return seen.broken(files, error.to_string());
             }
         };
         let found = fingerprint(&contents);
         let mut seen = self.seen();
         if seen.tried == Some(found) {
-            return Reload::Unchanged;
+            return None;
         }
         seen.tried = Some(found);
         if found == seen.in_use {
-            return match seen.broken.take() {
-                Some(_) => Reload::Mended,
-                None => Reload::Unchanged,
-            };
+            return seen.broken.take().map(|_| Notice::Mended { files });
         }
         match (self.make)(&contents) {
             Ok(made) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
                 (seen.in_use, seen.broken) = (found, None);
-                Reload::Renewed
+                Some(Notice::Renewed { files })
             }
-            Err(error) => seen.broken(error.to_string()),
+            Err(error) => seen.broken(files, error.to_string()),
         }
     }
 
@@ -189,12 +174,9 @@ impl<T: Send + Sync, E: From<ReadError> + Display> Watched for Reloading<T, E> {
 
 impl Seen {
     /// The same cause again and again is told once.
-    fn broken(&mut self, cause: String) -> Reload {
-        if self.broken.as_ref() == Some(&cause) {
-            return Reload::Unchanged;
-        }
-        self.broken = Some(cause.clone());
-        Reload::Broken(cause)
+    fn broken(&mut self, files: String, cause: String) -> Option<Notice> {
+        let known = self.broken.replace(cause.clone());
+        (known.as_ref() != Some(&cause)).then_some(Notice::Broken { files, cause })
     }
 }
 
@@ -252,7 +234,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let paths = ["one", "other"].map(|name| directory.path().join(name));
         let write = |at: usize, text: &str| fs::write(&paths[at], text).unwrap();
-        let mut check: Box<dyn FnMut() -> Reload>;
+        let mut check: Box<dyn FnMut() -> Option<Notice>>;
         write(0, "a");
         write(1, "a");
         let pair = Arc::new(open(&paths));
@@ -260,24 +242,24 @@ mod tests {
             let pair = Arc::clone(&pair);
             check = Box::new(move || pair.check());
         }
-        assert_eq!(check(), Reload::Unchanged);
+        assert_eq!(check(), None);
 
         write(0, "b");
-        assert_eq!(check(), Reload::Broken("not a pair".to_owned()));
-        assert_eq!(check(), Reload::Unchanged, "told once");
+        assert!(matches!(check(), Some(Notice::Broken { cause, .. }) if cause == "not a pair"));
+        assert_eq!(check(), None, "told once");
         assert!(pair.is_broken());
         assert_eq!(*pair.current(), "a", "the old stays");
         write(1, "b");
-        assert_eq!(check(), Reload::Renewed);
+        assert!(matches!(check(), Some(Notice::Renewed { .. })));
         assert!(!pair.is_broken());
         assert_eq!(*pair.current(), "b");
 
         fs::remove_file(&paths[1]).unwrap();
-        assert!(matches!(check(), Reload::Broken(cause) if cause.contains("cannot read half")));
-        assert_eq!(check(), Reload::Unchanged, "told once");
+        assert!(matches!(check(), Some(Notice::Broken { cause, .. }) if cause.contains("cannot read half")));
+        assert_eq!(check(), None, "told once");
         write(1, "b");
-        assert_eq!(check(), Reload::Mended);
-        assert_eq!(check(), Reload::Unchanged);
+        assert!(matches!(check(), Some(Notice::Mended { .. })));
+        assert_eq!(check(), None);
         assert_eq!(*pair.current(), "b");
     }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use super::Watched;
 use super::expiry::{Standing, Told};
-use super::{Reload, Watched};
 
 /// Shortest time between two looks at the files.
 #[cfg(feature = "runtime")]
@@ -143,13 +143,7 @@ impl FileWatch {
     pub fn check(&self, now: SystemTime) -> Vec<Notice> {
         let mut notices = Vec::new();
         for part in &self.parts {
-            let notice = match part.check() {
-                Reload::Unchanged => None,
-                Reload::Renewed => Some(Notice::Renewed { files: part.files() }),
-                Reload::Mended => Some(Notice::Mended { files: part.files() }),
-                Reload::Broken(cause) => Some(Notice::Broken { files: part.files(), cause }),
-            };
-            notices.extend(notice);
+            notices.extend(part.check());
         }
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for (file, end) in self.parts.iter().flat_map(|part| part.ends()) {
