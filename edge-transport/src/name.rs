@@ -150,6 +150,21 @@ impl fmt::Display for SessionId {
     }
 }
 
+impl PeerId {
+    /// The names that this one may be proven by: itself, and those above it. `proxy` covers `proxy/replica-2`, so that
+    /// replicas with one certificate or token do not fence each other. A name with a colon covers itself only: the path of a URI is
+    /// no authority over longer ones.
+    pub(crate) fn covered_by(&self) -> impl Iterator<Item = &str> {
+        let above = self.0.match_indices('/').map(|(end, _)| &self.0[..end]);
+        above.filter(|above| !above.contains(':')).chain(std::iter::once(&*self.0))
+    }
+
+    /// Whether this name is among those.
+    pub(crate) fn covers(&self, claimed: &Self) -> bool {
+        claimed.covered_by().any(|above| above == self.as_str())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +179,24 @@ mod tests {
         assert!(matches!(PeerId::new("edge 1"), Err(InvalidName::Character { found: ' ', at: 4, .. })));
         assert!(PeerId::new("a".repeat(253)).is_ok());
         assert!(ServiceName::new("csi/hostpath.csi.example").is_ok());
+    }
+
+    #[test]
+    fn a_name_covers_itself_and_what_lies_below_it_and_nothing_beside_it() {
+        for (name, claimed, expected) in [
+            ("proxy", "proxy", true),
+            ("proxy", "proxy/a", true),
+            ("proxy", "proxy/a/b", true),
+            ("proxy/a", "proxy/a/b", true),
+            ("proxy", "proxy2", false),
+            ("proxy", "prox", false),
+            ("proxy/a", "proxy", false),
+            ("spiffe://edge/ns/a", "spiffe://edge/ns/a", true),
+            ("spiffe://edge/ns/a", "spiffe://edge/ns/a/sa/node-7", false),
+            ("spiffe:", "spiffe://edge", false),
+        ] {
+            let [name, claimed] = [name, claimed].map(|name| PeerId::new(name).unwrap());
+            assert_eq!(name.covers(&claimed), expected, "{name} {claimed}");
+        }
     }
 }

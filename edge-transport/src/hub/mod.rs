@@ -7,7 +7,6 @@ mod core;
 mod driver;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod names;
 mod outbox;
 mod policy;
 mod settings;
@@ -18,8 +17,6 @@ pub use self::core::{Core, SessionKey};
 pub(crate) use driver::WeakHub;
 #[cfg(feature = "runtime")]
 pub use driver::{Hub, HubBuilder, HubError};
-#[cfg(all(feature = "tls", feature = "runtime"))]
-pub(crate) use names::covered_by;
 pub use policy::{AllowAll, InvalidRule, NodesCallNobody, OnlyNodes, Policy, Requester, Rule, Rules};
 pub use settings::HubSettings;
 pub use stats::{HubStats, PeerInfo, Presence};

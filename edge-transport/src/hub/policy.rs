@@ -7,7 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::names::covered_by;
 use crate::name::{InvalidName, PeerId, ServiceName};
 
 /// Who asks for a call.
@@ -92,7 +91,7 @@ impl Names {
         match self {
             Self::All => true,
             Self::Beginning(start) => name.as_str().starts_with(start.as_str()),
-            Self::Below(above) => covered_by(name).any(|covering| covering == above.as_str()),
+            Self::Below(above) => above.covers(name),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Token, TokenRefused, Tokens, same};
-use crate::hub::covered_by;
 use crate::name::{InvalidName, PeerId};
 use crate::reload::{Input, ReadError, Reloading};
 use crate::tls::sha256;
@@ -88,7 +87,7 @@ impl Tokens for TokenFile {
     async fn check(&self, claimed: &PeerId, token: &Token) -> Result<(), TokenRefused> {
         let shown = sha256(token.secret().as_bytes());
         let digests = self.digests.current();
-        let of_name = covered_by(claimed).filter_map(|name| digests.get(name)).flatten();
+        let of_name = claimed.covered_by().filter_map(|name| digests.get(name)).flatten();
         // All of them are compared, so that the time does not tell which was the right one.
         match of_name.fold(false, |found, known| found | same(known, &shown)) {
             true => Ok(()),

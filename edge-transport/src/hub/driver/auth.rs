@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hub::names::covered_by;
 use crate::link::{Credentials, LinkKind};
 use crate::name::PeerId;
 use crate::session::CloseReason;
@@ -54,7 +53,7 @@ impl Authentication {
         claimed: &PeerId,
     ) -> Verdict {
         let missing = match credentials {
-            Credentials::Certificate(names) if names.iter().any(|name| covers(name, claimed)) => {
+            Credentials::Certificate(names) if names.iter().any(|name| name.covers(claimed)) => {
                 return Verdict::Proven;
             }
             Credentials::Certificate(names) => {
@@ -110,10 +109,6 @@ impl TokenQuestion {
         };
         Err(CloseReason::Unauthenticated { claimed: self.claimed, cause })
     }
-}
-
-fn covers(name: &PeerId, claimed: &PeerId) -> bool {
-    covered_by(claimed).any(|covering| covering == name.as_str())
 }
 
 #[cfg(test)]
