@@ -143,7 +143,7 @@ fn optional_peer(field: &'static str, name: &str) -> Result<Option<PeerId>, Deco
     if name.is_empty() {
         return Ok(None);
     }
-    PeerId::new(name).map(Some).map_err(|cause| DecodeError::Name { field, cause })
+    named(field, PeerId::new(name)).map(Some)
 }
 
 fn bounded(field: &'static str, found: usize, max: usize) -> Result<(), DecodeError> {
@@ -158,11 +158,11 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
             return Err(DecodeError::Zero { field });
         }
     }
-    let service = |name: &String| service_name("hello.services", name);
+    let service = |name: &String| named("hello.services", ServiceName::new(name));
     Ok(Hello {
         version_min: hello.version_min,
         version_max: hello.version_max,
-        peer: PeerId::new(&hello.peer).map_err(|cause| DecodeError::Name { field: "hello.peer", cause })?,
+        peer: named("hello.peer", PeerId::new(&hello.peer))?,
         session,
         max_frame: hello.max_frame as usize,
         services: hello.services.iter().map(service).collect::<Result<_, _>>()?,
@@ -179,15 +179,15 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
     })
 }
 
-fn service_name(field: &'static str, name: &str) -> Result<ServiceName, DecodeError> {
-    ServiceName::new(name).map_err(|cause| DecodeError::Name { field, cause })
+fn named<T>(field: &'static str, name: Result<T, InvalidName>) -> Result<T, DecodeError> {
+    name.map_err(|cause| DecodeError::Name { field, cause })
 }
 
 fn decode_request(request: pb::Request, body: Bytes) -> Result<Part, DecodeError> {
     bounded("request.metadata", request.metadata.len(), MAX_METADATA)?;
     let to = SessionId { instance: request.to_instance, number: request.to_session };
     Ok(Part::Request(Request {
-        service: service_name("request.service", &request.service)?,
+        service: named("request.service", ServiceName::new(&request.service))?,
         remaining: (request.remaining_ms > 0).then(|| Duration::from_millis(request.remaining_ms)),
         metadata: request.metadata,
         credit: request.credit,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -28,31 +29,25 @@ pub(crate) struct PresenceService {
 impl Service for PresenceService {
     async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
         let Some(hub) = self.hub.upgrade() else { return };
-        let question = Question::decode(request.body);
-        let ended = match question {
-            Ok(Question { service, only }) => match read(&service, only) {
-                Ok((service, only)) => {
-                    let watcher = Watcher::new(&hub, request.source, service, only);
-                    let stopping = hub.stopping();
-                    if let Some(Err(())) =
-                        stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await
-                    {
-                        return;
-                    }
-                    // Fails only if nobody waits any more, here and below.
-                    let _ = replies.fail(Reason::Draining, "the hub is ending").await;
+        let (reason, detail) = match read(request.body) {
+            Ok((service, only)) => {
+                let watcher = Watcher::new(&hub, request.source, service, only);
+                let stopping = hub.stopping();
+                if let Some(Err(())) = stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await {
                     return;
                 }
-                Err(error) => error,
-            },
-            Err(error) => error.to_string(),
+                (Reason::Draining, "the hub is ending".to_owned())
+            }
+            Err(error) => (Reason::Protocol, format!("question for who is there: {error}")),
         };
-        let _ = replies.fail(Reason::Protocol, format!("question for who is there: {ended}")).await;
+        // Fails only if nobody waits any more.
+        let _ = replies.fail(reason, detail).await;
     }
 }
 
 /// What is asked for.
-fn read(service: &str, only: Vec<String>) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
+fn read(question: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String> {
+    let Question { service, only } = Question::decode(question).map_err(|error| error.to_string())?;
     let service = ServiceName::new(service).map_err(|error| error.to_string())?;
     if only.len() > MAX_ONLY {
         return Err(format!("field only has {} names; at most {MAX_ONLY} may be given", only.len()));

@@ -63,10 +63,8 @@ pub(super) fn configuration(identity: &Identity, clients: ClientAuth) -> Result<
         ClientAuth::Required | ClientAuth::Optional => {
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(identity.roots("clients")?, provider());
-            let verifier = match clients {
-                ClientAuth::Optional => verifier.allow_unauthenticated(),
-                _ => verifier,
-            };
+            let optional = clients == ClientAuth::Optional;
+            let verifier = if optional { verifier.allow_unauthenticated() } else { verifier };
             let verifier = verifier.build().map_err(|error| TlsError::Config(error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }

@@ -183,11 +183,8 @@ impl HubBuilder {
         // A hub has one session number: it dials nobody.
         let mut hello = Hello::new(name, SessionId { instance: chance::random(), number: 1 });
         hello.max_frame = settings.session.max_frame;
-        let presence = match self.presence {
-            // The name is a constant that is one.
-            true => Some(ServiceName::new(crate::presence::SERVICE).map_err(|_| HubError::NoListener)?),
-            false => None,
-        };
+        // The name is a constant that is one.
+        let presence = self.presence.then_some(ServiceName::new(crate::presence::SERVICE).ok()).flatten();
         let mut services = self.services;
         let shared = Arc::new_cyclic(|shared| {
             if let Some(name) = presence {

@@ -217,23 +217,15 @@ impl Driver {
     }
 
     fn poll_command(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.commands.poll_recv(cx) {
-            Poll::Ready(Some(command)) => {
-                self.command(command);
-                Poll::Ready(())
-            }
-            _ => Poll::Pending,
-        }
+        let Poll::Ready(Some(command)) = self.commands.poll_recv(cx) else { return Poll::Pending };
+        self.command(command);
+        Poll::Ready(())
     }
 
     fn poll_note(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.notes.poll_recv(cx) {
-            Poll::Ready(Some(note)) => {
-                self.note(note);
-                Poll::Ready(())
-            }
-            _ => Poll::Pending,
-        }
+        let Poll::Ready(Some(note)) = self.notes.poll_recv(cx) else { return Poll::Pending };
+        self.note(note);
+        Poll::Ready(())
     }
 
     fn command(&mut self, command: Command) {
