@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use csi_proto::Method;
+use csi_proto::{Delivery, Method};
 use futures_util::{StreamExt as _, stream};
 use tokio::sync::futures::OwnedNotified;
 
@@ -35,6 +35,9 @@ pub(super) struct Sending<R> {
     attempts: Attempts,
     /// Where the last attempt went.
     session: Option<NodeSession>,
+    /// The term of an attempt that may have begun. Under another one the node would take the next attempt for a call of its own, and
+    /// begin it beside that.
+    begun_under: Option<Term>,
     /// What is sent now is the rest of a stream.
     is_rest: bool,
     pub(super) open: OpenCall,
@@ -47,7 +50,8 @@ impl<R: Relay> Sending<R> {
         let wait_end = within(call.remaining.map(|remaining| remaining - MARGIN.min(remaining / 2)));
         let attempts = Attempts::new(call.id, call.node.clone(), shared.reachability.grace(), wait_end);
         let open = shared.open.open(&call)?;
-        Ok(Self { shared, call, method, end, wait_end, attempts, session: None, is_rest: false, open })
+        let (session, begun_under) = (None, None);
+        Ok(Self { shared, call, method, end, wait_end, attempts, session, begun_under, is_rest: false, open })
     }
 
     /// Sends until there is an answer of the node, of which nothing has been lost yet.
@@ -62,6 +66,10 @@ impl<R: Relay> Sending<R> {
                     return Err(self.attempts.end_with(stale));
                 }
             };
+            if let Some(found) = self.begun_under.filter(|begun| *begun != term) {
+                let stale = Fault::StaleTerm { driver: self.call.driver.clone(), found, current: term };
+                return Err(self.attempts.end_with(stale));
+            }
             let status = self.shared.reachability.status(&self.call.node);
             match self.attempts.next(status, now()) {
                 Next::Fail(fault) => return Err(fault),
@@ -97,7 +105,7 @@ impl<R: Relay> Sending<R> {
     /// The rest of a stream is to be sent for, since the answer to the last attempt ended with that fault.
     pub(super) fn lost(&mut self, fault: Fault, rest: Bytes) -> Result<(), Fault> {
         let (Some(session), true) = (self.session, self.open.may_be_held()) else { return Err(fault) };
-        (self.call.body, self.is_rest) = (rest, true);
+        (self.call.body, self.is_rest, self.begun_under) = (rest, true, None);
         self.attempts.failed(fault, session, || Repeat::AnyInstance, now())
     }
 
@@ -133,7 +141,7 @@ impl<R: Relay> Sending<R> {
         if !self.open.may_be_held() {
             return Err(fault);
         }
-        let kind = fault.kind();
+        let (kind, may_have_begun) = (fault.kind(), fault.delivery() == Delivery::Unknown);
         let Self { call, method, is_rest, attempts, .. } = self;
         let repeat = || match *method {
             _ if *is_rest => Repeat::AnyInstance,
@@ -142,7 +150,10 @@ impl<R: Relay> Sending<R> {
             _ => Repeat::Never,
         };
         attempts.failed(fault, session, repeat, now())?;
-        tracing::info!(call = %call.id, method = %call.method, node = %call.node, fault = kind, "a call is sent again");
+        if may_have_begun && !*is_rest {
+            self.begun_under = Some(term);
+        }
+        tracing::info!(call = %self.call.id, method = %self.call.method, node = %self.call.node, fault = kind, "a call is sent again");
         Ok(())
     }
 }

@@ -446,6 +446,18 @@ async fn a_proxy_that_lost_its_state_raises_its_term_above_the_agents() {
     assert!(world.relay.replaced().now_or_never().is_none());
 }
 
+/// The node that may have begun it does not know it again under another term.
+#[tokio::test(start_paused = true)]
+async fn what_may_have_begun_under_one_term_is_not_sent_under_another() {
+    let agents = 1 << 60;
+    let world = World::failing([lost(), stale(agents)]).await;
+    assert_eq!(world.answered(create("pvc-1")).await, Err(lost()));
+    assert!(world.answered(create("pvc-1")).await.is_ok());
+    let terms: Vec<_> = world.script.seen().iter().map(|call| call.fence.as_ref().unwrap().term()).collect();
+    assert!(terms[0] == terms[1] && terms[1] < term(agents));
+    assert_eq!(terms[2..], [term(agents + 1)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_proxy_that_was_replaced_sends_no_more_calls_and_reports_it() {
     let world = World::failing([]).await;
