@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use quinn::{ConnectionError, Endpoint, EndpointConfig, TokioRuntime};
-use tokio::net::{ToSocketAddrs, UdpSocket};
+use quinn::{ConnectionError, Endpoint};
+use tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
@@ -51,9 +51,15 @@ pub async fn bind(
     let made_of = tls.config();
     let config = config::server(&made_of)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
-    let socket = UdpSocket::bind(&address).await.and_then(UdpSocket::into_std).map_err(failed)?;
-    let (of_endpoint, runtime) = (EndpointConfig::default(), Arc::new(TokioRuntime));
-    let endpoint = Endpoint::new(of_endpoint, Some(config.clone()), socket, runtime).map_err(failed)?;
+    let mut outcome =
+        Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name stands for no address"));
+    for candidate in lookup_host(&address).await.map_err(failed)? {
+        outcome = Endpoint::server(config.clone(), candidate);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let endpoint = outcome.map_err(failed)?;
     let bound = endpoint.local_addr().map_err(failed)?;
     let current = Current { made_of, config: Arc::new(config) };
     Ok(QuicListener { endpoint, tls: tls.clone(), current, under_way: Arc::new(()), address: bound, limits })
