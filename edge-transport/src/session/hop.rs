@@ -146,12 +146,6 @@ impl Hop {
         }
     }
 
-    /// Whether new calls may start on the link.
-    #[must_use]
-    pub const fn takes_calls(&self) -> bool {
-        matches!(self.state, HopState::Open(_))
-    }
-
     /// When [`HopEvent::Tick`] is due at the latest.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {

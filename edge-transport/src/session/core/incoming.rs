@@ -6,7 +6,7 @@ use super::Session;
 use crate::frame::{End, Failure, Frame, Lane, MAX_CLOSING, Part, Reason, Reply, Request};
 use crate::name::PeerId;
 use crate::session::serving::Admission;
-use crate::session::{Action, Hop, Incoming, ServingId};
+use crate::session::{Action, Hop, HopState, Incoming, ServingId};
 
 impl Session {
     pub(super) fn request(&mut self, source: Option<PeerId>, number: u64, request: Request) {
@@ -38,7 +38,7 @@ impl Session {
         let (peer, own) = (&self.hello.peer, self.hello.session);
         if let Some(to) = request.to_session.filter(|to| *to != own) {
             Some((Reason::WrongSession, format!("{peer} has session {own}; the request is for {to}")))
-        } else if !self.hop.as_ref().is_some_and(Hop::takes_calls) {
+        } else if !matches!(self.hop.as_ref().map(Hop::state), Some(HopState::Open(_))) {
             Some((Reason::Draining, "the peer takes no new calls".to_owned()))
         } else if !self.hello.services.contains(&request.service) {
             Some((Reason::NoSuchService, format!("{peer} does not serve {}", request.service)))
