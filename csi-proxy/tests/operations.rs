@@ -129,12 +129,19 @@ async fn what_changes_nothing_and_what_is_not_known_reaches_the_driver_every_tim
         }
         edge.driver.was_told(&format!("{what} v"), 2).await;
     }
-    for _ in 0..2 {
-        // Without an id the driver is the one to say what is wrong.
-        asked.push(edge.ask(delete("")));
-    }
-    edge.driver.was_told("DeleteVolume ", 2).await;
     edge.driver.let_go(10);
+    for answer in asked {
+        assert!(answer.await.unwrap().unwrap().1.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_an_id_is_the_drivers_to_refuse_and_runs_once_at_a_time() {
+    let edge = Edge::holding();
+    let asked = [edge.ask(delete("")), edge.ask(delete(""))];
+    edge.until(|counts| counts.waiters == 2).await;
+    edge.driver.was_told("DeleteVolume ", 1).await;
+    edge.driver.let_go(1);
     for answer in asked {
         assert!(answer.await.unwrap().unwrap().1.is_ok());
     }

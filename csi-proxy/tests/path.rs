@@ -249,16 +249,23 @@ async fn a_driver_is_given_no_more_calls_than_its_bound() {
     let narrow = csi_proxy::Dispatcher::new().with_max_in_flight(1);
     let address = stage.driver_socket().to_str().unwrap().parse().unwrap();
     let narrow = narrow.with_driver(common::driver_name(), address);
-    let call = || {
+    let call = |name: &str| {
         let narrow = narrow.clone();
         let method = csi_proxy::MethodPath::new(CREATE).unwrap();
+        let request = csi::CreateVolumeRequest { name: name.to_owned(), ..Default::default() };
         let (node, driver) = (common::node(), common::driver_name());
-        let call = csi_proxy::Call::new(csi_proxy::CallId::new(), node, driver, method, Bytes::new());
+        let call = csi_proxy::Call::new(
+            csi_proxy::CallId::new(),
+            node,
+            driver,
+            method,
+            request.encode_to_vec().into(),
+        );
         async move { narrow.relay(call).await }
     };
-    let first = tokio::spawn(call());
+    let first = tokio::spawn(call("pvc-1"));
     stage.seen_at_least(1).await;
-    let second = call().await.unwrap_err();
+    let second = call("pvc-2").await.unwrap_err();
     assert!(matches!(second, csi_proxy::Fault::Overloaded { max: 1, .. }), "{second:?}");
 
     let draining = tokio::spawn({
@@ -268,7 +275,7 @@ async fn a_driver_is_given_no_more_calls_than_its_bound() {
     notice.notify_one();
     assert!(first.await.unwrap().unwrap().collect().await.1.is_ok());
     assert_eq!(draining.await.unwrap(), csi_proxy::Drained::All);
-    let third = call().await.unwrap_err();
+    let third = call("pvc-3").await.unwrap_err();
     assert!(matches!(third, csi_proxy::Fault::Draining { .. }), "{third:?}");
 }
 

@@ -40,8 +40,9 @@ impl Eq for Identity {}
 impl Identity {
     /// The operation that an encoded request asks for.
     ///
-    /// `None` if it takes no part in all this: the method changes nothing or answers with a stream, or the request does not say
-    /// what it is about, or it is no protobuf. The driver is the one to answer it.
+    /// `None` if it takes no part in all this: the method changes nothing or answers with a stream, or the request is no protobuf, or names
+    /// more than the bounds allow. The driver is the one to answer it. One that does not say what it is about, which a driver has to refuse, is
+    /// about the empty name or id.
     #[must_use]
     pub fn of(driver: &DriverName, method: Method, request: &[u8]) -> Option<Self> {
         if !method.is_mutating() || method.is_server_streaming() {

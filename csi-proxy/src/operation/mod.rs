@@ -22,7 +22,7 @@
 //!
 //! [`Core`] is all of this without a clock or a task. A [`Dispatcher`](crate::Dispatcher) drives it.
 //!
-//! Only calls of mutating, unary methods of the spec are operations, and only if they name what they are about. All
+//! Only calls of mutating, unary methods of the spec are operations, and only if they can be read. All
 //! others pass, if their fence lets them. One that may change something begins once under its number; one that only
 //! reads may be sent again.
 //!

@@ -112,19 +112,12 @@ pub(crate) enum NoSubject {
 /// # Errors
 /// If its method is about something and the request does not say what.
 pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, NoSubject> {
-    type Make = fn(Box<str>) -> Subject;
     let (Some(key), Some(RequestField { name: field, number, .. })) =
         (method.volume_key(), method.volume_field())
     else {
         return Ok(Vec::new());
     };
-    let make: Make = match key {
-        VolumeKey::Name => Subject::VolumeName,
-        VolumeKey::VolumeId | VolumeKey::SourceVolumeId | VolumeKey::SourceVolumeIds => Subject::Volume,
-        VolumeKey::SnapshotId | VolumeKey::TargetSnapshotId => Subject::Snapshot,
-        VolumeKey::GroupSnapshotId => Subject::GroupSnapshot,
-        _ => return Err(NoSubject::UnknownMethod),
-    };
+    let make = named_by(key).ok_or(NoSubject::UnknownMethod)?;
     let several = key == VolumeKey::SourceVolumeIds;
     let subjects = named(request, number, several, make).ok_or(NoSubject::Unreadable { field })?;
     if subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
@@ -136,13 +129,28 @@ pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Su
     Ok(subjects)
 }
 
-/// All that an operation is about. `None` if the request does not say so, or names more than the bounds allow.
+fn named_by(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
+    Some(match key {
+        VolumeKey::Name => Subject::VolumeName,
+        VolumeKey::VolumeId | VolumeKey::SourceVolumeId | VolumeKey::SourceVolumeIds => Subject::Volume,
+        VolumeKey::SnapshotId | VolumeKey::TargetSnapshotId => Subject::Snapshot,
+        VolumeKey::GroupSnapshotId => Subject::GroupSnapshot,
+        _ => return None,
+    })
+}
+
+/// All that an operation is about; of a request that does not say so, what has the empty name or id. `None` if it names more than the bounds
+/// allow, or is not readable.
 pub(super) fn of_operation(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
-    let mut subjects = of_request(method, request).ok()?;
+    let mut subjects = match of_request(method, request) {
+        // The driver is to refuse it, and a copy of it has to be known as one until then.
+        Err(NoSubject::Missing { .. }) => vec![named_by(method.volume_key()?)?(Box::default())],
+        subjects => subjects.ok()?,
+    };
     if method == Method::DeleteVolumeGroupSnapshot {
         subjects.extend(named(request, SNAPSHOT_IDS, true, Subject::Snapshot).unwrap_or_default());
     }
-    let usable = |subject: &Subject| !subject.id().is_empty() && subject.id().len() <= MAX_SUBJECT;
+    let usable = |subject: &Subject| subject.id().len() <= MAX_SUBJECT;
     (subjects.len() <= MAX_SUBJECTS && subjects.iter().all(usable)).then_some(subjects)
 }
 

@@ -68,6 +68,11 @@ fn nameless() -> Call {
     call(Method::CreateVolume, Bytes::new())
 }
 
+/// A call that changes something, of which nothing is known.
+fn unreadable() -> Call {
+    call(Method::CreateVolume, Bytes::from_static(b"\xff"))
+}
+
 /// What becomes of one attempt.
 enum Attempt {
     Fails(Fault),
@@ -199,7 +204,7 @@ async fn a_call_waits_for_a_node_that_was_just_lost_and_has_less_time_then() {
     let world = World::failing([]).await;
     world.down(1);
     world.up_after(4, session(2, 1));
-    let result = world.answered(nameless().with_remaining(Duration::from_secs(60))).await;
+    let result = world.answered(unreadable().with_remaining(Duration::from_secs(60))).await;
     assert!(result.is_ok(), "{result:?}");
     let [seen] = &world.script.seen()[..] else { panic!("not one attempt") };
     assert_eq!((seen.remaining, seen.session), (Some(Duration::from_secs(56)), Some(session(2, 1))));
@@ -248,7 +253,7 @@ async fn a_call_of_the_identity_service_waits_like_any_other() {
 
 #[tokio::test(start_paused = true)]
 async fn what_may_have_begun_is_sent_again_as_the_same_call_to_the_same_instance() {
-    for sent in [create("pvc-1"), call(Method::ListVolumes, ""), call(Method::Probe, "")] {
+    for sent in [create("pvc-1"), nameless(), call(Method::ListVolumes, ""), call(Method::Probe, "")] {
         let world = World::of(Script::of([Attempt::FailsAfter(10, lost())])).await;
         world.up_after(25, session(1, 2));
         let id = sent.id;
@@ -267,7 +272,7 @@ async fn what_may_have_begun_is_sent_again_as_the_same_call_to_the_same_instance
 
 #[tokio::test(start_paused = true)]
 async fn what_may_have_begun_and_cannot_be_repeated_ends() {
-    for sent in [nameless(), call_of("/csi.v9.Later/Thing", "")] {
+    for sent in [unreadable(), call_of("/csi.v9.Later/Thing", "")] {
         let world = World::failing([lost()]).await;
         assert_eq!(world.answered(sent.clone()).await, Err(lost()));
         assert_eq!(world.script.count(), 1);
@@ -439,7 +444,7 @@ async fn a_node_has_at_most_1024_open_calls() {
 async fn a_proxy_that_lost_its_state_raises_its_term_above_the_agents() {
     let agents = 1 << 60;
     let world = World::failing([stale(agents)]).await;
-    assert!(world.answered(nameless()).await.is_ok());
+    assert!(world.answered(unreadable()).await.is_ok());
     let terms: Vec<_> = world.script.seen().iter().map(|call| call.fence.as_ref().unwrap().term()).collect();
     assert!(terms[0] < term(agents));
     assert_eq!(terms[1], term(agents + 1));
@@ -522,8 +527,8 @@ async fn a_term_that_cannot_be_raised_ends_the_call_and_not_the_proxy() {
     let world = World::failing([stale(9)]).await;
     let (script, reachability) = (world.script.clone(), world.reachability.clone());
     let relay = RetryRelay::start(script, reachability, Broken).await.unwrap();
-    let error = relay.relay(nameless()).await.unwrap_err();
+    let error = relay.relay(unreadable()).await.unwrap_err();
     assert_eq!(error, stale(9));
     assert!(relay.replaced().now_or_never().is_none());
-    assert!(relay.relay(nameless()).await.is_ok());
+    assert!(relay.relay(unreadable()).await.is_ok());
 }

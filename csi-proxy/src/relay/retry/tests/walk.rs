@@ -157,7 +157,7 @@ impl Walk {
     async fn call(&self, number: u64) -> (CallId, bool, Result<(), Fault>) {
         let repeatable = self.far.draw(4) > 0;
         let call = match repeatable {
-            false => nameless(),
+            false => unreadable(),
             true if self.far.draw(3) == 0 => call(Method::ListVolumes, ""),
             true => create(&format!("pvc-{number}")),
         };
