@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use csi_proto::csi::v1::Topology;
 use csi_proto::{Code, DriverName, Method};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -131,29 +132,36 @@ impl Front {
                 return Replies::outcome(outcome);
             }
         };
+        let place = match self.place_of_new(&method) {
+            Ok(place) => place,
+            Err(fault) => return Replies::outcome(fault),
+        };
         // Now, since choosing may have taken its time.
         let call = question.call(node, self.driver.clone());
         let observation = Observation::start("endpoint", &call).abandoned_by(question.abandoned);
         let answer = match self.relay.relay(call).await {
             Ok(replies) if method.is_unary() => {
                 let (message, outcome) = replies.read_unary().await;
-                Ok(Replies::whole(message.map(|message| self.placed(&method, message)), outcome))
+                let placed = |message| match &place {
+                    Some(place) => with_topology(message, place),
+                    None => message,
+                };
+                Ok(Replies::whole(message.map(placed), outcome))
             }
             answer => answer,
         };
         observation.answered(answer).unwrap_or_else(Replies::outcome)
     }
 
-    /// A new volume says where it is: where its node is, if the driver has not said it.
-    fn placed(&self, method: &MethodPath, answer: Bytes) -> Bytes {
+    /// Where a new volume is said to be if its driver does not say it: where the node is. A volume of which is not said where it is would let
+    /// its pod go anywhere, so none is made before the node was asked.
+    fn place_of_new(&self, method: &MethodPath) -> Result<Option<Topology>, Fault> {
         if !self.settings.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume)
         {
-            return answer;
+            return Ok(None);
         }
-        match self.drivers.look(|cache| cache.entry(&self.key)?.topology()) {
-            Some(place) => with_topology(answer, &place),
-            None => answer,
-        }
+        let place = self.drivers.look(|cache| cache.entry(&self.key)?.topology());
+        place.map(Some).ok_or_else(|| Fault::NotReady { driver: self.driver.clone() })
     }
 }
 

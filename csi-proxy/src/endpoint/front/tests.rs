@@ -6,9 +6,12 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::with_topology as with;
+use super::*;
+use crate::call::{Call, Metadata, NodeId};
+use crate::observe::Abandoned;
 
-fn place() -> csi::Topology {
-    csi::Topology::from_iter([("kubernetes.io/hostname", "edge-1")])
+fn place() -> Topology {
+    Topology::from_iter([("kubernetes.io/hostname", "edge-1")])
 }
 
 #[test]
@@ -27,9 +30,35 @@ fn a_volume_without_a_place_gets_that_of_its_node_and_keeps_the_rest() {
 
 #[test]
 fn a_place_of_the_drivers_own_and_an_answer_without_a_volume_stay_as_they_are() {
-    let own = csi::Topology::from_iter([("vendor.example/zone", "z")]);
+    let own = Topology::from_iter([("vendor.example/zone", "z")]);
     let volume = csi::Volume { accessible_topology: vec![own], ..Default::default() };
     for answer in [csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec(), vec![], vec![0xff]] {
         assert_eq!(with(answer.clone().into(), &place()), answer, "{answer:?}");
     }
+}
+
+/// No call gets through it.
+struct Unasked;
+
+#[async_trait::async_trait]
+impl Relay for Unasked {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        panic!("{call:?} was sent");
+    }
+}
+
+#[tokio::test]
+async fn no_volume_is_made_on_a_node_that_was_never_asked_where_it_is() {
+    let settings = EndpointSettings { stands_for_node: true, ..EndpointSettings::default() };
+    let (driver, node) = (DriverName::new("vendor").unwrap(), NodeId::new("edge-1").unwrap());
+    let front = Front::new(driver, Router::fixed(node), Arc::new(Unasked), settings, None);
+    let request = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() };
+    let question = Inquiry {
+        method: MethodPath::new(Method::CreateVolume.path()).unwrap(),
+        metadata: Metadata::default(),
+        body: request.encode_to_vec().into(),
+        end: Instant::now() + Duration::from_secs(60),
+        abandoned: Abandoned::default(),
+    };
+    assert_eq!(front.answer(question).await.collect().await.1.code, Code::UNAVAILABLE);
 }
