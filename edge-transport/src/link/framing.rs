@@ -1,9 +1,7 @@
 //! Length-delimited frames on a byte stream: four bytes of length, high byte first, then the frame. The length
 //! `0xffff_ffff` is the end of the stream in good order; a stream that stops without it was cut.
 
-#[cfg(feature = "uds")]
-use bytes::Buf;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{LinkError, WireFrame};
 
@@ -21,6 +19,7 @@ pub(super) const BEGIN: u32 = u32::MAX - 1;
 const ZERO_COPY_FROM: usize = 8 << 10;
 
 /// Memory for an unfinished frame grows from this by doubling, so that a length cannot claim more than what arrives.
+#[cfg(feature = "uds")]
 pub(super) const FIRST_RESERVE: usize = 64 << 10;
 
 /// The length in front of a frame, or why there can be none.
@@ -51,7 +50,6 @@ pub(super) fn encode(
 }
 
 /// What a byte stream holds next.
-#[cfg(feature = "uds")]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
     /// A whole frame.
@@ -63,7 +61,6 @@ pub(super) enum Decoded {
 }
 
 /// Takes the next frame off the front of `buffer`.
-#[cfg(feature = "uds")]
 pub(super) fn decode(buffer: &mut BytesMut, max_frame: usize) -> Result<Decoded, LinkError> {
     let Some(prefix) = buffer.first_chunk::<PREFIX>() else {
         return Ok(Decoded::More(PREFIX - buffer.len()));
@@ -90,7 +87,7 @@ pub(super) fn checked(length: u32, max_frame: usize) -> Result<usize, LinkError>
     Ok(found)
 }
 
-#[cfg(all(test, feature = "uds"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::link::Lane;

@@ -1,6 +1,5 @@
 //! Frames off one incoming stream.
 
-use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +11,7 @@ use quinn::{ReadError, RecvStream};
 
 use super::FORMAT;
 use crate::link::LinkError;
-use crate::link::framing::{BEGIN, END, FIRST_RESERVE, PREFIX, checked};
+use crate::link::framing::{BEGIN, Decoded, END, PREFIX, checked, decode};
 
 /// Pieces taken from the stream at once.
 const PIECES: usize = 16;
@@ -59,19 +58,14 @@ impl Unfinished {
     }
 }
 
-/// A frame of which a part has come.
-struct Part {
-    length: usize,
-    bytes: BytesMut,
-}
-
 /// An incoming stream. Ends when the stream is finished, reset, or gone with its connection.
 pub(super) struct IncomingLane {
     stream: RecvStream,
     control: bool,
     greeted: bool,
-    pieces: VecDeque<Bytes>,
-    part: Option<Part>,
+    input: BytesMut,
+    /// How many of its bytes are counted among those of unfinished frames.
+    held: usize,
     finished: bool,
     /// The end is accounted for: by the end mark, or because the connection has gone.
     excused: bool,
@@ -86,8 +80,8 @@ impl IncomingLane {
             stream,
             control,
             greeted: !control,
-            pieces: VecDeque::new(),
-            part: None,
+            input: BytesMut::new(),
+            held: 0,
             finished: false,
             excused: !control,
             max_frame,
@@ -97,10 +91,10 @@ impl IncomingLane {
 
     /// Whether nothing more can come. Looks at the stream without waiting.
     pub(super) fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.finished && self.pieces.is_empty() {
+        if !self.finished && self.input.is_empty() {
             let _ = self.poll_fill(cx);
         }
-        self.finished && self.pieces.is_empty() && self.excused
+        self.finished && self.input.is_empty() && self.excused
     }
 
     /// Takes bytes off the stream, or finds its end.
@@ -108,42 +102,24 @@ impl IncomingLane {
         let mut pieces = [const { Bytes::new() }; PIECES];
         let read = ready!(pin!(self.stream.read_chunks(&mut pieces)).poll(cx));
         match read {
-            Ok(Some(count)) => self.pieces.extend(pieces.into_iter().take(count)),
+            Ok(Some(count)) => {
+                pieces.iter().take(count).for_each(|piece| self.input.extend_from_slice(piece));
+            }
             Ok(None) => self.finished = true,
             Err(error) => {
                 // The connection's end is told once, by the link.
                 self.excused |= matches!(error, ReadError::ConnectionLost(_));
                 self.finished = true;
-                self.pieces.clear();
+                self.input.clear();
             }
         }
         Poll::Ready(())
     }
 
-    fn waiting(&self) -> usize {
-        self.pieces.iter().map(Bytes::len).sum()
-    }
-
-    /// Takes exactly `N` bytes, if so many wait.
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        if self.waiting() < N {
-            return None;
-        }
-        let mut taken = [0; N];
-        for byte in &mut taken {
-            let piece = self.pieces.front_mut()?;
-            *byte = piece.get_u8();
-            if piece.is_empty() {
-                self.pieces.pop_front();
-            }
-        }
-        Some(taken)
-    }
-
     /// The next arrival among the bytes that wait.
     fn decode(&mut self) -> Result<Option<Arrival>, LinkError> {
         if !self.greeted {
-            let Some([format]) = self.take() else { return Ok(None) };
+            let Ok(format) = self.input.try_get_u8() else { return Ok(None) };
             if format != FORMAT {
                 return Err(LinkError::Malformed {
                     cause: format!("link format {format}; this end speaks {FORMAT}"),
@@ -152,68 +128,42 @@ impl IncomingLane {
             self.greeted = true;
             return Ok(Some(Arrival::Greeting));
         }
-        let mut part = match self.part.take() {
-            Some(part) => part,
-            None => match self.begin()? {
-                Ok(part) => part,
-                Err(arrival) => return Ok(arrival),
-            },
-        };
-        while part.bytes.len() < part.length {
-            let Some(piece) = self.pieces.front_mut() else { break };
-            let wanted = piece.split_to(piece.len().min(part.length - part.bytes.len()));
-            if piece.is_empty() {
-                self.pieces.pop_front();
+        if self.control
+            && let Some(prefix) = self.input.first_chunk()
+        {
+            match u32::from_be_bytes(*prefix) {
+                END if self.input.len() < PREFIX + COUNT => return Ok(None),
+                END => {
+                    self.input.advance(PREFIX);
+                    self.excused = true;
+                    return Ok(Some(Arrival::End(self.input.get_u64())));
+                }
+                BEGIN => {
+                    self.input.advance(PREFIX);
+                    return Ok(Some(Arrival::Begin));
+                }
+                _ => {}
             }
-            if wanted.len() == part.length {
-                // The whole frame came in one piece, and stays in it.
-                return Ok(Some(Arrival::Frame(wanted)));
-            }
-            if let Err(error) = self.unfinished.add(wanted.len()) {
-                self.unfinished.remove(part.bytes.len() + wanted.len());
-                return Err(error);
-            }
-            if part.bytes.capacity() - part.bytes.len() < wanted.len() {
-                let grown = part.bytes.len().max(FIRST_RESERVE).max(wanted.len());
-                part.bytes.reserve(grown.min(part.length - part.bytes.len()));
-            }
-            part.bytes.extend_from_slice(&wanted);
         }
-        if part.bytes.len() < part.length {
-            self.part = Some(part);
-            return Ok(None);
+        match decode(&mut self.input, self.max_frame)? {
+            Decoded::Frame(frame) => Ok(Some(Arrival::Frame(frame))),
+            Decoded::More(_) => Ok(None),
+            // Only the control stream has an end mark: here it is a length beyond all bounds.
+            Decoded::End => checked(END, self.max_frame).map(|_| None),
         }
-        self.unfinished.remove(part.length);
-        Ok(Some(Arrival::Frame(part.bytes.freeze())))
     }
 
-    /// Reads a length: a frame begins, or the stream ends here, or more bytes are wanted.
-    fn begin(&mut self) -> Result<Result<Part, Option<Arrival>>, LinkError> {
-        let Some(prefix) = self.peek_prefix() else { return Ok(Err(None)) };
-        if prefix == END && self.control {
-            if self.waiting() < PREFIX + COUNT {
-                return Ok(Err(None));
-            }
-            let _: Option<[u8; PREFIX]> = self.take();
-            self.excused = true;
-            return Ok(Err(self.take().map(|count| Arrival::End(u64::from_be_bytes(count)))));
-        }
-        if prefix == BEGIN && self.control {
-            let _: Option<[u8; PREFIX]> = self.take();
-            return Ok(Err(Some(Arrival::Begin)));
-        }
-        let length = checked(prefix, self.max_frame)?;
-        let _: Option<[u8; PREFIX]> = self.take();
-        Ok(Ok(Part { length, bytes: BytesMut::new() }))
+    /// Counts the bytes of a frame that has not come whole.
+    fn hold(&mut self, bytes: usize) -> Result<(), LinkError> {
+        self.unfinished.remove(std::mem::replace(&mut self.held, bytes));
+        self.unfinished.add(bytes)
     }
 
-    fn peek_prefix(&self) -> Option<u32> {
-        let mut bytes = self.pieces.iter().flat_map(|piece| piece.iter().copied());
-        let mut prefix = [0; PREFIX];
-        for byte in &mut prefix {
-            *byte = bytes.next()?;
-        }
-        Some(u32::from_be_bytes(prefix))
+    /// The next arrival, if it has come whole.
+    fn arrival(&mut self) -> Result<Option<Arrival>, LinkError> {
+        let arrival = self.decode()?;
+        self.hold(if arrival.is_some() { 0 } else { self.input.len() })?;
+        Ok(arrival)
     }
 }
 
@@ -222,12 +172,12 @@ impl Stream for IncomingLane {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            match self.decode() {
+            match self.arrival() {
                 Ok(Some(arrival)) => return Poll::Ready(Some(Ok(arrival))),
                 Err(error) => {
                     self.finished = true;
                     self.excused = true;
-                    self.pieces.clear();
+                    self.input.clear();
                     return Poll::Ready(Some(Err(error)));
                 }
                 Ok(None) if self.finished && !self.excused => {
@@ -236,7 +186,13 @@ impl Stream for IncomingLane {
                     return Poll::Ready(Some(Err(LinkError::Cut)));
                 }
                 Ok(None) if self.finished => return Poll::Ready(None),
-                Ok(None) => ready!(self.poll_fill(cx)),
+                Ok(None) => {
+                    if self.input.is_empty() {
+                        // A stream that waits needs no memory.
+                        self.input = BytesMut::new();
+                    }
+                    ready!(self.poll_fill(cx));
+                }
             }
         }
     }
@@ -244,8 +200,6 @@ impl Stream for IncomingLane {
 
 impl Drop for IncomingLane {
     fn drop(&mut self) {
-        if let Some(part) = &self.part {
-            self.unfinished.remove(part.bytes.len());
-        }
+        self.unfinished.remove(self.held);
     }
 }
