@@ -30,7 +30,8 @@ async fn refused(socket: &Path, name: &str) -> Status {
 async fn an_unknown_node_is_unavailable_and_named() {
     let stand = Stand::start(Over::Uds).await;
     let socket = stand.path("other.sock");
-    let _proxy = stand.proxy_at("proxy-2", &socket, "edge-nowhere", &[]);
+    // A proxy that has just started waits for its node as for one that was just lost.
+    let _proxy = stand.proxy_at("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]);
     probe_says(&socket, false).await;
     let status = refused(&socket, "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");

@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) links: BTreeMap<LinkId, LinkFact>,
     /// The first and the last term of each proxy.
     pub(crate) terms: BTreeMap<LifeId, (u64, u64)>,
+    /// When each proxy was given its last term.
+    pub(crate) raised: BTreeMap<LifeId, Duration>,
     /// The latest delivery of each call of a link.
     serving: BTreeMap<(LinkId, u64), usize>,
 }
@@ -44,6 +46,7 @@ impl Facts {
             deliveries: Vec::new(),
             links: BTreeMap::new(),
             terms: BTreeMap::new(),
+            raised: BTreeMap::new(),
             serving: BTreeMap::new(),
         }
     }
@@ -85,7 +88,8 @@ impl Facts {
     }
 
     /// A proxy is given a term.
-    pub(crate) fn has_term(&mut self, proxy: LifeId, term: u64) {
+    pub(crate) fn has_term(&mut self, proxy: LifeId, term: u64, now: Duration) {
+        self.raised.insert(proxy, now);
         self.terms.entry(proxy).or_insert((term, term)).1 = term;
     }
 

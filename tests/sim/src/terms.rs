@@ -24,12 +24,13 @@ pub(crate) struct Starts {
 #[async_trait::async_trait]
 impl TermSource for Starts {
     async fn raise(&self, above: Option<Term>) -> Result<Term, TermError> {
-        let now = SystemTime::UNIX_EPOCH + EPOCH + self.context.now();
+        let since = self.context.now();
+        let now = SystemTime::UNIX_EPOCH + EPOCH + since;
         let term = self.context.with(|inner| {
             let behind = inner.behind.get(&self.driver).copied().unwrap_or_default();
             let term = next_term(inner.starts.get(&self.driver).copied(), above, now - behind)?;
             inner.starts.insert(self.driver, term);
-            inner.facts.has_term(self.life, term.get());
+            inner.facts.has_term(self.life, term.get(), since);
             Ok::<_, TermError>(term)
         })?;
         self.context.note(format!("driver {}", self.driver), || format!("term {term}"));

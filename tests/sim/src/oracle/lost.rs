@@ -72,7 +72,11 @@ impl Lost {
                     .filter(|link| link.life == agent)
                     .filter_map(|link| Some(link.session?.instance))
                     .collect();
+                // What may have begun under one term is not sent under another.
+                let one_term =
+                    facts.raised.get(&attempt.proxy).is_some_and(|raised| *raised < attempt.asked.at);
                 wanted.repeats()
+                    && one_term
                     && attempt.sent_to == instances
                     && !is_over(facts, id, attempt, agent, now)
                     && last.is_some_and(|last| now.at < last + INSTANCE_WAIT.saturating_sub(MARGIN))
