@@ -1,6 +1,6 @@
 //! Code made from `proto/` by the workspace's codegen chore. Not edited by hand.
 
-#[allow(
+#![allow(
     missing_docs,
     unreachable_pub,
     unnameable_types,
@@ -9,17 +9,8 @@
     clippy::derive_partial_eq_without_eq,
     reason = "generated"
 )]
+
 #[rustfmt::skip]
 pub(crate) mod call;
-
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unnameable_types,
-    clippy::exhaustive_structs,
-    clippy::exhaustive_enums,
-    clippy::derive_partial_eq_without_eq,
-    reason = "generated"
-)]
 #[rustfmt::skip]
 pub(crate) mod state;

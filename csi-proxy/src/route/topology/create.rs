@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
-use csi_proto::{Code, Delivery, Method};
+use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
 use super::{Answer, Inquiry, TopologyRouter};
-use crate::driver_info::Cache;
 use crate::fault::Fault;
 use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
@@ -61,8 +60,7 @@ impl TopologyRouter {
         let default = self.settings.default_node.as_ref().or(only.as_ref());
         let ballot = Ballot { candidates: &candidates, default, offline: self.settings.offline };
         let open = self.placements.attempt(request, ballot).await?;
-        let of = |cache: &Cache| cache.entry(&Some(open.node().clone()))?.topology();
-        match self.drivers.look(of) {
+        match self.known_topology(open.node()) {
             Some(topology) => Ok((open, topology)),
             // A name that was placed before a restart, on a node that has not been asked since. A volume of which is not said where it
             // is would let its pod go anywhere.
@@ -91,10 +89,8 @@ pub(crate) fn with_topology(message: Bytes, topology: &csi::Topology) -> Bytes {
 /// What a failed attempt says of the volume.
 fn end_of(outcome: &Outcome) -> End<'static> {
     match &outcome.origin {
-        Origin::Driver => match outcome.code {
-            Code::CANCELLED | Code::DEADLINE_EXCEEDED | Code::UNAVAILABLE | Code::ABORTED => End::Uncertain,
-            _ => End::Refused,
-        },
+        Origin::Driver if outcome.code.may_be_running() => End::Uncertain,
+        Origin::Driver => End::Refused,
         Origin::Relay(fault) if fault.delivery() == Delivery::NotSent => End::NeverLeft,
         Origin::Relay(_) => End::Uncertain,
         Origin::Endpoint => End::Uncertain,

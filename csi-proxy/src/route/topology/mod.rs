@@ -254,9 +254,13 @@ impl TopologyRouter {
             biased;
             () = &mut added => Replies::outcome(outcome),
             answer = relay.relay(call) => {
-                let replies = observation.answered(answer).unwrap_or_else(Replies::outcome);
-                // After the end of the replies nothing is read.
-                Replies::stream(replies.take_until(added).chain(stream::iter([Reply::End(outcome)])))
+                match observation.answered(answer).unwrap_or_else(Replies::outcome).into_whole() {
+                    Ok((message, outcome)) => Replies::whole(message, outcome),
+                    // After the end of the replies nothing is read.
+                    Err(parts) => {
+                        Replies::stream(parts.take_until(added).chain(stream::iter([Reply::End(outcome)])))
+                    }
+                }
             }
         }
     }

@@ -67,8 +67,12 @@ impl TopologyRouter {
 
     /// Where a node is; nowhere in particular if that is not known.
     pub(super) fn topology(&self, node: &NodeId) -> csi::Topology {
-        let of = |cache: &driver_info::Cache| cache.entry(&Some(node.clone()))?.topology();
-        self.drivers.look(of).unwrap_or_default()
+        self.known_topology(node).unwrap_or_default()
+    }
+
+    /// The same; `None` before the node was asked.
+    pub(super) fn known_topology(&self, node: &NodeId) -> Option<csi::Topology> {
+        self.drivers.look(|cache| cache.entry(&Some(node.clone()))?.topology())
     }
 
     /// The candidates for a volume of a class.
