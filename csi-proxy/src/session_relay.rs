@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use edge_transport::frame::MAX_CLOSING;
 use edge_transport::{
-    CallError, Failure, IncomingRequest, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender,
-    ReplyStream, Request, Service, ServiceName, SessionId,
+    CallError, Failure, InvalidName, Peer, PeerId, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
+    Service, ServiceName, SessionId,
 };
 use futures_util::{StreamExt, stream};
 
@@ -66,11 +66,11 @@ impl Relay for SessionRelay {
         let target = PeerId::try_from(&call.node).map_err(name)?;
         let service = ServiceName::new(SERVICE).map_err(name)?;
         let session = call.session.map(|NodeSession { instance, number }| SessionId { instance, number });
-        let request = Request::new(target, service, call.body.clone())
+        let request = Request::new(service, call.body.clone())
             .metadata(call.encode_header())
             .remaining(call.remaining)
             .to_session(session);
-        let mut answer = self.peer.call(request).await.map_err(|error| way.not_sent(error))?;
+        let mut answer = self.peer.call(target, request).await.map_err(|error| way.not_sent(error))?;
         match next(&mut answer, &way).await {
             Reply::End(outcome) => match outcome.fault() {
                 Some(fault) => Err(fault.clone()),
@@ -174,8 +174,8 @@ impl<R: Relay> SessionService<R> {
 
 #[async_trait]
 impl<R: Relay + 'static> Service for SessionService<R> {
-    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
-        let IncomingRequest { metadata, body, remaining, .. } = request;
+    async fn call(&self, _source: PeerId, request: Request, mut replies: ReplySender) {
+        let Request { metadata, body, remaining, .. } = request;
         let answer = match Call::decode(metadata, body) {
             Ok(mut call) => {
                 call.remaining = remaining;

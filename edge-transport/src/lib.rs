@@ -23,12 +23,11 @@ pub mod session;
 pub mod tls;
 pub mod token;
 
-pub use frame::{Failure, Reason};
+pub use frame::{Failure, Reason, Request};
 #[cfg(feature = "runtime")]
 pub use hub::{Hub, HubSettings};
 pub use name::{InvalidName, PeerId, ServiceName, SessionId};
 #[cfg(feature = "runtime")]
 pub use peer::{
-    CallError, CallerGone, IncomingRequest, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender,
-    ReplyStream, Request, Service,
+    CallError, CallerGone, Peer, PeerSettings, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
 };

@@ -189,7 +189,7 @@ impl Scene {
             }
             Moment::Blocked | Moment::Call => {
                 peer.connected().await.unwrap();
-                call = Some(peer.call(echo("helper", "never")).await.unwrap());
+                call = Some(peer.call(peer_id("helper"), echo("never")).await.unwrap());
                 echo_service.started.notified().await;
                 let shut = moment == Moment::Blocked;
                 blocked.shut.store(shut, std::sync::atomic::Ordering::SeqCst);
@@ -298,14 +298,14 @@ async fn a_call_that_is_left_while_the_link_holds_it_back_is_never_made() {
     peer.connected().await.unwrap();
 
     blocked.shut.store(true, std::sync::atomic::Ordering::SeqCst);
-    let first = peer.call(echo("edge", vec![0; 100_000])).await.unwrap();
-    drop(peer.call(echo("edge", "stream:1000:10000")).await.unwrap());
+    let first = peer.call(peer_id("edge"), echo(vec![0; 100_000])).await.unwrap();
+    drop(peer.call(peer_id("edge"), echo("stream:1000:10000")).await.unwrap());
     // Until the link has taken notice, which it does at its next ping at the latest.
     sleep(Duration::from_secs(1)).await;
     blocked.shut.store(false, std::sync::atomic::Ordering::SeqCst);
     collect(first).await.1.unwrap();
     // What goes the same way behind it has come.
-    collect(peer.call(echo("edge", "third")).await.unwrap()).await.1.unwrap();
+    collect(peer.call(peer_id("edge"), echo("third")).await.unwrap()).await.1.unwrap();
     assert_eq!(hub.stats().open_calls, 0);
     assert_eq!(hub.stats().calls, 2);
     assert_eq!(service.sent.load(std::sync::atomic::Ordering::SeqCst), 0, "it was made for nobody");

@@ -14,8 +14,8 @@ use edge_transport::link::memory::{self, MemoryDialer};
 use edge_transport::link::{Dialer, Link, LinkError};
 use edge_transport::token::{Token, TokenDialer, TokenRefused, TokenSource, Tokens};
 use edge_transport::{
-    CallError, Hub, HubSettings, IncomingRequest, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent,
-    ReplySender, Service,
+    CallError, Hub, HubSettings, Peer, PeerId, PeerSettings, PeerState, Reason, ReplyEvent, ReplySender,
+    Service,
 };
 use session_common::{echo, peer_id, service_name};
 use tokio::sync::watch;
@@ -119,7 +119,7 @@ struct Counting {
 
 #[async_trait::async_trait]
 impl Service for Counting {
-    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
+    async fn call(&self, _source: PeerId, request: edge_transport::Request, replies: ReplySender) {
         self.calls.fetch_add(1, SeqCst);
         self.most.fetch_max(self.hub.get().map_or(0, |hub| hub.stats().queued_bytes), SeqCst);
         let _ = replies.message_and_finish(request.body, Bytes::new()).await;
@@ -200,7 +200,7 @@ async fn flood(caller: Peer, target: String, count: usize, order: Order, index: 
         let (caller, target, order) = (caller.clone(), target.clone(), Arc::clone(&order));
         calls.spawn(async move {
             let body = format!("{index}.{number}");
-            let mut replies = match caller.call(echo(&target, body.clone())).await {
+            let mut replies = match caller.call(peer_id(&target), echo(body.clone())).await {
                 Ok(replies) => replies,
                 Err(CallError::NotConnected { .. }) => return Err(Reason::PeerOffline),
                 Err(error) => panic!("{error}"),

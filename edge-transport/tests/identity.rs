@@ -133,7 +133,7 @@ async fn a_peer_without_a_certificate_proves_its_name_by_a_token_and_calls_pass(
         let proxy = Peer::builder(peer_id("proxy/replica-1")).dialer(with_token(dial(), token("proxy")));
         let proxy = proxy.start().unwrap();
         timeout(SOON, proxy.connected()).await.unwrap().unwrap();
-        let (messages, _) = collect(proxy.call(echo("edge-1", "x")).await.unwrap()).await;
+        let (messages, _) = collect(proxy.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
         assert_eq!(messages, [Bytes::from("x")]);
 
         // Another's token, no token, and a certificate's name beside the token's.
@@ -300,7 +300,7 @@ async fn a_node_that_takes_anothers_name_is_refused_and_counted_and_the_other_st
         assert!(hub.stats().unauthenticated >= 1);
         assert_eq!(hub.stats().fenced, 0);
         assert!(edge.state().is_connected());
-        assert!(collect(proxy.call(echo("edge-a", "x")).await.unwrap()).await.1.is_ok());
+        assert!(collect(proxy.call(peer_id("edge-a"), echo("x")).await.unwrap()).await.1.is_ok());
     }
 }
 
@@ -312,11 +312,14 @@ async fn nodes_call_nobody_unless_the_hub_was_told_otherwise_and_a_refused_call_
         connected("edge-1", Box::new(dial.clone())).await,
         connected("edge-2", Box::new(dial.clone())).await,
     );
-    assert_eq!(collect(one.call(echo("edge-2", "x")).await.unwrap()).await.1, Err(Reason::Forbidden));
+    assert_eq!(
+        collect(one.call(peer_id("edge-2"), echo("x")).await.unwrap()).await.1,
+        Err(Reason::Forbidden)
+    );
     assert_eq!(hub.stats().forbidden, 1);
     let proxy = Peer::builder(peer_id("proxy")).dialer(Box::new(dial)).start().unwrap();
     proxy.connected().await.unwrap();
-    assert!(collect(proxy.call(echo("edge-2", "x")).await.unwrap()).await.1.is_ok());
+    assert!(collect(proxy.call(peer_id("edge-2"), echo("x")).await.unwrap()).await.1.is_ok());
 }
 
 /// A hub and an agent whose certificates come from files.
@@ -372,7 +375,7 @@ async fn certificates_change_without_a_restart_and_links_that_stand_live_on() {
         net.hub_files.write("ca.pem", new.pem());
         assert!(matches!(&net.check()[..], [Notice::Renewed { .. }]), "{over:?}");
         net.dialer().dial().await.unwrap_err();
-        assert!(collect(proxy.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok(), "{over:?}");
+        assert!(collect(proxy.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok(), "{over:?}");
         assert!(matches!(edge.state(), PeerState::Connected { since: still, .. } if still == since));
 
         // The agent follows; the same dialer shows the new certificate.

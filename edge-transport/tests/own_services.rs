@@ -18,8 +18,8 @@ fn answering(builder: HubBuilder) -> HubBuilder {
 }
 
 async fn ask(peer: &Peer, target: &str, service: &str) -> Result<(), Reason> {
-    let request = Request::new(peer_id(target), service_name(service), "a question");
-    collect(peer.call(request).await.unwrap()).await.1.map(drop)
+    let request = Request::new(service_name(service), "a question");
+    collect(peer.call(peer_id(target), request).await.unwrap()).await.1.map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,8 +65,8 @@ async fn has_open(net: &Net, calls: usize) {
 }
 
 async fn never(peer: &Peer) -> ReplyStream {
-    let request = Request::new(peer.hub().unwrap(), service_name("watch"), "never");
-    peer.call(request).await.unwrap()
+    let request = Request::new(service_name("watch"), "never");
+    peer.call(peer.hub().unwrap(), request).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -165,8 +165,8 @@ async fn a_hub_with_watchers_drains_at_once() {
 /// Asks who is there, as a peer of another make would, and says why it is refused.
 async fn refused_to_watch(peer: &Peer) -> Reason {
     // The field `service` of a question: "echo".
-    let request = Request::new(peer.hub().unwrap(), service_name(SERVICE), &b"\x0a\x04echo"[..]);
-    let next = peer.call(request).await.unwrap().next().await.unwrap();
+    let request = Request::new(service_name(SERVICE), &b"\x0a\x04echo"[..]);
+    let next = peer.call(peer.hub().unwrap(), request).await.unwrap().next().await.unwrap();
     next.expect_err("a refusal").reason()
 }
 

@@ -9,16 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::hub::{HubError, HubSettings};
 use edge_transport::peer::PeerError;
-use edge_transport::{Hub, Peer, PeerSettings, Reason};
-use session_common::{collect, echo, listen, net, peer_id};
+use edge_transport::{Hub, Peer, PeerId, PeerSettings, Reason, ReplySender, Request, Service};
+use session_common::{collect, echo, listen, net, peer_id, service_name};
 
 #[tokio::test(start_paused = true)]
 async fn a_unary_call_comes_back_with_its_closing_bytes() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let request = echo("edge-1", "hello").metadata("meta").remaining(Duration::from_secs(5));
-    let (messages, end) = collect(cloud.call(request).await.unwrap()).await;
+    let request = echo("hello").metadata("meta").remaining(Duration::from_secs(5));
+    let (messages, end) = collect(cloud.call(peer_id("edge-1"), request).await.unwrap()).await;
     assert_eq!(messages, [Bytes::from("hello")]);
     assert_eq!(end, Ok(Bytes::from("meta")));
 }
@@ -28,7 +28,8 @@ async fn a_stream_arrives_whole_and_in_order() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let (messages, end) = collect(cloud.call(echo("edge-1", "stream:500:4000")).await.unwrap()).await;
+    let (messages, end) =
+        collect(cloud.call(peer_id("edge-1"), echo("stream:500:4000")).await.unwrap()).await;
     assert_eq!(end, Ok(Bytes::from("done")));
     let numbers: Vec<u64> =
         messages.iter().map(|message| u64::from_be_bytes(message[4000..].try_into().unwrap())).collect();
@@ -40,7 +41,7 @@ async fn a_target_that_is_not_connected_is_told_at_once() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let before = tokio::time::Instant::now();
-    let (_, end) = collect(cloud.call(echo("nobody", "x")).await.unwrap()).await;
+    let (_, end) = collect(cloud.call(peer_id("nobody"), echo("x")).await.unwrap()).await;
     assert_eq!(end, Err(Reason::PeerOffline));
     assert!(before.elapsed() < Duration::from_millis(10));
 }
@@ -56,7 +57,8 @@ async fn many_calls_in_flight_each_get_their_own_answer() {
         calls.spawn(async move {
             for round in 0..4_u32 {
                 let body = format!("{index}/{round}");
-                let (messages, end) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+                let (messages, end) =
+                    collect(cloud.call(peer_id("edge-1"), echo(body.clone())).await.unwrap()).await;
                 assert_eq!((messages, end), (vec![Bytes::from(body)], Ok(Bytes::new())));
             }
         });
@@ -74,7 +76,7 @@ async fn peers_may_call_each_other_and_themselves() {
     let (left, _) = net.edge("left").await;
     let (right, _) = net.edge("right").await;
     for (from, to) in [(&left, "right"), (&right, "left"), (&left, "left")] {
-        let (messages, _) = collect(from.call(echo(to, "x")).await.unwrap()).await;
+        let (messages, _) = collect(from.call(peer_id(to), echo("x")).await.unwrap()).await;
         assert_eq!(messages, [Bytes::from("x")]);
     }
 }
@@ -84,13 +86,13 @@ async fn a_slow_reader_holds_the_service_back() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let mut replies = cloud.call(echo("edge-1", "stream:1000:16384")).await.unwrap();
+    let mut replies = cloud.call(peer_id("edge-1"), echo("stream:1000:16384")).await.unwrap();
     // With nobody reading, everything comes to rest; then time jumps.
     tokio::time::sleep(Duration::from_secs(30)).await;
     let sent = service.sent.load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(sent, 16, "256 KiB of credit are 15.9 messages of 16 KiB, and the last may overdraw");
     // The same reader, once it reads, gets all of it; another call was never held back.
-    let (other, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    let (other, _) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(other.len(), 1);
     assert!(replies.next().await.unwrap().is_ok());
     let (messages, end) = collect(replies).await;
@@ -103,8 +105,8 @@ async fn a_deadline_ends_the_wait_and_not_the_work() {
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
     let before = tokio::time::Instant::now();
-    let request = echo("edge-1", "never").remaining(Duration::from_secs(2));
-    let (_, end) = collect(cloud.call(request).await.unwrap()).await;
+    let request = echo("never").remaining(Duration::from_secs(2));
+    let (_, end) = collect(cloud.call(peer_id("edge-1"), request).await.unwrap()).await;
     assert_eq!(end, Err(Reason::Deadline));
     assert_eq!(before.elapsed().as_secs(), 2);
     assert_eq!(service.finished.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -119,7 +121,7 @@ async fn a_caller_that_leaves_frees_the_call_while_the_service_runs_on() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let replies = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let replies = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     assert_eq!(net.hub.stats().open_calls, 1);
     drop(replies);
@@ -131,6 +133,51 @@ async fn a_caller_that_leaves_frees_the_call_while_the_service_runs_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn services_run_on_while_their_peer_has_no_link_and_when_it_is_closed() {
+    for closed in [false, true] {
+        let net = net();
+        let (edge, service) = net.edge("edge-1").await;
+        let cloud = net.caller("cloud").await;
+        let _replies = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
+        service.started.notified().await;
+        net.hub.close().await;
+        if closed {
+            edge.close().await;
+        }
+        service.release.notify_one();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(service.finished.load(std::sync::atomic::Ordering::SeqCst), 1, "closed: {closed}");
+    }
+}
+
+/// Answers with the id of the task that it runs in.
+struct WhichTask;
+
+#[async_trait::async_trait]
+impl Service for WhichTask {
+    async fn call(&self, _source: PeerId, _request: Request, replies: ReplySender) {
+        let _ = replies.message_and_finish(tokio::task::id().to_string().into(), Bytes::new()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_calls_of_a_peer_are_answered_in_one_task() {
+    let net = net();
+    let dialer = Box::new(net.dialer.clone());
+    let edge = Peer::builder(peer_id("edge-1")).dialer(dialer).service(service_name("echo"), WhichTask);
+    let edge = edge.start().unwrap();
+    edge.connected().await.unwrap();
+    let cloud = net.caller("cloud").await;
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let (answer, _) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
+        tasks.extend(answer);
+    }
+    assert_eq!(tasks.len(), 2);
+    assert_eq!(tasks[0], tasks[1], "a task for each call costs each call a wake-up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
     let net = net();
     let (_edge, _) = net.edge("edge-1").await;
@@ -138,12 +185,11 @@ async fn a_service_that_ends_without_an_answer_is_told_to_the_caller() {
     for (body, reason) in
         [("drop", Reason::ServiceLost), ("panic", Reason::ServiceLost), ("fail", Reason::Overloaded)]
     {
-        let (_, end) = collect(cloud.call(echo("edge-1", body)).await.unwrap()).await;
+        let (_, end) = collect(cloud.call(peer_id("edge-1"), echo(body)).await.unwrap()).await;
         assert_eq!(end, Err(reason), "{body}");
     }
-    let request =
-        edge_transport::Request::new(peer_id("edge-1"), session_common::service_name("other"), Bytes::new());
-    let (_, end) = collect(cloud.call(request).await.unwrap()).await;
+    let request = Request::new(service_name("other"), Bytes::new());
+    let (_, end) = collect(cloud.call(peer_id("edge-1"), request).await.unwrap()).await;
     assert_eq!(end, Err(Reason::NoSuchService));
 }
 
@@ -153,13 +199,14 @@ async fn a_request_or_answer_beyond_the_frame_bound_is_refused_before_it_is_sent
     let (_edge, _) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
     let max = 8 * 1024 * 1024 - 1024;
-    let (messages, _) = collect(cloud.call(echo("edge-1", vec![1; max])).await.unwrap()).await;
+    let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo(vec![1; max])).await.unwrap()).await;
     assert_eq!(messages[0].len(), max);
-    let error = cloud.call(echo("edge-1", vec![1; max + 1])).await.unwrap_err();
+    let error = cloud.call(peer_id("edge-1"), echo(vec![1; max + 1])).await.unwrap_err();
     assert_eq!(error, edge_transport::CallError::TooLarge { found: max + 1, max });
-    let (_, end) = collect(cloud.call(echo("edge-1", format!("stream:1:{max}"))).await.unwrap()).await;
+    let (_, end) =
+        collect(cloud.call(peer_id("edge-1"), echo(format!("stream:1:{max}"))).await.unwrap()).await;
     assert_eq!(end, Err(Reason::TooLarge), "8 bytes too many");
-    let (messages, _) = collect(cloud.call(echo("edge-1", "after")).await.unwrap()).await;
+    let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo("after")).await.unwrap()).await;
     assert_eq!(messages, [Bytes::from("after")], "nothing else suffers");
 }
 
@@ -177,7 +224,7 @@ async fn on_several_threads_no_wake_up_is_lost() {
                 let body =
                     if round % 10 == 0 { "stream:40:9000".to_owned() } else { format!("{index}/{round}") };
                 let target = if index % 2 == 0 { "left" } else { "right" };
-                let replies = cloud.call(echo(target, body)).await.unwrap();
+                let replies = cloud.call(peer_id(target), echo(body)).await.unwrap();
                 let (messages, end) =
                     tokio::time::timeout(Duration::from_secs(20), collect(replies)).await.unwrap();
                 assert_eq!((messages.len(), end.is_ok()), (if round % 10 == 0 { 40 } else { 1 }, true));
@@ -199,7 +246,7 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
     let echo_service = session_common::Echo::default();
     let edge = Peer::builder(peer_id("edge-1"))
         .dialer(Box::new(net.dialer.clone()))
-        .service(session_common::service_name("echo"), echo_service.clone())
+        .service(service_name("echo"), echo_service.clone())
         .settings(settings)
         .start()
         .unwrap();
@@ -207,19 +254,19 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
     let cloud = net.caller("cloud").await;
     let mut body = b"never:".to_vec();
     body.resize(600, b'.');
-    let mut first = cloud.call(echo("edge-1", body.clone())).await.unwrap();
+    let mut first = cloud.call(peer_id("edge-1"), echo(body.clone())).await.unwrap();
     echo_service.started.notified().await;
-    let (_, end) = collect(cloud.call(echo("edge-1", body)).await.unwrap()).await;
+    let (_, end) = collect(cloud.call(peer_id("edge-1"), echo(body)).await.unwrap()).await;
     assert_eq!(end, Err(Reason::Overloaded), "1200 bytes");
     let _others = (
-        cloud.call(echo("edge-1", "never")).await.unwrap(),
-        cloud.call(echo("edge-1", "never")).await.unwrap(),
+        cloud.call(peer_id("edge-1"), echo("never")).await.unwrap(),
+        cloud.call(peer_id("edge-1"), echo("never")).await.unwrap(),
     );
-    let (_, end) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    let (_, end) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(end, Err(Reason::Overloaded), "a fourth call");
     echo_service.release.notify_one();
     assert!(first.next().await.unwrap().is_ok());
-    let (messages, _) = collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await;
+    let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await;
     assert_eq!(messages.len(), 1);
 }
 
@@ -227,8 +274,11 @@ async fn requests_beyond_what_a_peer_works_on_are_refused() {
 async fn who_waits_for_longer_than_clocks_go_waits_without_a_limit() {
     let net = net();
     let cloud = net.caller("cloud").await;
-    let for_ever = echo("edge-1", "x").remaining(Duration::MAX);
-    assert_eq!(collect(cloud.call(for_ever).await.unwrap()).await.1, Err(Reason::PeerOffline));
+    let for_ever = echo("x").remaining(Duration::MAX);
+    assert_eq!(
+        collect(cloud.call(peer_id("edge-1"), for_ever).await.unwrap()).await.1,
+        Err(Reason::PeerOffline)
+    );
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ async fn over_links_that_are_cut_again_and_again_every_call_ends_in_time_and_beg
     for index in 0..400 {
         let body = if index % 3 == 0 { "stream:5:100" } else { "x" };
         let before = Instant::now();
-        match collect(cloud.call(echo("edge-1", body)).await.unwrap()).await.1 {
+        match collect(cloud.call(peer_id("edge-1"), echo(body)).await.unwrap()).await.1 {
             Ok(_) => good += 1,
             Err(Reason::PeerOffline) => offline += 1,
             Err(Reason::LinkLost) => lost += 1,
@@ -99,8 +99,8 @@ async fn over_links_that_twist_frames_every_call_ends_by_its_deadline() {
         let cloud = net.caller("cloud").await;
         for index in 0..100 {
             let body = if index % 3 == 0 { "stream:20:100" } else { "x" };
-            let request = echo("edge-1", body).remaining(Duration::from_secs(1));
-            let replies = cloud.call(request).await.unwrap();
+            let request = echo(body).remaining(Duration::from_secs(1));
+            let replies = cloud.call(peer_id("edge-1"), request).await.unwrap();
             // How it ends is up to the faults; that it ends is not.
             let _ = timeout(Duration::from_millis(1010), collect(replies)).await.unwrap();
         }
@@ -120,7 +120,7 @@ async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
     let mut settings = PeerSettings::default();
     settings.session.ping_interval = Duration::from_secs(2);
     let cloud = net.caller_with("cloud", settings).await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     let before = Instant::now();
     dialer.last.lock().unwrap().as_ref().unwrap().half_open();
@@ -129,7 +129,7 @@ async fn a_link_that_is_half_open_is_found_dead_at_both_ends_and_replaced() {
     assert!(before.elapsed() <= Duration::from_secs(11), "{:?}", before.elapsed());
     edge.connected().await.unwrap();
     net.edge_is_there("edge-1").await;
-    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok());
     assert_eq!(dialer.dials.load(Ordering::SeqCst), 2);
     assert_eq!(service.finished.load(Ordering::SeqCst), 2);
 }

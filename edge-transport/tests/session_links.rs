@@ -23,7 +23,7 @@ async fn a_link_cut_in_the_middle_of_a_call_ends_it_at_once() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     assert!(matches!(edge.receive().await.unwrap().kind, Kind::Call(_, Part::Request(_))));
     drop(edge);
     let before = Instant::now();
@@ -57,12 +57,12 @@ async fn a_peer_comes_back_within_a_second_with_its_next_session() {
     cuttable.cut();
     let mut watch = cloud.watch();
     watch.wait_for(|state| !state.is_connected()).await.unwrap();
-    let error = cloud.call(echo("edge-1", "x")).await.unwrap_err();
+    let error = cloud.call(peer_id("edge-1"), echo("x")).await.unwrap_err();
     assert!(matches!(error, CallError::NotConnected { .. }), "it does not wait: {error}");
     cloud.connected().await.unwrap();
     assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
     assert_eq!((session().instance, session().number), (first.instance, first.number + 1));
-    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.0.len(), 1);
+    assert_eq!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.0.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,13 +72,13 @@ async fn without_a_hub_calls_fail_at_once_and_say_why() {
     let peer = Peer::builder(peer_id("cloud")).dialer(Box::new(dialer)).start().unwrap();
     let mut watch = peer.watch();
     watch.wait_for(|state| matches!(state, PeerState::Connecting { attempts: 2.., .. })).await.unwrap();
-    let error = peer.call(echo("edge-1", "x")).await.unwrap_err();
+    let error = peer.call(peer_id("edge-1"), echo("x")).await.unwrap_err();
     assert!(
         matches!(&error, CallError::NotConnected { last_error: Some(cause) } if cause.contains("nobody listens")),
         "{error}"
     );
     peer.close().await;
-    assert_eq!(peer.call(echo("edge-1", "x")).await.unwrap_err(), CallError::Closed);
+    assert_eq!(peer.call(peer_id("edge-1"), echo("x")).await.unwrap_err(), CallError::Closed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +252,7 @@ async fn a_silent_peer_is_found_dead_and_a_quiet_one_is_kept() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let mut edge = Raw::admitted(&net, "edge-1", 1).await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     edge.receive().await.unwrap();
     let before = Instant::now();
     assert_eq!(collect(call).await.1, Err(Reason::LinkLost));
@@ -293,17 +293,23 @@ async fn a_draining_peer_finishes_its_calls_and_takes_no_new_ones() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (edge, service) = net.edge("edge-1").await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     let draining = tokio::spawn(async move { edge.drain("update").await });
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1, Err(Reason::Draining));
+    assert_eq!(
+        collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1,
+        Err(Reason::Draining)
+    );
     assert!(!draining.is_finished());
     service.release.notify_one();
     assert_eq!(collect(call).await.1, Ok(Bytes::new()));
     timeout(Duration::from_secs(1), draining).await.unwrap().unwrap();
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1, Err(Reason::PeerOffline));
+    assert_eq!(
+        collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1,
+        Err(Reason::PeerOffline)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,13 +317,13 @@ async fn a_draining_hub_finishes_calls_then_closes() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (_edge, service) = net.edge("edge-1").await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     let hub = net.hub.clone();
     let draining = tokio::spawn(async move { hub.drain("update").await });
     let mut watch = cloud.watch();
     watch.wait_for(|state| matches!(state, PeerState::Draining { .. })).await.unwrap();
-    let error = cloud.call(echo("edge-1", "x")).await.unwrap_err();
+    let error = cloud.call(peer_id("edge-1"), echo("x")).await.unwrap_err();
     assert!(matches!(&error, CallError::Draining { reason } if reason == "update"), "{error}");
     service.release.notify_one();
     assert_eq!(collect(call).await.1, Ok(Bytes::new()));
@@ -329,7 +335,7 @@ async fn a_drain_has_a_bound_and_a_close_does_not_wait() {
     let net = net();
     let cloud = net.caller("cloud").await;
     let (edge, service) = net.edge("edge-1").await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     let before = Instant::now();
     edge.drain("update").await;
@@ -357,8 +363,11 @@ async fn the_policy_decides_who_may_call_whom() {
     let net = net_with(|builder| builder.policy(OnlyCloud));
     let cloud = net.caller("cloud").await;
     let (edge, _) = net.edge("edge-1").await;
-    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
-    assert_eq!(collect(edge.call(echo("cloud", "x")).await.unwrap()).await.1, Err(Reason::Forbidden));
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok());
+    assert_eq!(
+        collect(edge.call(peer_id("cloud"), echo("x")).await.unwrap()).await.1,
+        Err(Reason::Forbidden)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -404,14 +413,14 @@ async fn a_link_with_a_lower_bound_than_the_session_ends_calls_and_not_itself() 
     let cloud = net.caller("cloud").await;
     let before = net.hub.stats();
     assert_eq!(
-        collect(cloud.call(echo("edge-1", vec![0; 200_000])).await.unwrap()).await.1,
+        collect(cloud.call(peer_id("edge-1"), echo(vec![0; 200_000])).await.unwrap()).await.1,
         Err(Reason::TooLarge)
     );
     assert_eq!(
-        collect(cloud.call(echo("edge-1", "stream:1:200000")).await.unwrap()).await.1,
+        collect(cloud.call(peer_id("edge-1"), echo("stream:1:200000")).await.unwrap()).await.1,
         Err(Reason::TooLarge)
     );
-    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok());
     assert_eq!(net.hub.stats().fenced, before.fenced);
     assert_eq!(net.hub.stats().open_calls, 0);
 }
@@ -433,7 +442,7 @@ async fn over_unix_sockets_peers_are_known_by_their_process() {
     edge.connected().await.unwrap();
     cloud.connected().await.unwrap();
     let body = vec![3; 4 * 1024 * 1024];
-    let (messages, end) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+    let (messages, end) = collect(cloud.call(peer_id("edge-1"), echo(body.clone())).await.unwrap()).await;
     assert_eq!((messages, end), (vec![Bytes::from(body)], Ok(Bytes::new())));
     hub.close().await;
 }

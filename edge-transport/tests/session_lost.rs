@@ -126,8 +126,8 @@ async fn calls(
     loop {
         let begun = service.finished.load(Ordering::SeqCst);
         cloud.connected().await.unwrap();
-        let request = echo(&format!("edge-{name}"), "x".repeat(30)).metadata("closing");
-        let Ok(call) = cloud.call(request).await else { continue };
+        let request = echo("x".repeat(30)).metadata("closing");
+        let Ok(call) = cloud.call(peer_id(&format!("edge-{name}")), request).await else { continue };
         let (messages, end) = collect(call).await;
         let begun = service.finished.load(Ordering::SeqCst) - begun;
         match end {
@@ -187,10 +187,10 @@ async fn the_end_of_the_hub_ends_calls_at_both_ends_at_once() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let call = cloud.call(echo("edge-1", "never").remaining(Duration::from_secs(60))).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never").remaining(Duration::from_secs(60))).await.unwrap();
     service.started.notified().await;
     // More than its credit, so that the service waits for it.
-    let mut stream = cloud.call(echo("edge-1", "stream:1000:10000")).await.unwrap();
+    let mut stream = cloud.call(peer_id("edge-1"), echo("stream:1000:10000")).await.unwrap();
     assert!(stream.next().await.unwrap().is_ok());
     let before = Instant::now();
     net.hub.close().await;
@@ -208,7 +208,7 @@ async fn a_service_is_told_at_once_when_its_requester_is_gone() {
     let net = net();
     let (_edge, service) = net.edge("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let mut call = cloud.call(echo("edge-1", "stream:1000:10000")).await.unwrap();
+    let mut call = cloud.call(peer_id("edge-1"), echo("stream:1000:10000")).await.unwrap();
     assert!(call.next().await.unwrap().is_ok());
     let before = Instant::now();
     cloud.close().await;
@@ -228,12 +228,12 @@ async fn what_ends_late_answers_no_call_of_the_next_link() {
     let _edge = edge_with(dialer.clone(), &service);
     net.edge_is_there("edge-1").await;
     let cloud = net.caller("cloud").await;
-    let first = cloud.call(echo("edge-1", "never:first")).await.unwrap();
+    let first = cloud.call(peer_id("edge-1"), echo("never:first")).await.unwrap();
     service.started.notified().await;
     dialer.cut();
     assert_eq!(collect(first).await.1, Err(Reason::LinkLost));
     net.edge_is_there("edge-1").await;
-    let second = cloud.call(echo("edge-1", "never:second")).await.unwrap();
+    let second = cloud.call(peer_id("edge-1"), echo("never:second")).await.unwrap();
     service.started.notified().await;
     // The first that waits is the first that is released.
     service.release.notify_one();
@@ -260,7 +260,8 @@ async fn a_request_reaches_the_session_that_it_is_for_and_no_other() {
             _ => sleep(Duration::from_millis(1)).await,
         }
     };
-    let ask = async |to| collect(cloud.call(echo("edge-1", "x").to_session(to)).await.unwrap()).await.1;
+    let ask =
+        async |to| collect(cloud.call(peer_id("edge-1"), echo("x").to_session(to)).await.unwrap()).await.1;
     let first = session().unwrap();
     assert!(ask(first).await.is_ok());
     dialer.cut();

@@ -25,10 +25,13 @@ async fn a_peer_that_does_not_read_costs_its_callers_only() {
     let mut calls = Vec::new();
     for _ in 0..128 {
         calls.push(
-            cloud.call(echo("stuck", vec![0; 64 * 1024]).remaining(Duration::from_secs(1))).await.unwrap(),
+            cloud
+                .call(peer_id("stuck"), echo(vec![0; 64 * 1024]).remaining(Duration::from_secs(1)))
+                .await
+                .unwrap(),
         );
     }
-    let (messages, _) = collect(cloud.call(echo("good", "x")).await.unwrap()).await;
+    let (messages, _) = collect(cloud.call(peer_id("good"), echo("x")).await.unwrap()).await;
     assert_eq!(messages.len(), 1);
     assert!(net.hub.stats().queued_bytes <= 1024 * 1024 + 64 * 128);
     let mut overloaded = 0;
@@ -68,7 +71,7 @@ async fn stuck(net: &session_common::Net, name: &str) -> (Raw, Vec<edge_transpor
     let cloud = net.caller(&format!("caller-of-{name}")).await;
     let mut calls = Vec::new();
     for _ in 0..200 {
-        calls.push(cloud.call(echo(name, vec![0; 16 * 1024])).await.unwrap());
+        calls.push(cloud.call(peer_id(name), echo(vec![0; 16 * 1024])).await.unwrap());
     }
     while net.hub.stats().queued_bytes == 0 {
         tokio::task::yield_now().await;
@@ -120,7 +123,7 @@ async fn peers_that_do_not_read_leave_the_others_a_part_of_the_queue() {
         all.push(stuck(&net, name).await);
     }
     let cloud = net.caller("cloud").await;
-    let (messages, end) = collect(cloud.call(echo("good", vec![1; 48 * 1024])).await.unwrap()).await;
+    let (messages, end) = collect(cloud.call(peer_id("good"), echo(vec![1; 48 * 1024])).await.unwrap()).await;
     assert_eq!((messages.len(), end), (1, Ok(Bytes::new())));
 }
 

@@ -106,7 +106,7 @@ async fn when_the_better_road_is_free_again_it_is_used_and_open_calls_end() {
     let edge = edge(&roads, &service);
     edge.connected().await.unwrap();
     let cloud = cloud(&roads[1]).await;
-    let waiting = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let waiting = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     sleep(Duration::from_secs(90)).await;
     assert_eq!(address(&edge).as_deref(), Some("second"), "the first is still blocked");
@@ -116,7 +116,7 @@ async fn when_the_better_road_is_free_again_it_is_used_and_open_calls_end() {
         |state: &PeerState| matches!(state, PeerState::Connected { address, .. } if address == "first");
     switched.wait_for(is_first).await.unwrap();
     assert_eq!(collect(waiting).await.1, Err(Reason::LinkLost));
-    assert!(collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok());
+    assert!(collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok());
     assert_eq!(hub.stats().open_calls, 0);
 }
 
@@ -146,7 +146,9 @@ async fn calls_made_while_the_road_changes_wait_for_it() {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..100 {
         let cloud = cloud.clone();
-        calls.spawn(async move { collect(cloud.call(echo("edge-1", "x")).await.unwrap()).await.1.is_ok() });
+        calls.spawn(async move {
+            collect(cloud.call(peer_id("edge-1"), echo("x")).await.unwrap()).await.1.is_ok()
+        });
     }
     sleep(Duration::from_secs(2)).await;
     assert!(calls.try_join_next().is_none(), "nothing goes over a road that has not said hello");
@@ -164,7 +166,7 @@ async fn a_road_that_is_lost_is_replaced_by_another_at_once() {
     edge.connected().await.unwrap();
     assert_eq!(address(&edge).as_deref(), Some("first"));
     let cloud = cloud(&roads[1]).await;
-    let call = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let call = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     roads[0].blocked.store(true, Ordering::SeqCst);
     roads[0].last.lock().unwrap().as_ref().unwrap().cut(Direction::Both);

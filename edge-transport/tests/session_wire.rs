@@ -77,15 +77,16 @@ async fn calls_of_every_shape(kind: Kind) {
     let (cloud, _) = net.peer("cloud").await;
 
     let big = vec![9; 4 * 1024 * 1024];
-    let (messages, _) = collect(cloud.call(echo("edge-1", big.clone())).await.unwrap()).await;
+    let (messages, _) = collect(cloud.call(peer_id("edge-1"), echo(big.clone())).await.unwrap()).await;
     assert_eq!(messages, [Bytes::from(big)]);
 
-    let (messages, end) = collect(cloud.call(echo("edge-1", "stream:400:40000")).await.unwrap()).await;
+    let (messages, end) =
+        collect(cloud.call(peer_id("edge-1"), echo("stream:400:40000")).await.unwrap()).await;
     assert_eq!((messages.len(), end), (400, Ok(Bytes::from("done"))));
 
     // More streams are begun and left than a link may have open lanes: each must be let go of.
     for _ in 0..130 {
-        let mut replies = cloud.call(echo("edge-1", "stream:1000:20000")).await.unwrap();
+        let mut replies = cloud.call(peer_id("edge-1"), echo("stream:1000:20000")).await.unwrap();
         assert!(replies.next().await.unwrap().is_ok());
     }
     let mut calls = tokio::task::JoinSet::new();
@@ -93,14 +94,15 @@ async fn calls_of_every_shape(kind: Kind) {
         let cloud = cloud.clone();
         calls.spawn(async move {
             let body = Bytes::from(format!("{index}"));
-            let (messages, _) = collect(cloud.call(echo("edge-1", body.clone())).await.unwrap()).await;
+            let (messages, _) =
+                collect(cloud.call(peer_id("edge-1"), echo(body.clone())).await.unwrap()).await;
             assert_eq!(messages, [body]);
         });
     }
     while let Some(call) = calls.join_next().await {
         call.unwrap();
     }
-    let waiting = cloud.call(echo("edge-1", "never")).await.unwrap();
+    let waiting = cloud.call(peer_id("edge-1"), echo("never")).await.unwrap();
     service.started.notified().await;
     net.hub.close().await;
     // It would wait for the hub's return.

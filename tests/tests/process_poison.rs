@@ -120,7 +120,7 @@ impl Hand {
     /// Calls the node with this header, and gives back what the answer says of how it went.
     async fn call(&mut self, header: Bytes, body: Vec<u8>) -> String {
         self.number += 1;
-        let mut request = Request::new(ServiceName::new(SERVICE).unwrap(), body.into());
+        let mut request = Request::new(ServiceName::new(SERVICE).unwrap(), body);
         (request.metadata, request.credit) = (header, 1 << 20);
         let target = Some(PeerId::new(NODE).unwrap());
         let frame = Frame::call(None, target, self.number, Part::Request(request));

@@ -11,7 +11,7 @@ use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::stand::{DRIVER, NODE, Over, Site, Stand, unix};
 use edge_csi_tests::{binaries, page, wait};
 use edge_transport::link::{Address, DialOptions};
-use edge_transport::{IncomingRequest, Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
+use edge_transport::{Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
 use tonic::Code;
 
 /// Offers what it does not do.
@@ -19,7 +19,7 @@ struct Silent;
 
 #[async_trait]
 impl Service for Silent {
-    async fn call(&self, _: IncomingRequest, _: ReplySender) {}
+    async fn call(&self, _: PeerId, _: Request, _: ReplySender) {}
 }
 
 /// Sends a command to the proxy with this state directory.
@@ -193,8 +193,8 @@ async fn peer(site: &Site, name: &str, offers: Option<&str>) -> Peer {
 
 /// Why the hub does not answer a call of this service of its own.
 async fn refused(peer: &Peer, service: &str, body: &'static [u8]) -> Reason {
-    let request = Request::new(peer.hub().unwrap(), ServiceName::new(service).unwrap(), body);
-    peer.call(request).await.unwrap().next().await.unwrap().unwrap_err().reason()
+    let request = Request::new(ServiceName::new(service).unwrap(), body);
+    peer.call(peer.hub().unwrap(), request).await.unwrap().next().await.unwrap().unwrap_err().reason()
 }
 
 #[tokio::test]

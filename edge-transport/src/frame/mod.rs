@@ -185,29 +185,52 @@ impl Hello {
     }
 }
 
-/// Opens a call.
+/// Opens a call: what a caller asks, and what the service gets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
     /// The service that shall answer.
     pub service: ServiceName,
-    /// Time left to the caller when it was sent. `None`: no limit.
+    /// How long the caller waits, from the moment of sending. `None`: without limit.
     pub remaining: Option<Duration>,
     /// Bytes for the service, at most [`MAX_METADATA`].
     pub metadata: Bytes,
-    /// First credit for replies, in bytes.
+    /// First credit for replies, in bytes. The caller's peer sets it.
     pub credit: u64,
-    /// The session of the target that shall get the request; `None`: any.
+    /// The session of the target that shall get the request. Hub and target refuse it with
+    /// [`WrongSession`](Reason::WrongSession) on any other. `None`: any session.
     pub to_session: Option<SessionId>,
     /// The request.
     pub body: Bytes,
 }
 
 impl Request {
-    /// A request without limit of time, metadata or credit.
+    /// A request without limit of time, metadata or credit, to any session.
     #[must_use]
-    pub const fn new(service: ServiceName, body: Bytes) -> Self {
+    pub fn new(service: ServiceName, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
         Self { service, remaining: None, metadata: Bytes::new(), credit: 0, to_session: None, body }
+    }
+
+    /// How long the caller waits.
+    #[must_use]
+    pub fn remaining(mut self, remaining: impl Into<Option<Duration>>) -> Self {
+        self.remaining = remaining.into();
+        self
+    }
+
+    /// Only this session of the target gets the request.
+    #[must_use]
+    pub fn to_session(mut self, session: impl Into<Option<SessionId>>) -> Self {
+        self.to_session = session.into();
+        self
+    }
+
+    /// Bytes that belong to the service.
+    #[must_use]
+    pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
+        self.metadata = metadata.into();
+        self
     }
 }
 

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -11,68 +10,6 @@ use tokio::sync::mpsc;
 
 use super::driver::{Inbox, Note};
 use crate::frame::{Failure, Reason, cost};
-use crate::name::{PeerId, ServiceName, SessionId};
-
-/// A call to make.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Request {
-    /// Who shall answer.
-    pub target: PeerId,
-    /// Which of its services.
-    pub service: ServiceName,
-    /// How long the caller waits. `None`: without limit.
-    pub remaining: Option<Duration>,
-    /// Bytes that belong to the service, at most [`crate::frame::MAX_METADATA`].
-    pub metadata: Bytes,
-    /// The request.
-    pub body: Bytes,
-    /// The session of the target that shall get the request. Hub and target refuse it with
-    /// [`WrongSession`](crate::Reason::WrongSession) on any other. `None`: any session.
-    pub to_session: Option<SessionId>,
-}
-
-impl Request {
-    /// A call without metadata and without a limit of time.
-    #[must_use]
-    pub fn new(target: PeerId, service: ServiceName, body: impl Into<Bytes>) -> Self {
-        let (metadata, body) = (Bytes::new(), body.into());
-        Self { target, service, remaining: None, metadata, body, to_session: None }
-    }
-
-    /// How long the caller waits.
-    #[must_use]
-    pub fn remaining(mut self, remaining: impl Into<Option<Duration>>) -> Self {
-        self.remaining = remaining.into();
-        self
-    }
-
-    /// Only this session of the target gets the request.
-    #[must_use]
-    pub fn to_session(mut self, session: impl Into<Option<SessionId>>) -> Self {
-        self.to_session = session.into();
-        self
-    }
-
-    /// Bytes that belong to the service.
-    #[must_use]
-    pub fn metadata(mut self, metadata: impl Into<Bytes>) -> Self {
-        self.metadata = metadata.into();
-        self
-    }
-}
-
-impl std::fmt::Debug for Request {
-    // Bodies and metadata may hold secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Request")
-            .field("target", &self.target)
-            .field("service", &self.service)
-            .field("remaining", &self.remaining)
-            .field("body_len", &self.body.len())
-            .finish_non_exhaustive()
-    }
-}
 
 /// A call was not made: nothing of it has left this peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

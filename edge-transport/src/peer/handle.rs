@@ -7,8 +7,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::driver::{Command, Inbox, Note};
-use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream, Request};
-use crate::frame::{HEADROOM, MAX_METADATA};
+use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream};
+use crate::frame::{HEADROOM, MAX_METADATA, Request};
 use crate::name::PeerId;
 
 /// A running peer. Cheap to clone; when the last clone is dropped the peer closes.
@@ -91,7 +91,7 @@ impl Peer {
     ///
     /// # Errors
     /// If the request does not leave this peer at all.
-    pub async fn call(&self, request: Request) -> Result<ReplyStream, CallError> {
+    pub async fn call(&self, target: PeerId, mut request: Request) -> Result<ReplyStream, CallError> {
         // One that is beyond all clocks is none.
         let deadline = request.remaining.and_then(|remaining| Instant::now().checked_add(remaining));
         if request.metadata.len() > MAX_METADATA {
@@ -102,7 +102,7 @@ impl Peer {
         if found > max {
             return Err(CallError::TooLarge { found, max });
         }
-        let credit = self.shared.settings.session.credit;
+        request.credit = self.shared.settings.session.credit;
         let (sender, receiver) = mpsc::unbounded_channel();
         let inbox = &self.shared.inbox;
         let slot = match (inbox.commands.try_reserve(), deadline) {
@@ -117,7 +117,8 @@ impl Peer {
         // Only now, so that numbers leave nearly in their order.
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let deadline = deadline.map(Instant::into_std);
-        slot.send(Command::Call { number, request: Box::new(request), credit, deadline, sender });
+        let credit = request.credit;
+        slot.send(Command::Call { number, target, request: Box::new(request), deadline, sender });
         Ok(ReplyStream::new(number, receiver, credit, inbox.clone()))
     }
 

@@ -20,10 +20,10 @@ pub use backoff::Backoff;
 #[cfg(feature = "runtime")]
 pub use builder::{PeerBuilder, PeerError, PeerSettings};
 #[cfg(feature = "runtime")]
-pub use call::{CallError, ReplyEvent, ReplyStream, Request};
+pub use call::{CallError, ReplyEvent, ReplyStream};
 #[cfg(feature = "runtime")]
 pub use handle::Peer;
 #[cfg(feature = "runtime")]
-pub use service::{CallerGone, IncomingRequest, ReplySender, Service};
+pub use service::{CallerGone, ReplySender, Service};
 #[cfg(feature = "runtime")]
 pub use state::PeerState;

@@ -2,51 +2,25 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::driver::{Command, Inbox, Note};
 use super::gate::Gate;
-use crate::frame::{End, Failure, Reason, cost};
-use crate::name::{PeerId, ServiceName};
+use crate::frame::{End, Failure, Reason, Request, cost};
+use crate::name::PeerId;
 use crate::session::ServingId;
 
-/// Answers calls. Each call runs in a task of its own, to its end, even if the caller has left or the link is lost: a
-/// deadline ends the wait, never the work.
+/// Answers calls. Each call runs to its end, even if the caller has left, the link is lost or the peer is closed: a deadline
+/// ends the wait, never the work.
+///
+/// All calls of a peer are polled in its own task, beside the link. What blocks, or computes for longer than a millisecond,
+/// belongs into a task of its own ([`tokio::spawn`], [`tokio::task::spawn_blocking`]): it would hold up the link.
 #[async_trait::async_trait]
 pub trait Service: Send + Sync + 'static {
-    /// Answers one call. If this returns or panics without having ended the call through `replies`, the caller gets
+    /// Answers one call of `source`, as the hub has authenticated it. If this returns or panics without having ended the call through `replies`, the caller gets
     /// `SERVICE_LOST`.
-    async fn call(&self, request: IncomingRequest, replies: ReplySender);
-}
-
-/// A call of another peer.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IncomingRequest {
-    /// Who calls, as authenticated by the hub.
-    pub source: PeerId,
-    /// What is called.
-    pub service: ServiceName,
-    /// Time left to the caller when it sent the request. `None`: no limit.
-    pub remaining: Option<Duration>,
-    /// Bytes that belong to the service.
-    pub metadata: Bytes,
-    /// The request.
-    pub body: Bytes,
-}
-
-impl std::fmt::Debug for IncomingRequest {
-    // Bodies and metadata may hold secrets.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IncomingRequest")
-            .field("source", &self.source)
-            .field("service", &self.service)
-            .field("remaining", &self.remaining)
-            .field("body_len", &self.body.len())
-            .finish_non_exhaustive()
-    }
+    async fn call(&self, source: PeerId, request: Request, replies: ReplySender);
 }
 
 /// Nobody waits for this answer any more: the caller has left, its time is over, or the link was lost. The work may go on.

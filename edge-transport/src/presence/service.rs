@@ -9,10 +9,10 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::wire::{Entry, Question, Update};
-use crate::frame::Reason;
+use crate::frame::{Reason, Request};
 use crate::hub::{Hub, PeerInfo, Presence, WeakHub};
 use crate::name::{PeerId, ServiceName};
-use crate::peer::{IncomingRequest, ReplySender, Service};
+use crate::peer::{ReplySender, Service};
 
 /// Most peers that a watch may be restricted to.
 pub(super) const MAX_ONLY: usize = 64;
@@ -27,22 +27,27 @@ pub(crate) struct PresenceService {
 
 #[async_trait::async_trait]
 impl Service for PresenceService {
-    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
+    async fn call(&self, source: PeerId, request: Request, replies: ReplySender) {
         let Some(hub) = self.hub.upgrade() else { return };
-        let (reason, detail) = match read(request.body) {
-            Ok((service, only)) => {
-                let watcher = Watcher::new(&hub, request.source, service, only);
-                let stopping = hub.stopping();
-                if let Some(Err(())) = stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await {
-                    return;
-                }
-                (Reason::Draining, "the hub is ending".to_owned())
-            }
-            Err(error) => (Reason::Protocol, format!("question for who is there: {error}")),
-        };
-        // Fails only if nobody waits any more.
-        let _ = replies.fail(reason, detail).await;
+        // In a task of its own: a long list takes its time, and others ask too.
+        tokio::spawn(answer(hub, source, request, replies));
     }
+}
+
+async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySender) {
+    let (reason, detail) = match read(request.body) {
+        Ok((service, only)) => {
+            let watcher = Watcher::new(&hub, source, service, only);
+            let stopping = hub.stopping();
+            if let Some(Err(())) = stopping.run_until_cancelled(watcher.tell(&hub, &mut replies)).await {
+                return;
+            }
+            (Reason::Draining, "the hub is ending".to_owned())
+        }
+        Err(error) => (Reason::Protocol, format!("question for who is there: {error}")),
+    };
+    // Fails only if nobody waits any more.
+    let _ = replies.fail(reason, detail).await;
 }
 
 /// What is asked for.

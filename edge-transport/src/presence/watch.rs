@@ -11,8 +11,9 @@ use super::roster::{Change, Roster};
 use super::service::MAX_ONLY;
 use super::wire::{Question, Update};
 use crate::frame::Reason;
+use crate::frame::Request;
 use crate::name::{PeerId, ServiceName};
-use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream, Request};
+use crate::peer::{CallError, Peer, ReplyEvent, ReplyStream};
 
 /// First pause before the hub is asked again; doubles from time to time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -99,11 +100,11 @@ impl Watch {
         }
     }
 
-    fn request(&self, question: &Question) -> Option<Request> {
+    fn request(&self, question: &Question) -> Option<(PeerId, Request)> {
         let hub = self.peer.hub().ok()?;
         // The name of a service is a constant that is one.
         let service = ServiceName::new(SERVICE).ok()?;
-        Some(Request::new(hub, service, question.encode_to_vec()))
+        Some((hub, Request::new(service, question.encode_to_vec())))
     }
 
     /// `None` if the peer is closed.
@@ -113,8 +114,8 @@ impl Watch {
             self.peer.connected().await.ok()?;
             let only = self.only.iter().map(ToString::to_string).collect();
             let question = Question { service: self.service.to_string(), only };
-            let Some(request) = self.request(&question) else { return Some(Ok(())) };
-            return Some(match self.peer.call(request).await {
+            let Some((hub, request)) = self.request(&question) else { return Some(Ok(())) };
+            return Some(match self.peer.call(hub, request).await {
                 Ok(stream) => {
                     self.stream = Some(stream);
                     Ok(())

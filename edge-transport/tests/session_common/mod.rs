@@ -16,8 +16,8 @@ use bytes::Bytes;
 use edge_transport::hub::AllowAll;
 use edge_transport::link::memory::{self, MemoryDialer, MemoryListener};
 use edge_transport::{
-    Hub, IncomingRequest, Peer, PeerId, PeerSettings, Reason, ReplyEvent, ReplySender, ReplyStream, Request,
-    Service, ServiceName,
+    Hub, Peer, PeerId, PeerSettings, Reason, ReplyEvent, ReplySender, ReplyStream, Request, Service,
+    ServiceName,
 };
 
 pub(crate) fn peer_id(name: &str) -> PeerId {
@@ -39,7 +39,7 @@ pub(crate) struct Echo {
 
 #[async_trait::async_trait]
 impl Service for Echo {
-    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
+    async fn call(&self, _source: PeerId, request: Request, mut replies: ReplySender) {
         use std::sync::atomic::Ordering::SeqCst;
         let text = String::from_utf8_lossy(&request.body[..request.body.len().min(40)]).into_owned();
         let mut words = text.split(':');
@@ -132,8 +132,8 @@ impl Net {
     }
 }
 
-pub(crate) fn echo(target: &str, body: impl Into<Bytes>) -> Request {
-    Request::new(peer_id(target), service_name("echo"), body)
+pub(crate) fn echo(body: impl Into<Bytes>) -> Request {
+    Request::new(service_name("echo"), body)
 }
 
 /// The messages and the end of an answer.

@@ -157,7 +157,7 @@ fn when_a_link_ends_its_calls_end_at_the_requester_and_are_abandoned_at_the_targ
 #[test]
 fn a_target_refuses_what_is_for_another_session_of_it() {
     let mut sim = calls(0);
-    let mut request = edge_transport::frame::Request::new(world::service(), "0 1".into());
+    let mut request = edge_transport::frame::Request::new(world::service(), "0 1");
     let mut to = sim.nodes[1].id;
     for (number, expected) in [(2, vec![]), (1, vec![(0, 1)])] {
         to.number = number;

@@ -277,7 +277,7 @@ mod tests {
     use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
     use edge_transport::link::memory;
     use edge_transport::peer::PeerBuilder;
-    use edge_transport::{Hub, IncomingRequest, ReplySender, Service, ServiceName, SessionId};
+    use edge_transport::{Hub, ReplySender, Request, Service, ServiceName, SessionId};
     use futures_util::FutureExt as _;
     use tokio::time::{Instant, sleep, timeout};
 
@@ -297,7 +297,7 @@ mod tests {
 
     #[async_trait]
     impl Service for Silent {
-        async fn call(&self, _: IncomingRequest, _: ReplySender) {}
+        async fn call(&self, _: PeerId, _: Request, _: ReplySender) {}
     }
 
     fn driver() -> DriverName {

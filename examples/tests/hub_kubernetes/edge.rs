@@ -14,8 +14,7 @@ use edge_csi_examples::kubernetes::message::{Object, Request, StatusTaken, Updat
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::peer::PeerBuilder;
 use edge_transport::{
-    Failure, IncomingRequest, Peer, PeerId, PeerState, ReplyEvent, ReplySender, ReplyStream, Service,
-    ServiceName,
+    Failure, Peer, PeerId, PeerState, ReplyEvent, ReplySender, ReplyStream, Service, ServiceName,
 };
 use prost::Message;
 use rustix::process::{Pid, Signal, kill_process};
@@ -142,7 +141,7 @@ struct Nothing;
 
 #[async_trait]
 impl Service for Nothing {
-    async fn call(&self, _: IncomingRequest, _: ReplySender) {}
+    async fn call(&self, _: PeerId, _: edge_transport::Request, _: ReplySender) {}
 }
 
 /// A node.
@@ -188,7 +187,7 @@ impl Node {
     async fn call(&self, target: PeerId, service: &str, kind: request::Kind) -> ReplyStream {
         let body = Request { request: Some(kind) }.encode_to_vec();
         let service = ServiceName::new(service).unwrap();
-        let call = self.peer.call(edge_transport::Request::new(target, service, body));
+        let call = self.peer.call(target, edge_transport::Request::new(service, body));
         tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap()
     }
 

@@ -16,7 +16,7 @@ use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::wait;
 use edge_transport::hub::{Hub, OnlyNodes};
 use edge_transport::link::{Limits, uds};
-use edge_transport::{IncomingRequest, ReplySender, Service, ServiceName};
+use edge_transport::{PeerId, ReplySender, Service, ServiceName};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -191,8 +191,8 @@ impl Cluster {
 
 #[async_trait]
 impl Service for Cluster {
-    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
-        assert_eq!(request.source.as_str(), NODE);
+    async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
+        assert_eq!(source.as_str(), NODE);
         let answer = match Request::decode(request.body).unwrap().request.unwrap() {
             Asked::Watch(watch) => return self.updates(watch, replies).await,
             Asked::Status(status) => {

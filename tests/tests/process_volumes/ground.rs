@@ -79,8 +79,9 @@ impl Ground {
         });
         let (node, service) = (PeerId::new(NODE).unwrap(), ServiceName::new(SERVICE).unwrap());
         wait::until("the node answers", async || {
-            let request = Request::new(node.clone(), service.clone(), request.clone());
-            let mut replies = peer.call(request.remaining(Duration::from_secs(10))).await.ok()?;
+            let request = Request::new(service.clone(), request.clone());
+            let mut replies =
+                peer.call(node.clone(), request.remaining(Duration::from_secs(10))).await.ok()?;
             let mut answers = Vec::new();
             loop {
                 match replies.next().await? {

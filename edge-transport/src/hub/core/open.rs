@@ -74,7 +74,7 @@ mod tests {
         for session in 1..=3 {
             let key = core.admit(&remote("edge-1", session)).unwrap();
             for number in 1..=2 {
-                let request = Part::Request(Request::new(watch(), "watch".into()));
+                let request = Part::Request(Request::new(watch(), "watch"));
                 core.route(key, to_the_hub(number, request), now);
             }
             // The hub hears late that the link before is gone.

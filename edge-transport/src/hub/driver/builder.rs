@@ -136,7 +136,7 @@ impl HubBuilder {
 
     /// Answers calls to a service of the hub itself, by the name in the hub's hello ([`Peer::hub`]), which nobody else may take.
     /// Who may make them `callers` says, in place of the hub's policy; whose call it is says
-    /// [`IncomingRequest::source`](crate::IncomingRequest::source). How many may be open at once
+    /// [`Service::call`]. How many may be open at once
     /// [`HubSettings::max_own_calls`] says. Those that stay open are to be ended before [`Hub::drain`], which waits for them.
     pub fn service(
         mut self,

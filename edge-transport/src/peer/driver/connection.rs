@@ -87,6 +87,7 @@ impl Driver {
             if self.ending == Ending::No {
                 self.offline(farewell).await;
             } else {
+                self.leave_services();
                 farewell.await;
             }
         }
@@ -99,6 +100,8 @@ impl Driver {
         if again == Progress::Ended {
             return Poll::Ready(Ok(()));
         }
+        // First, so that what they answer at once leaves with this turn.
+        self.poll_services(cx);
         if self.poll_work(cx) == Progress::More {
             again = Progress::More;
         }

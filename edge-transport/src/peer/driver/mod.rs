@@ -5,6 +5,7 @@ mod roads;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +13,20 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
 use self::roads::{Road, dialling};
 use super::gate::Gate;
 use super::handle::max_request;
-use super::{Backoff, IncomingRequest, PeerSettings, PeerState, ReplyEvent, ReplySender, Request, Service};
+use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
 use crate::counted::ByCount;
-use crate::frame::{self, End, Failure, Hello, Reason};
+use crate::frame::{End, Failure, Hello, Reason, Request};
 use crate::link::Dialer;
-use crate::name::ServiceName;
+use crate::name::{PeerId, ServiceName};
 use crate::pump::{Pump, now};
 use crate::session::{Action, CloseReason, Event, Incoming, ServingId, Session};
 
@@ -41,7 +45,7 @@ type Parts = mpsc::UnboundedSender<Result<ReplyEvent, Failure>>;
 /// What callers and services ask of the session, in order. Bounded: whoever asks waits.
 #[derive(Debug)]
 pub(super) enum Command {
-    Call { number: u64, request: Box<Request>, credit: u64, deadline: Option<Instant>, sender: Parts },
+    Call { number: u64, target: PeerId, request: Box<Request>, deadline: Option<Instant>, sender: Parts },
     Answer { serving: ServingId, message: Option<Bytes>, end: Option<End> },
 }
 
@@ -85,6 +89,8 @@ pub(super) struct Driver {
     state: watch::Sender<PeerState>,
     calls: ByCount<u64, Parts>,
     gates: ByCount<ServingId, Arc<Gate>>,
+    /// What services do. Polled by this task, which has to run for each of them anyway, to read its request and to send its answer.
+    answers: FuturesUnordered<BoxFuture<'static, ()>>,
     pump: Option<Pump>,
     /// Index of the dialer that made the link.
     dialled: usize,
@@ -125,6 +131,7 @@ impl Driver {
             state,
             calls: ByCount::default(),
             gates: ByCount::default(),
+            answers: FuturesUnordered::new(),
             pump: None,
             dialled: 0,
             closed: None,
@@ -185,6 +192,7 @@ impl Driver {
     async fn offline<F: Future>(&mut self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         poll_fn(|cx| {
+            self.poll_services(cx);
             while self.poll_inbox(cx).is_ready() {}
             if self.ending == Ending::No { work.as_mut().poll(cx).map(Some) } else { Poll::Ready(None) }
         })
@@ -205,6 +213,19 @@ impl Driver {
                 self.connecting(error);
                 None
             }
+        }
+    }
+
+    /// What services have to say comes as commands.
+    fn poll_services(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(())) = self.answers.poll_next_unpin(cx) {}
+    }
+
+    /// What services still do ends in a task of its own.
+    fn leave_services(&mut self) {
+        let rest = std::mem::take(&mut self.answers);
+        if !rest.is_empty() {
+            tokio::spawn(rest.for_each(|()| std::future::ready(())));
         }
     }
 
@@ -232,13 +253,9 @@ impl Driver {
         match command {
             // The word of that may have come before the call: commands wait where notes do not.
             Command::Call { sender, .. } if sender.is_closed() => {}
-            Command::Call { number, request, credit, deadline, sender } => {
+            Command::Call { number, target, request, deadline, sender } => {
                 self.calls.insert(number, sender);
-                let Request { target, service, remaining, metadata, body, to_session } = *request;
-                let mut request = frame::Request::new(service, body);
-                (request.remaining, request.metadata, request.credit) = (remaining, metadata, credit);
-                request.to_session = to_session;
-                self.handle(Event::Call { number, target, request, deadline });
+                self.handle(Event::Call { number, target, request: *request, deadline });
             }
             Command::Answer { serving, message, end } => self.answer(serving, message, end),
         }
@@ -343,19 +360,20 @@ impl Driver {
 
     fn serve(&mut self, incoming: Incoming) {
         let Incoming { serving, source, request } = incoming;
-        let frame::Request { service: name, remaining, metadata, credit, body, .. } = request;
         // The session lets only those services through that this peer has named.
-        let Some(service) = self.services.get(&name).map(Arc::clone) else { return };
-        let gate = Arc::new(Gate::new(credit));
+        let Some(service) = self.services.get(&request.service).map(Arc::clone) else { return };
+        let gate = Arc::new(Gate::new(request.credit));
         self.gates.insert(serving, Arc::clone(&gate));
         let replies = ReplySender::new(serving, gate, self.inbox.clone());
-        let request = IncomingRequest { source, service: name, remaining, metadata, body };
-        tracing::debug!(source = %request.source, service = %request.service, "call");
-        tokio::spawn(async move { service.call(request, replies).await });
+        tracing::debug!(%source, service = %request.service, "call");
+        let answer = async move { service.call(source, request, replies).await };
+        // A call that panics is dropped, which tells its caller. The others continue.
+        self.answers.push(AssertUnwindSafe(answer).catch_unwind().map(drop).boxed());
     }
 
     /// Ends everything that still waits for this peer.
     fn stop(mut self) {
+        self.leave_services();
         self.handle(Event::LinkLost);
         self.commands.close();
         self.notes.close();

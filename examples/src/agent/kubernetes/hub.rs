@@ -92,7 +92,7 @@ impl Hub {
     async fn call(&self, question: Kind, remaining: Option<Duration>) -> Result<ReplyStream, AskError> {
         let peer = self.peer.get().ok_or(AskError::NotStarted)?;
         let body = Request { request: Some(question) }.encode_to_vec();
-        let request = edge_transport::Request::new(peer.hub()?, self.service.clone(), body);
-        Ok(peer.call(request.remaining(remaining)).await?)
+        let request = edge_transport::Request::new(self.service.clone(), body);
+        Ok(peer.call(peer.hub()?, request.remaining(remaining)).await?)
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use edge_transport::{IncomingRequest, ReplySender, Service};
+use edge_transport::{PeerId, ReplySender, Service};
 use prost::Message;
 use volume_manager::message::answer::Kind;
 use volume_manager::message::refusal::Reason;
@@ -12,11 +12,15 @@ use super::NodeVolumes;
 
 #[async_trait]
 impl Service for NodeVolumes {
-    async fn call(&self, request: IncomingRequest, mut replies: ReplySender) {
-        // In a task of its own: a set that is half told when its caller leaves would wait for the next try.
-        let volumes = self.clone();
-        let work = tokio::spawn(async move { volumes.answer(request).await });
-        let Ok(mut answers) = work.await else { return };
+    async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
+        // In a task of its own: a set is large, and the link does not wait for it.
+        tokio::spawn(self.clone().tell(source, request.body, replies));
+    }
+}
+
+impl NodeVolumes {
+    async fn tell(self, source: PeerId, body: Bytes, mut replies: ReplySender) {
+        let mut answers = self.answer(source, body).await;
         let Some(last) = answers.pop() else { return };
         for answer in answers {
             if replies.message(answer.encode_to_vec().into()).await.is_err() {
@@ -26,12 +30,9 @@ impl Service for NodeVolumes {
         // That the caller has left is its own business.
         let _ = replies.message_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
     }
-}
 
-impl NodeVolumes {
-    async fn answer(&self, request: IncomingRequest) -> Vec<Answer> {
-        let from = request.source;
-        let refusal = match Request::decode(&request.body) {
+    async fn answer(&self, from: PeerId, body: Bytes) -> Vec<Answer> {
+        let refusal = match Request::decode(&body) {
             Ok(Request::Desired(_)) if !self.0.peers_decide => {
                 let text =
                     "the pods of this node decide (--kubelet-dir of the agent), and sets are not taken";
@@ -39,7 +40,7 @@ impl NodeVolumes {
             }
             Ok(Request::Desired(set)) => {
                 let revision = set.revision;
-                match self.take(set, request.body).await {
+                match self.take(set, body).await {
                     Ok(reconciled) => {
                         let (wanted, released) = (reconciled.wanted, reconciled.released);
                         let refused = reconciled.refused.len();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use edge_transport::{IncomingRequest, Reason, ReplySender, Service};
+use edge_transport::{PeerId, Reason, ReplySender, Service};
 use kube::Client;
 use prost::Message;
 use tokio::time::MissedTickBehavior;
@@ -36,15 +36,22 @@ pub(super) struct NodeService {
 
 #[async_trait]
 impl Service for NodeService {
-    async fn call(&self, request: IncomingRequest, replies: ReplySender) {
-        let node = match NodeName::of_peer(&request.source) {
+    async fn call(&self, source: PeerId, request: edge_transport::Request, replies: ReplySender) {
+        // In a task of its own: a node's objects are many, and other nodes ask too.
+        tokio::spawn(self.clone().answer(source, request.body, replies));
+    }
+}
+
+impl NodeService {
+    async fn answer(self, source: PeerId, request: Bytes, replies: ReplySender) {
+        let node = match NodeName::of_peer(&source) {
             Ok(node) => node,
             Err(cause) => {
-                tracing::warn!(from = %request.source, %cause, "a peer that can be no Node asks for its objects");
+                tracing::warn!(from = %source, %cause, "a peer that can be no Node asks for its objects");
                 return fail(replies, Reason::Forbidden, cause.to_string()).await;
             }
         };
-        let kind = match Request::decode(request.body) {
+        let kind = match Request::decode(request) {
             Ok(Request { request: Some(kind) }) => kind,
             Ok(Request { request: None }) => {
                 return fail(replies, Reason::Protocol, "this hub has no answer to it").await;
@@ -85,9 +92,7 @@ impl Service for NodeService {
         // That the node has left is its own business.
         let _ = replies.message_and_finish(answer, Bytes::new()).await;
     }
-}
 
-impl NodeService {
     /// Writes a status, and keeps it for a Node that is made anew.
     async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusTaken {
         let report::Written { volumes_in_use, all: written } =
