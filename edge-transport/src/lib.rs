@@ -4,7 +4,6 @@
     doc = "The pure cores of a session transport: frames, the session, and a hub's routing table."
 )]
 
-mod chance;
 mod counted;
 pub mod frame;
 mod generated;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::chance;
+use fastrand::Rng;
 
 /// Exponential waits with jitter. The same seed gives the same waits.
 ///
@@ -13,14 +13,14 @@ pub struct Backoff {
     first: Duration,
     cap: Duration,
     attempt: u32,
-    seed: u64,
+    jitter: Rng,
 }
 
 impl Backoff {
     /// Waits of at most `first` for the first time and at most `cap` ever.
     #[must_use]
     pub const fn new(first: Duration, cap: Duration, seed: u64) -> Self {
-        Self { first, cap, attempt: 0, seed }
+        Self { first, cap, attempt: 0, jitter: Rng::with_seed(seed) }
     }
 
     /// The next wait.
@@ -28,8 +28,7 @@ impl Backoff {
         let full =
             self.first.saturating_mul(1_u32.checked_shl(self.attempt).unwrap_or(u32::MAX)).min(self.cap);
         self.attempt = (self.attempt + 1).min(31);
-        let fraction = (chance::next(&mut self.seed) >> 11) as f64 / (1_u64 << 53) as f64;
-        full.mul_f64(0.5 + 0.5 * fraction)
+        full.mul_f64(0.5 + 0.5 * self.jitter.f64())
     }
 
     /// Starts over after a success.

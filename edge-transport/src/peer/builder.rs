@@ -1,12 +1,14 @@
 //! What a peer is made of.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::driver::Driver;
 use super::{Backoff, Peer, Service};
-use crate::chance;
 use crate::frame::{Hello, MAX_SERVICES, MIN_MAX_FRAME};
 use crate::link::Dialer;
 use crate::name::{PeerId, ServiceName, SessionId};
@@ -150,13 +152,13 @@ impl PeerBuilder {
                 return Err(PeerError::TooLow { setting, found, min });
             }
         }
-        let mut seed = self.seed.unwrap_or_else(chance::random);
-        let instance = chance::next(&mut seed).max(1);
+        let mut chance = Rng::with_seed(self.seed.unwrap_or_else(|| RandomState::new().hash_one(())));
+        let instance = chance.u64(1..);
         // The number rises with each link.
         let mut hello = Hello::new(self.name.clone(), SessionId { instance, number: 0 });
         hello.max_frame = settings.session.max_frame;
         hello.services = self.services.keys().cloned().collect();
-        let backoff = Backoff::new(settings.retry_first, settings.retry_cap, seed);
+        let backoff = Backoff::new(settings.retry_first, settings.retry_cap, chance.u64(..));
         let (driver, inbox, state) =
             Driver::new(hello, self.dialers, self.services, settings.clone(), backoff);
         runtime.spawn(driver.run());

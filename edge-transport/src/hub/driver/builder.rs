@@ -1,6 +1,7 @@
 //! What a hub is made of.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::broadcast;
@@ -10,7 +11,6 @@ use tokio_util::task::TaskTracker;
 use super::accept::accept_loop;
 use super::auth::Authentication;
 use super::{Hub, Shared, Table, WeakHub};
-use crate::chance;
 use crate::frame::{Hello, MIN_MAX_FRAME};
 use crate::hub::{Core, HubSettings, NodesCallNobody, Policy, Requester};
 use crate::link::{Listener, memory};
@@ -181,7 +181,9 @@ impl HubBuilder {
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let own = (self.presence || !self.services.is_empty()).then(|| name.clone());
         // A hub has one session number: it dials nobody.
-        let mut hello = Hello::new(name, SessionId { instance: chance::random(), number: 1 });
+        // A hasher with random keys is the standard library's source of numbers that nobody can guess.
+        let instance = RandomState::new().hash_one(()).max(1);
+        let mut hello = Hello::new(name, SessionId { instance, number: 1 });
         hello.max_frame = settings.session.max_frame;
         // The name is a constant that is one.
         let presence = self.presence.then_some(ServiceName::new(crate::presence::SERVICE).ok()).flatten();

@@ -12,7 +12,6 @@
 //! # drop((left, right));
 //! ```
 
-mod chance;
 mod handle;
 
 use std::collections::VecDeque;
@@ -20,10 +19,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use fastrand::Rng;
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use self::chance::Chance;
 pub use self::handle::{Direction, Handle};
 use self::handle::{Mode, Shared};
 use super::{Link, LinkError, WireFrame};
@@ -122,12 +121,12 @@ pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
     let shared = Shared::new();
     let handle = Handle::new(plan.seed, shared.clone());
     let (kind, remote, credentials) = (link.kind(), link.remote().to_owned(), link.credentials().clone());
-    let chance = Chance::new(plan.seed);
+    let mut chance = Rng::with_seed(plan.seed);
     let io = FaultyLink {
         inner: Some(link),
         shared,
         outgoing: Spoiler::new(plan.sending, chance.fork()),
-        incoming: Spoiler::new(plan.receiving, chance.fork().fork()),
+        incoming: Spoiler::new(plan.receiving, chance.fork()),
         told: false,
     };
     (Link::new(io, kind, remote, credentials), handle)
@@ -135,24 +134,24 @@ pub fn wrap(link: Link, plan: Plan) -> (Link, Handle) {
 
 /// A frame in whichever form its direction has it.
 trait Spoilable: Clone {
-    fn flip(&mut self, chance: &mut Chance);
+    fn flip(&mut self, chance: &mut Rng);
 }
 
 impl Spoilable for Bytes {
-    fn flip(&mut self, chance: &mut Chance) {
+    fn flip(&mut self, chance: &mut Rng) {
         if self.is_empty() {
             return;
         }
         let mut bytes = BytesMut::from(&self[..]);
-        let at = chance.below(bytes.len());
-        bytes[at] ^= 1 << chance.below(8);
+        let at = chance.usize(..bytes.len());
+        bytes[at] ^= 1 << chance.u8(..8);
         *self = bytes.freeze();
     }
 }
 
 impl Spoilable for WireFrame {
-    fn flip(&mut self, chance: &mut Chance) {
-        let in_head = self.body.is_empty() || chance.below(self.len()) < self.head.len();
+    fn flip(&mut self, chance: &mut Rng) {
+        let in_head = self.body.is_empty() || chance.usize(..self.len()) < self.head.len();
         if in_head { &mut self.head } else { &mut self.body }.flip(chance);
     }
 }
@@ -160,14 +159,14 @@ impl Spoilable for WireFrame {
 /// Applies the faults of one direction.
 struct Spoiler<F> {
     faults: Faults,
-    chance: Chance,
+    chance: Rng,
     window: Vec<F>,
     ready: VecDeque<F>,
     seen: u64,
 }
 
 impl<F: Spoilable> Spoiler<F> {
-    const fn new(faults: Faults, chance: Chance) -> Self {
+    const fn new(faults: Faults, chance: Rng) -> Self {
         Self { faults, chance, window: Vec::new(), ready: VecDeque::new(), seen: 0 }
     }
 
@@ -176,13 +175,13 @@ impl<F: Spoilable> Spoiler<F> {
             return;
         }
         self.seen += 1;
-        if self.chance.happens(self.faults.drop) {
+        if self.happens(self.faults.drop) {
             return;
         }
-        if self.chance.happens(self.faults.corrupt) {
+        if self.happens(self.faults.corrupt) {
             frame.flip(&mut self.chance);
         }
-        if self.chance.happens(self.faults.duplicate) {
+        if self.happens(self.faults.duplicate) {
             self.window.push(frame.clone());
         }
         self.window.push(frame);
@@ -191,11 +190,16 @@ impl<F: Spoilable> Spoiler<F> {
         }
     }
 
+    /// True in so many of a thousand cases.
+    fn happens(&mut self, thousandths: u16) -> bool {
+        self.chance.u16(..1000) < thousandths
+    }
+
     /// Lets the collected frames go, in any order.
     fn release(&mut self) {
         if self.faults.reorder > 1 {
             for last in (1..self.window.len()).rev() {
-                self.window.swap(last, self.chance.below(last + 1));
+                self.window.swap(last, self.chance.usize(..=last));
             }
         }
         self.ready.extend(self.window.drain(..));
