@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use csi_proto::Delivery;
+use fastrand::Rng;
 
 use super::reachability::{Missing, NodeStatus};
 use crate::call::{CallId, NodeId, NodeSession};
@@ -59,7 +60,7 @@ pub(super) struct Attempts {
     /// Since when it has been waiting, if the last answer was to wait.
     waiting: Option<Instant>,
     phase: Phase,
-    jitter: u64,
+    jitter: Rng,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,8 @@ enum Phase {
 impl Attempts {
     /// A call that has not been sent. The id seeds the jitter of its pauses.
     pub(super) fn new(id: CallId, node: NodeId, grace: Duration, end: Option<Instant>) -> Self {
-        let jitter = id.as_bytes().iter().fold(0, |hash: u64, byte| hash.rotate_left(7) ^ u64::from(*byte));
+        let seed = id.as_bytes().iter().fold(0, |hash: u64, byte| hash.rotate_left(7) ^ u64::from(*byte));
+        let jitter = Rng::with_seed(seed);
         let phase = Phase::NotSent { waited: Duration::ZERO, last: None };
         Self { node, grace, end, failed: 0, not_before: None, waiting: None, phase, jitter }
     }
@@ -181,11 +183,7 @@ impl Attempts {
     fn pause(&mut self) -> Duration {
         let longest =
             FIRST_PAUSE.saturating_mul(1 << self.failed.saturating_sub(1).min(8)).min(LONGEST_PAUSE);
-        // The constants of splitmix64.
-        self.jitter = self.jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.jitter ^ (self.jitter >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let share = u32::try_from((mixed >> 32) % 1024).unwrap_or_default();
-        longest / 2 + longest / 2 * share / 1024
+        longest.mul_f64(0.5 + 0.5 * self.jitter.f64())
     }
 }
 
