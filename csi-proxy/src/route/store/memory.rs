@@ -25,21 +25,6 @@ struct Tables {
 }
 
 impl MemoryStore {
-    /// The keys of all placements.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn keys(&self) -> Vec<Subject> {
-        self.tables().placements.keys().cloned().collect()
-    }
-
-    /// Writes the bytes of a row past the store, as a failing disk may.
-    #[cfg(feature = "testing")]
-    pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
-        if let Some((_, found)) = self.tables().placements.get_mut(key) {
-            *found = bytes.to_vec();
-        }
-    }
-
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,5 +82,25 @@ impl DriverInfoStore for MemoryStore {
             None => self.tables().drivers.remove(&node.cloned()),
         };
         Ok(())
+    }
+}
+
+#[cfg(feature = "testing")]
+mod testing {
+    use super::{MemoryStore, Subject};
+
+    impl MemoryStore {
+        /// The keys of all placements.
+        #[must_use]
+        pub fn keys(&self) -> Vec<Subject> {
+            self.tables().placements.keys().cloned().collect()
+        }
+
+        /// Writes the bytes of a row past the store, as a failing disk may.
+        pub fn overwrite(&self, key: &Subject, bytes: &[u8]) {
+            if let Some((_, found)) = self.tables().placements.get_mut(key) {
+                *found = bytes.to_vec();
+            }
+        }
     }
 }
