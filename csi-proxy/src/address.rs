@@ -56,12 +56,6 @@ impl SocketAddress {
     pub fn path(&self) -> &Path {
         &self.0
     }
-
-    /// Whether the path ends in `.sock`, as the spec wants it of `CSI_ENDPOINT`.
-    #[must_use]
-    pub fn is_named_as_the_spec_wants(&self) -> bool {
-        self.0.extension().is_some_and(|extension| extension == "sock")
-    }
 }
 
 impl fmt::Display for SocketAddress {

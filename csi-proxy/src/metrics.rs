@@ -22,11 +22,6 @@ use crate::call::MethodPath;
 use crate::outcome::Outcome;
 use csi_proto::Code;
 
-const OPERATIONS: &str = "csi_plugin_operations_seconds";
-const FAULTS: &str = "csi_plugin_relay_faults_total";
-const STARTUP_AGE: &str = "csi_plugin_startup_age_seconds";
-const STALE_ANSWERS: &str = "csi_plugin_startup_stale_answers_total";
-
 pub(crate) fn record(
     stage: &'static str,
     driver: &DriverName,
@@ -37,11 +32,11 @@ pub(crate) fn record(
     let method = Method::from_path(method.as_str()).map_or("other", Method::path);
     let code = go_name(outcome.code);
     metrics::histogram!(
-        OPERATIONS, "driver_name" => label(driver), "method_name" => method, "grpc_status_code" => code, "stage" => stage
+        "csi_plugin_operations_seconds", "driver_name" => label(driver), "method_name" => method, "grpc_status_code" => code, "stage" => stage
     )
     .record(taken);
     if let Some(fault) = outcome.fault() {
-        metrics::counter!(FAULTS, "driver_name" => label(driver), "kind" => fault.kind(), "stage" => stage)
+        metrics::counter!("csi_plugin_relay_faults_total", "driver_name" => label(driver), "kind" => fault.kind(), "stage" => stage)
             .increment(1);
     }
 }
@@ -59,11 +54,11 @@ pub(crate) fn operations(counts: &crate::operation::Counts) {
 }
 
 pub(crate) fn facts_age(driver: &DriverName, age: Duration) {
-    metrics::gauge!(STARTUP_AGE, "driver_name" => label(driver)).set(age.as_secs_f64());
+    metrics::gauge!("csi_plugin_startup_age_seconds", "driver_name" => label(driver)).set(age.as_secs_f64());
 }
 
 pub(crate) fn stale_answer(driver: &DriverName) {
-    metrics::counter!(STALE_ANSWERS, "driver_name" => label(driver)).increment(1);
+    metrics::counter!("csi_plugin_startup_stale_answers_total", "driver_name" => label(driver)).increment(1);
 }
 
 fn label(driver: &DriverName) -> Arc<str> {

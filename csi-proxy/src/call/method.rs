@@ -70,23 +70,13 @@ impl MethodPath {
     /// The service with its package, for example `csi.v1.Controller`.
     #[must_use]
     pub fn service(&self) -> &str {
-        self.parts().0
-    }
-
-    /// The method alone, for example `CreateVolume`.
-    #[must_use]
-    pub fn method(&self) -> &str {
-        self.parts().1
+        self.0[1..].split_once('/').map_or("", |(service, _)| service)
     }
 
     /// Whether exactly one message answers the method. Of a method that is not known here it cannot be said.
     #[cfg(feature = "runtime")]
     pub(crate) fn is_unary(&self) -> bool {
         csi_proto::Method::from_path(self.as_str()).is_some_and(|method| !method.is_server_streaming())
-    }
-
-    fn parts(&self) -> (&str, &str) {
-        self.0[1..].split_once('/').unwrap_or_default()
     }
 }
 
@@ -117,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn a_path_falls_into_service_and_method() {
+    fn the_service_of_a_path_has_its_package() {
         let path = MethodPath::new("/csi.v1.Controller/CreateVolume").unwrap();
-        assert_eq!((path.service(), path.method()), ("csi.v1.Controller", "CreateVolume"));
+        assert_eq!(path.service(), "csi.v1.Controller");
     }
 }

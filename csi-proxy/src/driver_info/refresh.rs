@@ -316,12 +316,8 @@ pub(crate) async fn ask(
     let call = Call::new(CallId::new(), node, driver.clone(), method, Bytes::new()).with_remaining(PATIENCE);
     let observation = Observation::start("endpoint", &call);
     let answer = observation.answered(relay.relay(call).await);
-    let (messages, outcome) = answer.unwrap_or_else(Replies::outcome).collect().await;
-    match messages.into_iter().next() {
-        Some(message) if outcome.is_ok() => Ok(message),
-        _ if outcome.is_ok() => {
-            Err(Fault::Protocol { reason: "an OK answer without a message".to_owned() }.into())
-        }
-        _ => Err(outcome),
+    match answer.unwrap_or_else(Replies::outcome).read_unary().await {
+        (Some(message), outcome) if outcome.is_ok() => Ok(message),
+        (_, outcome) => Err(outcome),
     }
 }
