@@ -27,15 +27,6 @@ const MAX_DRIVERS: usize = 1024;
 /// leave room for what it has merged or closed since.
 const MAX_RANGES: usize = 4 * MAX_GIVEN_UP;
 
-/// What a call may do that the fence lets pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passage {
-    /// It may begin.
-    Begin,
-    /// Its number has begun: it may join what runs or get the result that is there, and nothing else.
-    Join,
-}
-
 /// The fences of all drivers.
 #[derive(Debug, Default)]
 pub(crate) struct Fences(HashMap<DriverName, DriverFence>);
@@ -72,16 +63,12 @@ impl Fences {
         Ok(())
     }
 
-    /// Takes in what an arriving call reports, and says what the call may do. `repeatable`: it changes nothing.
+    /// Takes in what an arriving call reports. The call passes: it may join what runs or get a result that is there, and begin if that
+    /// [may be](Self::may_begin).
     ///
     /// # Errors
-    /// [`Fault::TermNotRecorded`] if the term is to be [raised](Self::raise) first; else why the call may not begin.
-    pub(crate) fn arrive(
-        &mut self,
-        driver: &DriverName,
-        fence: &Fence,
-        repeatable: bool,
-    ) -> Result<Passage, Fault> {
+    /// [`Fault::TermNotRecorded`] if the term is to be [raised](Self::raise) first; else why the call does not pass.
+    pub(crate) fn arrive(&mut self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         let Some(known) = self.0.get_mut(driver).filter(|known| known.term >= fence.term()) else {
             let reason = "the term is new".to_owned();
             return Err(Fault::TermNotRecorded { driver: driver.clone(), reason });
@@ -89,17 +76,17 @@ impl Fences {
         if known.term == fence.term() {
             known.report(driver, fence)?;
         }
-        known.check(driver, fence, repeatable)
+        known.check(driver, fence)
     }
 
-    /// What a call may do now. It has arrived, and waited since.
+    /// Whether a call that has arrived may begin now: its number has not begun, nor been closed since.
     ///
     /// # Errors
-    /// Why it may not begin.
-    pub(crate) fn check(&self, driver: &DriverName, fence: &Fence) -> Result<Passage, Fault> {
+    /// Why it may not.
+    pub(crate) fn may_begin(&self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         match self.0.get(driver) {
-            Some(known) => known.check(driver, fence, false),
-            None => Err(Fault::StaleCall { driver: driver.clone(), number: fence.number() }),
+            Some(known) if !known.begun.contains(fence.number().get()) => known.check(driver, fence),
+            _ => Err(stale(driver, fence)),
         }
     }
 
@@ -144,17 +131,21 @@ impl DriverFence {
         Ok(())
     }
 
-    fn check(&self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<Passage, Fault> {
+    fn check(&self, driver: &DriverName, fence: &Fence) -> Result<(), Fault> {
         if fence.term() != self.term {
             let (driver, found, current) = (driver.clone(), fence.term(), self.term);
             return Err(Fault::StaleTerm { driver, found, current });
         }
         let number = fence.number().get();
         if number < self.lowest_open || self.given_up.contains(number) {
-            return Err(Fault::StaleCall { driver: driver.clone(), number: fence.number() });
+            return Err(stale(driver, fence));
         }
-        Ok(if !repeatable && self.begun.contains(number) { Passage::Join } else { Passage::Begin })
+        Ok(())
     }
+}
+
+pub(crate) fn stale(driver: &DriverName, fence: &Fence) -> Fault {
+    Fault::StaleCall { driver: driver.clone(), number: fence.number() }
 }
 
 fn overloaded(what: &str, max: usize) -> Fault {

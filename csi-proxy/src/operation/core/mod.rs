@@ -15,7 +15,7 @@ use csi_proto::{Delivery, DriverName, Method};
 pub use self::event::{Action, Counts, Event, OperationId, WaiterId, Way};
 use self::queue::Queue;
 use super::answer::Answer;
-use super::fence::{Fences, Passage};
+use super::fence::{self, Fences};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
 use super::subject::{Key, is_making};
@@ -175,43 +175,30 @@ impl Core {
     /// # Errors
     /// Why it may not.
     pub fn admit(&mut self, driver: &DriverName, fence: &Fence, repeatable: bool) -> Result<(), Fault> {
-        match self.fences.arrive(driver, fence, repeatable)? {
-            Passage::Begin => {
-                self.fences.begin(driver, fence);
-            }
-            Passage::Join => {
-                return Err(Fault::StaleCall { driver: driver.clone(), number: fence.number() });
-            }
-        }
-        Ok(())
+        self.fences.arrive(driver, fence)?;
+        let begins = self.fences.begin(driver, fence);
+        if begins || repeatable { Ok(()) } else { Err(fence::stale(driver, fence)) }
     }
 
     fn ask(&mut self, now: Instant, waiter: Waiter, identity: Identity) {
-        let passage = match &waiter.fence {
-            Some(fence) => self.fences.arrive(identity.driver(), fence, false),
-            None => Ok(Passage::Begin),
-        };
-        let passage = match passage {
-            Ok(_) if self.waiters.len() + self.queue.len() >= self.limits.waiters => {
-                let max = self.limits.waiters as u64;
-                Err(Fault::Overloaded { what: "the table of waiting calls".to_owned(), max })
+        let max = self.limits.waiters;
+        let arrived =
+            waiter.fence.as_ref().map_or(Ok(()), |fence| self.fences.arrive(identity.driver(), fence));
+        let arrived = arrived.and_then(|()| match self.waiters.len() + self.queue.len() < max {
+            true => Ok(()),
+            false => {
+                Err(Fault::Overloaded { what: "the table of waiting calls".to_owned(), max: max as u64 })
             }
-            passage => passage,
-        };
-        let passage = match passage {
-            Ok(passage) => passage,
-            Err(fault) => return self.actions.push_back(Action::Fail { waiter: waiter.id, fault }),
-        };
-        if self.shares(now, &waiter, &identity) {
+        });
+        if let Err(fault) = arrived {
+            return self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
+        }
+        if self.shares(now, &waiter, &identity) || !self.may_begin(&waiter, &identity) {
             return;
         }
-        match (passage, &waiter.fence, self.pending(&identity)) {
-            (Passage::Join, Some(fence), _) => {
-                let fault = Fault::StaleCall { driver: identity.driver().clone(), number: fence.number() };
-                self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
-            }
-            (_, _, Some(pending)) => self.wait(now, waiter, identity, pending),
-            (_, _, None) => self.begin(identity, vec![waiter]),
+        match self.pending(&identity) {
+            Some(pending) => self.wait(now, waiter, identity, pending),
+            None => self.begin(identity, vec![waiter]),
         }
     }
 

@@ -78,7 +78,7 @@ impl Core {
             else {
                 continue;
             };
-            waiters.retain(|waiter| self.passes_still(waiter, &identity));
+            waiters.retain(|waiter| self.may_begin(waiter, &identity));
             if waiters.is_empty() {
                 freed.extend_from_slice(identity.keys());
             } else {
@@ -87,17 +87,11 @@ impl Core {
         }
     }
 
-    /// Whether a call may begin that has waited: it may have been given up meanwhile, or its proxy replaced. If not, it
-    /// fails.
-    fn passes_still(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
+    /// Whether a call may begin: its number may have begun before, and if it has waited it may have been given up meanwhile, or its proxy
+    /// replaced. If not, it fails.
+    pub(super) fn may_begin(&mut self, waiter: &Waiter, identity: &Identity) -> bool {
         let Some(fence) = &waiter.fence else { return true };
-        let fault = match self.fences.check(identity.driver(), fence) {
-            Ok(super::Passage::Begin) => return true,
-            Ok(super::Passage::Join) => {
-                Fault::StaleCall { driver: identity.driver().clone(), number: fence.number() }
-            }
-            Err(fault) => fault,
-        };
+        let Err(fault) = self.fences.may_begin(identity.driver(), fence) else { return true };
         self.actions.push_back(Action::Fail { waiter: waiter.id, fault });
         false
     }

@@ -20,14 +20,26 @@ fn fences(term: u64) -> Fences {
     fences
 }
 
+/// What an arriving call may do.
+#[derive(Debug, PartialEq)]
+enum Passage {
+    Begin,
+    Join,
+}
+
+fn arrive_at(fences: &mut Fences, driver: &DriverName, fence: &Fence) -> Result<Passage, &'static str> {
+    fences.arrive(driver, fence).map_err(|fault| fault.kind())?;
+    Ok(if fences.may_begin(driver, fence).is_ok() { Passage::Begin } else { Passage::Join })
+}
+
 fn arrive(fences: &mut Fences, fence: &Fence) -> Result<Passage, &'static str> {
-    fences.arrive(&driver(), fence, false).map_err(|fault| fault.kind())
+    arrive_at(fences, &driver(), fence)
 }
 
 #[test]
 fn a_lower_term_is_refused_and_the_refusal_names_the_current_one() {
     let mut fences = fences(7);
-    let fault = fences.arrive(&driver(), &fence(6, 1, 1, &[]), true).unwrap_err();
+    let fault = fences.arrive(&driver(), &fence(6, 1, 1, &[])).unwrap_err();
     let (found, current) = (Term::new(6).unwrap(), Term::new(7).unwrap());
     assert_eq!(fault, Fault::StaleTerm { driver: driver(), found, current });
 }
@@ -68,20 +80,20 @@ fn what_any_call_has_reported_holds_for_all_later_ones() {
     arrive(&mut fences, &fence(1, 19, 1, &[])).unwrap();
     for number in [1, 2, 4, 6] {
         assert_eq!(arrive(&mut fences, &fence(1, number, 1, &[])), Err("stale_call"), "{number}");
-        assert!(fences.check(&driver(), &fence(1, number, 1, &[])).is_err(), "{number}");
+        assert!(fences.may_begin(&driver(), &fence(1, number, 1, &[])).is_err(), "{number}");
     }
 }
 
 #[test]
-fn a_number_that_has_begun_joins_and_one_that_reads_begins_again() {
+fn a_number_that_has_begun_joins_until_it_is_closed() {
     let mut fences = fences(1);
     let call = fence(1, 5, 1, &[]);
-    fences.begin(&driver(), &call);
+    assert!(fences.begin(&driver(), &call));
     assert_eq!(arrive(&mut fences, &call), Ok(Passage::Join));
-    assert_eq!(fences.check(&driver(), &call), Ok(Passage::Join));
-    assert_eq!(fences.arrive(&driver(), &call, true), Ok(Passage::Begin));
+    assert_eq!(fences.may_begin(&driver(), &call).unwrap_err().kind(), "stale_call");
+    assert!(!fences.begin(&driver(), &call), "once");
     arrive(&mut fences, &fence(1, 9, 6, &[])).unwrap();
-    assert_eq!(fences.arrive(&driver(), &call, true).unwrap_err().kind(), "stale_call", "it is closed");
+    assert_eq!(arrive(&mut fences, &call), Err("stale_call"), "it is closed");
 }
 
 #[test]
@@ -98,7 +110,7 @@ fn drivers_have_fences_of_their_own() {
     let other = DriverName::new("other").unwrap();
     fences.raise(&other, Term::FIRST).unwrap();
     arrive(&mut fences, &fence(1, 9, 9, &[])).unwrap();
-    assert_eq!(fences.arrive(&other, &fence(1, 1, 1, &[]), false), Ok(Passage::Begin));
+    assert_eq!(arrive_at(&mut fences, &other, &fence(1, 1, 1, &[])), Ok(Passage::Begin));
 }
 
 #[test]
@@ -112,7 +124,7 @@ fn at_its_bound_the_fence_refuses_and_forgets_nothing() {
         fences.begin(&driver(), &call);
     }
     assert_eq!(arrive(&mut fences, &fence(1, 2 * max + 2, 1, &[])), Err("overloaded"));
-    assert_eq!(fences.check(&driver(), &fence(1, 2, 1, &[])), Ok(Passage::Join));
+    assert!(fences.may_begin(&driver(), &fence(1, 2, 1, &[])).is_err(), "it has begun");
     assert_eq!(
         arrive(&mut fences, &fence(1, 2 * max + 2, 100, &[])),
         Ok(Passage::Begin),
