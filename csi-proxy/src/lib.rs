@@ -172,7 +172,7 @@ pub use self::relay::{
 };
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
-pub use self::route::{Route, Router, TopologyRouter, TopologySettings};
+pub use self::route::{Router, TopologyRouter, TopologySettings};
 #[cfg(feature = "runtime")]
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]

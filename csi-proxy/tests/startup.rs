@@ -105,7 +105,7 @@ fn kept_in(store: impl DriverInfoStore + 'static) -> EndpointSettings {
 /// What is kept of our node.
 async fn kept(store: &impl DriverInfoStore) -> Option<bytes::Bytes> {
     let kept = store.load().await.unwrap();
-    kept.into_iter().find(|(kept, _)| *kept == Some(node())).map(|(_, record)| record)
+    kept.into_iter().find(|(kept, _)| *kept == node()).map(|(_, record)| record)
 }
 
 /// A life of an endpoint with its driver on, in which everything is learnt.
@@ -128,7 +128,7 @@ async fn after_a_restart_with_the_driver_off_every_answer_is_as_before_and_its_a
     // The edge has been off for a day.
     let (info, as_of) = Info::decode(&kept(&store).await.unwrap()).unwrap();
     let day = Duration::from_secs(24 * 3600);
-    store.save(Some(&node()), Some(info.encode(as_of - day))).await.unwrap();
+    store.save(&node(), Some(info.encode(as_of - day))).await.unwrap();
     settings.first_answer = Duration::ZERO;
     let second = Stage::without_driver(settings).await;
     assert_eq!(all_answers(&second).await, before);
@@ -170,7 +170,7 @@ async fn a_record_that_cannot_be_used_costs_a_question_and_not_the_start() {
     let before = learn(&settings).await;
     let good = kept(&store).await.unwrap();
     for bytes in [&b"junk"[..], &good[..good.len() / 2], b"", &vec![7; 10 * MAX_RECORD]] {
-        store.save(Some(&node()), Some(bytes.to_vec().into())).await.unwrap();
+        store.save(&node(), Some(bytes.to_vec().into())).await.unwrap();
         assert_eq!(learn(&settings).await, before, "learnt again");
         let again = kept(&store).await.unwrap();
         assert_eq!(Info::decode(&again).unwrap().0, Info::decode(&good).unwrap().0, "and kept again");
@@ -213,11 +213,11 @@ struct Hangs;
 
 #[async_trait::async_trait]
 impl DriverInfoStore for Hangs {
-    async fn load(&self) -> Result<Vec<(Option<csi_proxy::NodeId>, bytes::Bytes)>, StoreError> {
+    async fn load(&self) -> Result<Vec<(csi_proxy::NodeId, bytes::Bytes)>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn save(&self, _: Option<&csi_proxy::NodeId>, _: Option<bytes::Bytes>) -> Result<(), StoreError> {
+    async fn save(&self, _: &csi_proxy::NodeId, _: Option<bytes::Bytes>) -> Result<(), StoreError> {
         std::future::pending().await
     }
 }

@@ -42,9 +42,6 @@ const RECENT: Duration = Duration::from_millis(500);
 /// Most nodes where nodes are discovered.
 pub const MAX_NODES: usize = 10_000;
 
-/// Whose info it is: a node, or nobody in particular where the node is decided call by call.
-pub type Key = Option<NodeId>;
-
 /// How the answers of the nodes are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the two kinds of endpoint")]
@@ -90,15 +87,15 @@ impl Mode {
 pub struct Cache {
     driver: DriverName,
     mode: Mode,
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<NodeId, Entry>,
     /// What was kept of nodes that are not there yet.
-    kept: BTreeMap<Key, (Info, SystemTime)>,
+    kept: BTreeMap<NodeId, (Info, SystemTime)>,
     /// Somebody says which nodes come and go.
     told: bool,
     /// A node was left out, since there are too many.
     refused: bool,
     /// The node by which `Probe` is answered where all answer together.
-    watched: Key,
+    watched: Option<NodeId>,
     said: Said,
 }
 
@@ -157,33 +154,33 @@ impl Cache {
     }
 
     /// Takes in what was kept of earlier starts. Where nodes are discovered, these are nodes of the driver.
-    pub fn restore(&mut self, kept: impl IntoIterator<Item = (Key, Info, SystemTime)>, now: Instant) {
-        for (key, info, as_of) in kept.into_iter().take(MAX_NODES) {
-            if let Some(entry) = self.entries.get_mut(&key) {
+    pub fn restore(&mut self, kept: impl IntoIterator<Item = (NodeId, Info, SystemTime)>, now: Instant) {
+        for (node, info, as_of) in kept.into_iter().take(MAX_NODES) {
+            if let Some(entry) = self.entries.get_mut(&node) {
                 entry.restore(info, as_of);
-            } else if self.mode.discovers() && key.is_some() {
-                self.insert(key, false, now).restore(info, as_of);
+            } else if self.mode.discovers() {
+                self.insert(node, false, now).restore(info, as_of);
             } else {
-                self.kept.insert(key, (info, as_of));
+                self.kept.insert(node, (info, as_of));
             }
         }
     }
 
     /// Takes in that a node belongs to the driver, whether it is there or not.
-    pub fn add(&mut self, key: &Key, now: Instant) {
-        if !self.entries.contains_key(key) {
-            self.insert(key.clone(), true, now);
+    pub fn add(&mut self, node: &NodeId, now: Instant) {
+        if !self.entries.contains_key(node) {
+            self.insert(node.clone(), true, now);
         }
     }
 
-    fn insert(&mut self, key: Key, named: bool, now: Instant) -> &mut Entry {
+    fn insert(&mut self, node: NodeId, named: bool, now: Instant) -> &mut Entry {
         let topology_key = match &self.mode {
             Mode::Together { topology_key, .. } => topology_key.clone(),
             Mode::Each { .. } => None,
         };
-        let kept = self.kept.remove(&key);
-        let entry = Entry::new(key.clone(), named, topology_key, now);
-        let entry = self.entries.entry(key).or_insert(entry);
+        let kept = self.kept.remove(&node);
+        let entry = Entry::new(node.clone(), named, topology_key, now);
+        let entry = self.entries.entry(node).or_insert(entry);
         if let Some((info, as_of)) = kept {
             entry.restore(info, as_of);
         }
@@ -191,30 +188,30 @@ impl Cache {
     }
 
     /// Takes a node out, with what it has said. Says whether it was [added](Self::add).
-    pub fn remove(&mut self, key: &Key) -> bool {
-        self.kept.remove(key);
-        self.entries.remove(key).is_some_and(|entry| entry.named)
+    pub fn remove(&mut self, node: &NodeId) -> bool {
+        self.kept.remove(node);
+        self.entries.remove(node).is_some_and(|entry| entry.named)
     }
 
     /// Whether a node is connected, as far as is known; `None` if the node is not known.
     #[must_use]
-    pub fn is_connected(&self, key: &Key) -> Option<bool> {
-        self.entries.get(key).map(|entry| entry.seen || entry.is_online())
+    pub fn is_connected(&self, node: &NodeId) -> Option<bool> {
+        self.entries.get(node).map(|entry| entry.seen || entry.is_online())
     }
 
     /// Takes in that a node is there. Says of the first that is left out, since there are too many.
-    pub fn arrived(&mut self, key: &Key, now: Instant) -> Option<News> {
-        if !self.entries.contains_key(key) {
+    pub fn arrived(&mut self, node: &NodeId, now: Instant) -> Option<News> {
+        if !self.entries.contains_key(node) {
             if !self.mode.discovers() {
                 return None;
             }
             if self.entries.len() >= MAX_NODES {
                 return (!std::mem::replace(&mut self.refused, true)).then_some(News::TooMany);
             }
-            self.insert(key.clone(), false, now);
+            self.insert(node.clone(), false, now);
         }
         let together = self.mode.is_together();
-        if let Some(entry) = self.entries.get_mut(key)
+        if let Some(entry) = self.entries.get_mut(node)
             && (together || !entry.ready)
         {
             entry.arrived(now);
@@ -223,8 +220,8 @@ impl Cache {
     }
 
     /// Takes in that a node is away. Says nothing of the calls that it may still be working on.
-    pub fn left(&mut self, key: &Key, now: Instant) {
-        let Slot::Occupied(mut slot) = self.entries.entry(key.clone()) else { return };
+    pub fn left(&mut self, node: &NodeId, now: Instant) {
+        let Slot::Occupied(mut slot) = self.entries.entry(node.clone()) else { return };
         slot.get_mut().left(now);
         if !slot.get().is_of_driver() {
             slot.remove();
@@ -248,50 +245,51 @@ impl Cache {
     }
 
     /// As [`Self::refresh`], for one node.
-    pub fn refresh_one(&mut self, key: &Key, now: Instant) {
-        if let Some(entry) = self.entries.get_mut(key) {
+    pub fn refresh_one(&mut self, node: &NodeId, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(node) {
             entry.ask_all(now);
         }
     }
 
     /// Has those nodes asked now that cannot be chosen, as far as they may be there. They are waited for while they are
     /// [open](Self::are_open).
-    pub fn ask_absent(&mut self, now: Instant) -> Vec<Key> {
+    pub fn ask_absent(&mut self, now: Instant) -> Vec<NodeId> {
         let told = self.told;
         let absent = self.entries.iter_mut().filter(|(_, entry)| {
             (!entry.is_online() || !entry.info().is_complete(true))
                 && (entry.seen || (!told && entry.is_of_driver()))
                 && !entry.was_asked_since(now.checked_sub(RECENT))
         });
-        let ask = |(key, entry): (&Key, &mut Entry)| {
+        let ask = |(node, entry): (&NodeId, &mut Entry)| {
             // One that is being asked says so in a moment.
             if entry.due().is_some() {
                 entry.hasten(now);
             }
-            key.clone()
+            node.clone()
         };
         absent.map(ask).collect()
     }
 
     /// Whether one of these is being asked, or is to be asked now.
     #[must_use]
-    pub fn are_open(&self, keys: &[Key], now: Instant) -> bool {
-        keys.iter()
-            .filter_map(|key| self.entries.get(key))
+    pub fn are_open(&self, nodes: &[NodeId], now: Instant) -> bool {
+        nodes
+            .iter()
+            .filter_map(|node| self.entries.get(node))
             .any(|entry| entry.due().is_none_or(|due| due <= now))
     }
 
     /// Begins the rounds of up to so many entries that are due, each with `GetPluginInfo`. Says when the next one is. Where nodes are
     /// discovered, only those that are there begin one before the list of them is complete: a call to a node that is away may be held
     /// for its whole grace.
-    pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<Key>, Option<Instant>) {
+    pub fn take_due(&mut self, most: usize, now: Instant) -> (Vec<NodeId>, Option<Instant>) {
         let all = self.told || !self.mode.discovers();
         let (mut due, mut later) = (Vec::new(), None);
-        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.seen) {
+        for (node, entry) in self.entries.iter_mut().filter(|(_, entry)| all || entry.seen) {
             let Some(next) = entry.due() else { continue };
             if next <= now && due.len() < most {
                 entry.begin(now);
-                due.push(key.clone());
+                due.push(node.clone());
             } else {
                 later = Some(later.map_or(next, |later: Instant| later.min(next)));
             }
@@ -302,13 +300,13 @@ impl Cache {
     /// Takes in the answer to a question of a round. Says what the round asks next, if it is not at its end, and what is to be logged.
     pub fn answered(
         &mut self,
-        key: &Key,
+        node: &NodeId,
         question: Question,
         answer: Result<Bytes, Outcome>,
         now: Instant,
         time: SystemTime,
     ) -> (Option<Question>, Vec<News>) {
-        let Some(entry) = self.entries.get_mut(key) else { return Default::default() };
+        let Some(entry) = self.entries.get_mut(node) else { return Default::default() };
         let (mut news, before) = (Vec::new(), entry.topology());
         let taken = entry.take(&self.driver, question, answer, &self.mode, &mut news);
         if let (Some(before), Some(now)) = (before, entry.topology())
@@ -327,9 +325,10 @@ impl Cache {
                 Some(outcome)
             }
         };
-        let others = self.mode.is_together()
-            && self.entries.values().any(|entry| entry.is_online() && entry.reached == Some(true));
-        let said = self.said(key);
+        let together = self.mode.is_together();
+        let others =
+            together && self.entries.values().any(|entry| entry.is_online() && entry.reached == Some(true));
+        let said = self.said(Some(node).filter(|_| !together));
         match failure {
             None if said.reached.replace(true) != Some(true) => {
                 said.stale = false;
@@ -341,27 +340,27 @@ impl Cache {
             _ => {}
         }
         self.watch(now);
-        let pause = self.pause(key);
-        if let Some(entry) = self.entries.get_mut(key) {
+        let pause = self.pause(node);
+        if let Some(entry) = self.entries.get_mut(node) {
             entry.rest(pause, now);
         }
         (None, news)
     }
 
-    /// What the operator was last told of what an entry stands for.
-    fn said(&mut self, key: &Key) -> &mut Said {
-        match self.entries.get_mut(key) {
-            Some(entry) if !self.mode.is_together() => &mut entry.said,
-            _ => &mut self.said,
+    /// What the operator was last told of a node, or of all together.
+    fn said(&mut self, of: Option<&NodeId>) -> &mut Said {
+        match of.and_then(|node| self.entries.get_mut(node)) {
+            Some(entry) => &mut entry.said,
+            None => &mut self.said,
         }
     }
 
     /// How long the next round of an entry may wait.
-    fn pause(&self, key: &Key) -> Duration {
-        let Some(entry) = self.entries.get(key) else { return LONG_ROUND };
+    fn pause(&self, node: &NodeId) -> Duration {
+        let Some(entry) = self.entries.get(node) else { return LONG_ROUND };
         let together = self.mode.is_together();
         if entry.ready {
-            return match (together && self.watched != *key, self.told) {
+            return match (together && self.watched.as_ref() != Some(node), self.told) {
                 (false, _) => ROUND,
                 (true, true) => LONG_ROUND,
                 (true, false) => LONGEST,
@@ -380,11 +379,12 @@ impl Cache {
 
     /// Looks for another node to answer `Probe` by, if the one that did is not ready any more. That one is asked at once.
     fn watch(&mut self, now: Instant) {
-        if !self.mode.is_together() || self.entries.get(&self.watched).is_some_and(|entry| entry.ready) {
+        let watched = self.watched.as_ref().and_then(|node| self.entries.get(node));
+        if !self.mode.is_together() || watched.is_some_and(|entry| entry.ready) {
             return;
         }
-        if let Some((key, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.ready) {
-            self.watched.clone_from(key);
+        if let Some((node, entry)) = self.entries.iter_mut().find(|(_, entry)| entry.ready) {
+            self.watched = Some(node.clone());
             // One that is being asked says so in a moment.
             if entry.due().is_some() {
                 entry.hasten(now);
@@ -393,7 +393,7 @@ impl Cache {
     }
 
     /// Takes in what the end of a call says of a node's presence.
-    pub fn heard(&mut self, key: &Key, outcome: &Outcome, now: Instant) {
+    pub fn heard(&mut self, node: &NodeId, outcome: &Outcome, now: Instant) {
         let presence = match &outcome.origin {
             Origin::Driver => Presence::Online,
             Origin::Relay(fault) => match presence_by(fault) {
@@ -402,7 +402,7 @@ impl Cache {
             },
             Origin::Endpoint => return,
         };
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(node) else { return };
         // Without its info it cannot be chosen.
         if presence != Presence::Online || entry.info().is_complete(true) {
             if entry.set(presence) && presence == Presence::Online {
@@ -413,16 +413,16 @@ impl Cache {
         }
     }
 
-    /// What to tell a caller now; nothing yet if it has to wait for what is learnt.
+    /// What to tell a caller now, of a node or, with none, of all together; nothing yet if it has to wait for what is learnt.
     #[must_use]
-    pub fn answer(&self, key: &Key, question: Question) -> Option<Fact> {
+    pub fn answer(&self, of: Option<&NodeId>, question: Question) -> Option<Fact> {
         if question == Question::Probe {
-            let ready = Some(self.is_ready(key));
+            let ready = Some(self.is_ready(of));
             return Some(Ok(csi::ProbeResponse { ready }.encode_to_vec().into()));
         }
-        let known = match self.mode.is_together() {
-            true => self.common(question),
-            false => self.entries.get(key).and_then(|entry| entry.info().get(question)).cloned(),
+        let known = match of {
+            Some(node) => self.entry(node).and_then(|entry| entry.info().get(question)).cloned(),
+            None => self.common(question),
         };
         let unknown = || csi::GetPluginInfoResponse {
             name: self.driver.to_string(),
@@ -467,63 +467,63 @@ impl Cache {
         Some(common.ok_or_else(|| "not every node's driver has the service".to_owned()))
     }
 
-    fn is_ready(&self, key: &Key) -> bool {
-        match self.mode.is_together() {
-            true => self.entries.values().any(|entry| entry.ready),
-            false => self.entries.get(key).is_some_and(|entry| entry.ready),
+    fn is_ready(&self, of: Option<&NodeId>) -> bool {
+        match of {
+            Some(node) => self.entry(node).is_some_and(|entry| entry.ready),
+            None => self.entries.values().any(|entry| entry.ready),
         }
     }
 
-    /// How the answers stand.
+    /// How the [answers](Self::answer) stand.
     #[must_use]
-    pub fn status(&self, key: &Key, time: SystemTime) -> Status {
+    pub fn status(&self, of: Option<&NodeId>, time: SystemTime) -> Status {
         let mut asked = info::kept(self.mode == Mode::Each { node_info: true });
-        let complete = asked.all(|question| self.answer(key, question).is_some());
-        let (as_of, reached) = match self.mode.is_together() {
-            true => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.said.reached),
-            false => self.entries.get(key).map_or((None, None), |entry| (entry.as_of, entry.said.reached)),
+        let complete = asked.all(|question| self.answer(of, question).is_some());
+        let (as_of, reached) = match of {
+            Some(node) => self.entry(node).map_or((None, None), |entry| (entry.as_of, entry.said.reached)),
+            None => (self.entries.values().filter_map(|entry| entry.as_of).max(), self.said.reached),
         };
         let age = as_of.map(|as_of| time.duration_since(as_of).unwrap_or_default());
-        Status { reached, ready: self.is_ready(key), complete, age }
+        Status { reached, ready: self.is_ready(of), complete, age }
     }
 
     /// Whether it is to be said that answers are given without the driver. Once each time that it goes away.
-    pub fn says_stale(&mut self, key: &Key) -> bool {
-        let said = self.said(key);
+    pub fn says_stale(&mut self, of: Option<&NodeId>) -> bool {
+        let said = self.said(of);
         said.reached != Some(true) && !std::mem::replace(&mut said.stale, true)
     }
 
     /// What is to be kept of an entry now, and when that was true. [`Self::saved`] has to follow. `settles`: there will be no later
     /// time.
-    pub fn take_save(&mut self, key: &Key, settles: bool) -> Option<(Bytes, SystemTime)> {
-        let close = !self.mode.is_together() || self.watched == *key;
-        self.entries.get_mut(key)?.take_save(close, settles)
+    pub fn take_save(&mut self, node: &NodeId, settles: bool) -> Option<(Bytes, SystemTime)> {
+        let close = !self.mode.is_together() || self.watched.as_ref() == Some(node);
+        self.entries.get_mut(node)?.take_save(close, settles)
     }
 
     /// A record of that time was kept, or could not be and is tried again.
-    pub fn saved(&mut self, key: &Key, as_of: SystemTime, done: bool) {
-        if let Some(entry) = self.entries.get_mut(key) {
+    pub fn saved(&mut self, node: &NodeId, as_of: SystemTime, done: bool) {
+        if let Some(entry) = self.entries.get_mut(node) {
             entry.saved(as_of, done);
         }
     }
 
     /// All entries.
-    pub fn entries(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&NodeId, &Entry)> {
         self.entries.iter()
     }
 
     /// What is known of a node.
     #[must_use]
-    pub fn entry(&self, key: &Key) -> Option<&Entry> {
-        self.entries.get(key)
+    pub fn entry(&self, node: &NodeId) -> Option<&Entry> {
+        self.entries.get(node)
     }
 
     /// The node, if there is only one and there will be no other.
     #[must_use]
     pub fn only(&self) -> Option<NodeId> {
-        let mut keys = self.entries.keys();
-        match (keys.next(), keys.next()) {
-            (Some(only), None) if !self.mode.discovers() => only.clone(),
+        let mut nodes = self.entries.keys();
+        match (nodes.next(), nodes.next()) {
+            (Some(only), None) if !self.mode.discovers() => Some(only.clone()),
             _ => None,
         }
     }

@@ -12,12 +12,12 @@ mod refresh;
 #[cfg(feature = "runtime")]
 mod store;
 
-pub use self::cache::{Cache, Entry, Key, MAX_NODES, Mode, News, Presence, Status};
+pub use self::cache::{Cache, Entry, MAX_NODES, Mode, News, Presence, Status};
 pub use self::info::{Fact, Info, MAX_RECORD};
 pub use self::question::Question;
 #[cfg(feature = "runtime")]
 pub use self::refresh::View;
 #[cfg(feature = "runtime")]
-pub(crate) use self::refresh::{AT_ONCE, DriverInfo, ask};
+pub(crate) use self::refresh::{AT_ONCE, DriverInfo};
 #[cfg(feature = "runtime")]
 pub use self::store::DriverInfoStore;

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache::{Cache, Key, Mode, News, Status};
+use super::cache::{Cache, Mode, News, Status};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
@@ -69,12 +69,12 @@ impl DriverInfo {
                     return;
                 }
             };
-            let read = |(key, record): (Key, Bytes)| {
+            let read = |(node, record): (NodeId, Bytes)| {
                 let Some((info, as_of)) = Info::decode(&record) else {
-                    tracing::warn!(driver = %self.driver, node = ?key, "what was kept of the driver is damaged; learning it again");
+                    tracing::warn!(driver = %self.driver, %node, "what was kept of the driver is damaged; learning it again");
                     return None;
                 };
-                Some((key, info, as_of))
+                Some((node, info, as_of))
             };
             self.cache().restore(kept.into_iter().filter_map(read), now());
         };
@@ -96,17 +96,17 @@ impl DriverInfo {
 
     /// Takes in that a node is there.
     pub(crate) fn arrived(&self, node: &NodeId) {
-        let news = self.change(|cache, now| cache.arrived(&Some(node.clone()), now));
-        news.into_iter().for_each(|news| self.tell(&Some(node.clone()), news));
+        let news = self.change(|cache, now| cache.arrived(node, now));
+        news.into_iter().for_each(|news| self.tell(node, news));
     }
 
     /// Takes a node out, and what is kept of it. That this stays on the disk if it cannot be removed does no harm.
-    pub(crate) async fn remove(&self, key: &Key) {
-        self.change(|cache, _| cache.remove(key));
+    pub(crate) async fn remove(&self, node: &NodeId) {
+        self.change(|cache, _| cache.remove(node));
         if let Some(store) = &self.store
-            && let Err(error) = store.save(key.as_ref(), None).await
+            && let Err(error) = store.save(node, None).await
         {
-            tracing::warn!(driver = %self.driver, node = ?key, %error, "what was kept of a node could not be removed");
+            tracing::warn!(driver = %self.driver, %node, %error, "what was kept of a node could not be removed");
         }
     }
 
@@ -123,12 +123,12 @@ impl DriverInfo {
         let _ = timeout(LAST_WORD, answered).await;
     }
 
-    /// Answers from what is known, waiting up to `wait` for what is not.
-    pub(crate) async fn answer(&self, key: &Key, question: Question, wait: Duration) -> Replies {
+    /// Answers from what is known of a node or of all together, waiting up to `wait` for what is not.
+    pub(crate) async fn answer(&self, of: Option<&NodeId>, question: Question, wait: Duration) -> Replies {
         let mut learnt = self.learnt.subscribe();
         let known = async {
             loop {
-                let replies = match self.look(|cache| cache.answer(key, question)) {
+                let replies = match self.look(|cache| cache.answer(of, question)) {
                     Some(Ok(message)) => Replies::unary(message, Outcome::from_endpoint(Code::OK, "")),
                     Some(Err(text)) => Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text)),
                     None => {
@@ -137,7 +137,7 @@ impl DriverInfo {
                     }
                 };
                 if question != Question::Probe {
-                    self.tell_stale(key);
+                    self.tell_stale(of);
                 }
                 return replies;
             }
@@ -147,23 +147,17 @@ impl DriverInfo {
     }
 
     /// Asks and asks, until dropped.
-    pub(crate) async fn run<F: Future<Output = Result<Bytes, Outcome>>>(
-        self: &Arc<Self>,
-        ask: impl Fn(Key, Question) -> F,
-    ) {
+    pub(crate) async fn run(self: &Arc<Self>, relay: &dyn Relay) {
         self.load().await;
         let mut rounds = FuturesUnordered::new();
         loop {
             let room = self.at_once.saturating_sub(rounds.len());
             let (due, later) = self.cache().take_due(room, now());
-            for key in due {
-                rounds.push(self.round(key, &ask));
-            }
+            rounds.extend(due.into_iter().map(|node| self.round(node, relay)));
             #[cfg(feature = "metrics")]
             {
-                let key = self.look(|cache| cache.entries().next().map(|(key, _)| key.clone()));
                 // That of the node of which it is the youngest.
-                if let Some(age) = key.and_then(|key| self.status(&key).age) {
+                if let Some(age) = self.status(None).age {
                     crate::metrics::facts_age(&self.driver, age);
                 }
             }
@@ -176,17 +170,13 @@ impl DriverInfo {
         }
     }
 
-    async fn round<F: Future<Output = Result<Bytes, Outcome>>>(
-        self: &Arc<Self>,
-        key: Key,
-        ask: &impl Fn(Key, Question) -> F,
-    ) {
+    async fn round(self: &Arc<Self>, node: NodeId, relay: &dyn Relay) {
         let mut question = Question::PluginInfo;
         loop {
             let late = |_| Err(Fault::Deadline { waited: PATIENCE }.into());
-            let answer = timeout(PATIENCE, ask(key.clone(), question)).await.unwrap_or_else(late);
-            let (next, news) = self.cache().answered(&key, question, answer, now(), SystemTime::now());
-            news.into_iter().for_each(|news| self.tell(&key, news));
+            let answer = timeout(PATIENCE, self.ask(relay, &node, question)).await.unwrap_or_else(late);
+            let (next, news) = self.cache().answered(&node, question, answer, now(), SystemTime::now());
+            news.into_iter().for_each(|news| self.tell(&node, news));
             self.learnt.send_replace(());
             match next {
                 Some(next) => question = next,
@@ -195,15 +185,29 @@ impl DriverInfo {
         }
         let this = Arc::clone(self);
         // A disk that hangs keeps nobody from asking the driver.
-        tokio::spawn(async move { this.save(&key, false).await });
+        tokio::spawn(async move { this.save(&node, false).await });
+    }
+
+    /// Asks a node's driver one of the questions.
+    async fn ask(&self, relay: &dyn Relay, node: &NodeId, question: Question) -> Result<Bytes, Outcome> {
+        let method = MethodPath::new(question.path())
+            .map_err(|error| Fault::Protocol { reason: error.to_string() })?;
+        let call = Call::new(CallId::new(), node.clone(), self.driver.clone(), method, Bytes::new());
+        let call = call.with_remaining(PATIENCE);
+        let observation = Observation::start("endpoint", &call);
+        let answer = observation.answered(relay.relay(call).await);
+        match answer.unwrap_or_else(Replies::outcome).read_unary().await {
+            (Some(message), outcome) if outcome.is_ok() => Ok(message),
+            (_, outcome) => Err(outcome),
+        }
     }
 
     /// Keeps what is to be kept.
-    async fn save(&self, key: &Key, settles: bool) {
+    async fn save(&self, node: &NodeId, settles: bool) {
         let Some(store) = &self.store else { return };
-        let Some((record, as_of)) = self.cache().take_save(key, settles) else { return };
-        let saved = store.save(key.as_ref(), Some(record)).await;
-        self.cache().saved(key, as_of, saved.is_ok());
+        let Some((record, as_of)) = self.cache().take_save(node, settles) else { return };
+        let saved = store.save(node, Some(record)).await;
+        self.cache().saved(node, as_of, saved.is_ok());
         if let Err(error) = saved {
             tracing::warn!(driver = %self.driver, %error, "what the driver offers could not be kept for the next start; trying again");
         }
@@ -212,53 +216,53 @@ impl DriverInfo {
 
     /// Keeps the time up to which what is known was true.
     pub(crate) async fn settle(&self) {
-        let keys: Vec<_> = self.look(|cache| cache.entries().map(|(key, _)| key.clone()).collect());
+        let nodes: Vec<_> = self.look(|cache| cache.entries().map(|(node, _)| node.clone()).collect());
         let settled = async {
-            for key in &keys {
-                self.save(key, true).await;
+            for node in &nodes {
+                self.save(node, true).await;
             }
         };
         let _ = timeout(PATIENCE, settled).await;
     }
 
     /// How the answers stand.
-    pub(crate) fn status(&self, key: &Key) -> Status {
-        self.look(|cache| cache.status(key, SystemTime::now()))
+    pub(crate) fn status(&self, of: Option<&NodeId>) -> Status {
+        self.look(|cache| cache.status(of, SystemTime::now()))
     }
 
-    fn tell(&self, key: &Key, news: News) {
-        let (driver, node) = (&self.driver, key.as_ref().map(NodeId::as_str).unwrap_or_default());
+    fn tell(&self, node: &NodeId, news: News) {
+        let driver = &self.driver;
         match news {
             News::ForeignName { found } => tracing::warn!(
-                %driver, node, %found,
+                %driver, %node, %found,
                 "the driver's GetPluginInfo gives another name than this endpoint was given; sidecars are told the latter"
             ),
             News::Unreachable(outcome) => tracing::warn!(
-                %driver, node, code = %outcome.code, message = %outcome.loggable(),
+                %driver, %node, code = %outcome.code, message = %outcome.loggable(),
                 "the driver cannot be reached; sidecars are told that it is not ready"
             ),
             News::TooMany => tracing::error!(
-                node,
+                %node,
                 max = super::MAX_NODES,
                 "too many nodes for one route; this one and further ones are left out"
             ),
-            News::Reached => tracing::info!(%driver, node, "the driver is reached"),
+            News::Reached => tracing::info!(%driver, %node, "the driver is reached"),
             News::Moved { before, now } => tracing::warn!(
-                node, before = ?before.segments, now = ?now.segments,
+                %node, before = ?before.segments, now = ?now.segments,
                 "a node says that it is somewhere else than before; volumes that were made there may be out of reach for pods"
             ),
         }
     }
 
     /// Says once that an answer is given while the driver cannot be asked, and how old it is.
-    fn tell_stale(&self, key: &Key) {
-        let Status { reached, age: Some(age), .. } = self.status(key) else { return };
+    fn tell_stale(&self, of: Option<&NodeId>) {
+        let Status { reached, age: Some(age), .. } = self.status(of) else { return };
         if reached == Some(true) {
             return;
         }
         #[cfg(feature = "metrics")]
         crate::metrics::stale_answer(&self.driver);
-        if !self.cache().says_stale(key) {
+        if !self.cache().says_stale(of) {
             return;
         }
         let (driver, age) = (&self.driver, Duration::from_secs(age.as_secs()));
@@ -289,35 +293,17 @@ impl fmt::Debug for DriverInfo {
 #[derive(Debug, Clone)]
 pub struct View {
     drivers: Arc<DriverInfo>,
-    key: Key,
+    of: Option<NodeId>,
 }
 
 impl View {
-    pub(crate) fn new(drivers: Arc<DriverInfo>, key: Key) -> Self {
-        Self { drivers, key }
+    pub(crate) fn new(drivers: Arc<DriverInfo>, of: Option<NodeId>) -> Self {
+        Self { drivers, of }
     }
 
     /// How they stand now.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.drivers.status(&self.key)
-    }
-}
-
-/// Asks a node's driver one of the questions.
-pub(crate) async fn ask(
-    relay: &dyn Relay,
-    driver: &DriverName,
-    node: NodeId,
-    question: Question,
-) -> Result<Bytes, Outcome> {
-    let method =
-        MethodPath::new(question.path()).map_err(|error| Fault::Protocol { reason: error.to_string() })?;
-    let call = Call::new(CallId::new(), node, driver.clone(), method, Bytes::new()).with_remaining(PATIENCE);
-    let observation = Observation::start("endpoint", &call);
-    let answer = observation.answered(relay.relay(call).await);
-    match answer.unwrap_or_else(Replies::outcome).read_unary().await {
-        (Some(message), outcome) if outcome.is_ok() => Ok(message),
-        (_, outcome) => Err(outcome),
+        self.drivers.status(self.of.as_ref())
     }
 }

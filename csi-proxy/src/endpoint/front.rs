@@ -4,21 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use csi_proto::csi::v1::Topology;
 use csi_proto::{Code, DriverName, Method};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::EndpointSettings;
-use crate::call::MethodPath;
-use crate::driver_info::{self, DriverInfo, Key, Mode, View};
+use crate::call::{MethodPath, NodeId};
+use crate::driver_info::{self, DriverInfo, Mode, View};
 use crate::fault::Fault;
 use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
-use crate::route::{Chosen, Inquiry, Router, with_topology};
+use crate::route::{Inquiry, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 
@@ -29,7 +28,6 @@ pub(super) struct Front {
     relay: Arc<dyn Relay>,
     pub(super) settings: EndpointSettings,
     drivers: Arc<DriverInfo>,
-    key: Key,
     /// Somebody else refreshes it.
     is_shared: bool,
 }
@@ -42,34 +40,43 @@ impl Front {
         settings: EndpointSettings,
         shared: Option<Arc<DriverInfo>>,
     ) -> Self {
-        let (key, is_shared) = (router.only_node().cloned(), shared.is_some());
-        let drivers = match (shared, router.by_topology()) {
-            (Some(shared), _) => shared,
-            (None, Some(topology)) => Arc::clone(topology.drivers()),
-            (None, None) => {
+        let is_shared = shared.is_some();
+        let drivers = match &router {
+            Router::Topology(topology) => Arc::clone(topology.drivers()),
+            Router::Fixed(node) => {
                 let mode = Mode::Each { node_info: settings.stands_for_node };
-                DriverInfo::new(driver.clone(), mode, settings.driver_info.clone())
+                let own = || DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
+                let drivers = shared.unwrap_or_else(own);
+                drivers.change(|cache, now| cache.add(node, now));
+                drivers
             }
         };
-        if router.by_topology().is_none() {
-            drivers.change(|cache, now| cache.add(&key, now));
+        Self { driver, router, relay, settings, drivers, is_shared }
+    }
+
+    /// The node that this stands for; `None` if that is all of them.
+    fn node(&self) -> Option<&NodeId> {
+        match &self.router {
+            Router::Fixed(node) => Some(node),
+            Router::Topology(_) => None,
         }
-        Self { driver, router, relay, settings, drivers, key, is_shared }
     }
 
     pub(super) fn refresh(&self) {
-        match self.router.by_topology() {
-            Some(_) => self.drivers.change(driver_info::Cache::refresh),
-            None => self.drivers.change(|cache, now| cache.refresh_one(&self.key, now)),
-        }
+        self.drivers.change(|cache, now| match self.node() {
+            Some(node) => cache.refresh_one(node, now),
+            None => cache.refresh(now),
+        });
     }
 
     pub(super) fn online(&self) {
-        self.drivers.change(|cache, now| cache.arrived(&self.key, now));
+        if let Some(node) = self.node() {
+            self.drivers.change(|cache, now| cache.arrived(node, now));
+        }
     }
 
     pub(super) fn startup(&self) -> View {
-        View::new(Arc::clone(&self.drivers), self.key.clone())
+        View::new(Arc::clone(&self.drivers), self.node().cloned())
     }
 
     /// Takes in what was kept of earlier starts.
@@ -88,22 +95,10 @@ impl Front {
     pub(super) fn learn(self: &Arc<Self>) -> JoinHandle<()> {
         let front = Arc::clone(self);
         tokio::spawn(async move {
-            match front.router.by_topology() {
-                _ if front.is_shared => {}
-                Some(topology) => topology.run(&*front.relay).await,
-                None => front.drivers.run(async |_, question| front.ask(question).await).await,
+            if !front.is_shared {
+                front.drivers.run(&*front.relay).await;
             }
         })
-    }
-
-    async fn ask(&self, asked: driver_info::Question) -> Result<Bytes, Outcome> {
-        let method =
-            MethodPath::new(asked.path()).map_err(|error| Fault::Protocol { reason: error.to_string() })?;
-        match self.router.choose(&method, &Bytes::new()).await? {
-            Chosen::Node(node) => driver_info::ask(&*self.relay, &self.driver, node, asked).await,
-            // It asks its nodes by itself.
-            Chosen::Topology(_) => Err(Fault::NotReady { driver: self.driver.clone() }.into()),
-        }
     }
 
     pub(super) async fn answer(&self, question: Inquiry) -> Replies {
@@ -116,28 +111,22 @@ impl Front {
         };
         if let Some(known) = known.filter(is_local) {
             let wait = self.settings.first_answer.min(left(question.end));
-            return self.drivers.answer(&self.key, known, wait).await;
+            return self.drivers.answer(self.node(), known, wait).await;
         }
         if question.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
             let text = "Node calls mount volumes and mean nothing on another host; make them on the node's own socket";
             return Replies::outcome(Outcome::from_endpoint(Code::UNIMPLEMENTED, text));
         }
-        let method = question.method.clone();
-        let node = match self.router.choose(&method, &question.body).await {
-            Ok(Chosen::Node(node)) => node,
-            Ok(Chosen::Topology(topology)) => return topology.answer(&*self.relay, question).await,
-            Err(fault) => {
-                let outcome = Outcome::from(fault);
-                tracing::warn!(%method, driver = %self.driver, code = %outcome.code, message = %outcome.loggable(), "no way for a call");
-                return Replies::outcome(outcome);
-            }
+        let node = match &self.router {
+            Router::Fixed(node) => node,
+            Router::Topology(topology) => return topology.answer(&*self.relay, question).await,
         };
-        let place = match self.place_of_new(&method) {
+        let method = question.method.clone();
+        let place = match self.place_of_new(&method, node) {
             Ok(place) => place,
             Err(fault) => return Replies::outcome(fault),
         };
-        // Now, since choosing may have taken its time.
-        let call = question.call(node, self.driver.clone());
+        let call = question.call(node.clone(), self.driver.clone());
         let observation = Observation::start("endpoint", &call).abandoned_by(question.abandoned);
         let answer = match self.relay.relay(call).await {
             Ok(replies) if method.is_unary() => {
@@ -155,12 +144,12 @@ impl Front {
 
     /// Where a new volume is said to be if its driver does not say it: where the node is. A volume of which is not said where it is would let
     /// its pod go anywhere, so none is made before the node was asked.
-    fn place_of_new(&self, method: &MethodPath) -> Result<Option<Topology>, Fault> {
+    fn place_of_new(&self, method: &MethodPath, node: &NodeId) -> Result<Option<Topology>, Fault> {
         if !self.settings.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume)
         {
             return Ok(None);
         }
-        let place = self.drivers.look(|cache| cache.entry(&self.key)?.topology());
+        let place = self.drivers.look(|cache| cache.entry(node)?.topology());
         place.map(Some).ok_or_else(|| Fault::NotReady { driver: self.driver.clone() })
     }
 }

@@ -16,8 +16,7 @@ use tokio::task::AbortHandle;
 use super::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
 use crate::address::{InvalidSocketAddress, SocketAddress};
 use crate::call::NodeId;
-use crate::driver_info::{self, DriverInfo, Mode, Question, View};
-use crate::fault::Fault;
+use crate::driver_info::{DriverInfo, Mode, View};
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
 use crate::route::Router;
 
@@ -159,7 +158,9 @@ impl NodeSockets {
     #[must_use]
     pub fn with_topology_key(mut self, key: impl Into<String>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
-            shared.topology_key = Some(key.into());
+            let key = key.into();
+            let placed = TopologyRelay::of_calls(Arc::clone(&shared.relay), key.clone());
+            (shared.relay, shared.topology_key) = (Arc::new(placed), Some(key));
         }
         self
     }
@@ -199,15 +200,17 @@ impl NodeSockets {
         if self.served().len() >= shared.max_sockets {
             return Err(NodeSocketError::TooMany { node: node.clone(), max: shared.max_sockets });
         }
-        let segment = |source| NodeSocketError::Segment { node: node.clone(), source };
-        let relay =
-            relay_of(&shared.relay, &shared.driver, shared.topology_key.as_deref(), node).map_err(segment)?;
+        if let Some(key) = &shared.topology_key {
+            let segment = |source| NodeSocketError::Segment { node: node.clone(), source };
+            NodeSegment::with_key(node.clone(), key).map_err(segment)?;
+        }
         let directory = shared.directory.join(node.as_str());
         let made = DirBuilder::new().recursive(true).mode(0o750).create(&directory);
         made.map_err(|source| NodeSocketError::Directory { node: node.clone(), directory, source })?;
         let router = Router::fixed(node.clone());
-        let (driver, drivers) = (shared.driver.clone(), Arc::clone(&shared.drivers));
-        let endpoint = Endpoint::shared(router, relay, shared.settings.clone(), driver, drivers);
+        let (relay, drivers) = (Arc::clone(&shared.relay), Arc::clone(&shared.drivers));
+        let (settings, driver) = (shared.settings.clone(), shared.driver.clone());
+        let endpoint = Endpoint::shared(router, relay, settings, driver, drivers);
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), serving);
@@ -235,7 +238,7 @@ impl NodeSockets {
         let known = self.served().remove(node);
         let Some(serving) = known else { return false };
         let _ = serving.shutdown(bound).await;
-        self.0.drivers.remove(&Some(node.clone())).await;
+        self.0.drivers.remove(node).await;
         // Goes only if it is empty.
         let _ = std::fs::remove_dir(self.0.directory.join(node.as_str()));
         true
@@ -269,33 +272,9 @@ impl NodeSockets {
 impl Shared {
     /// Asks the drivers of all nodes, until aborted.
     fn refresh(&self) -> AbortHandle {
-        let (drivers, driver, relay) =
-            (Arc::clone(&self.drivers), self.driver.clone(), Arc::clone(&self.relay));
-        let topology_key = self.topology_key.clone();
-        let asking = tokio::spawn(async move {
-            let ask = async |node: Option<NodeId>, question: Question| {
-                let node = node.ok_or_else(|| Fault::NotReady { driver: driver.clone() })?;
-                let relay = relay_of(&relay, &driver, topology_key.as_deref(), &node)
-                    .map_err(|error| Fault::NoNode { reason: error.to_string() })?;
-                driver_info::ask(&*relay, &driver, node, question).await
-            };
-            drivers.run(ask).await;
-        });
-        asking.abort_handle()
+        let (drivers, relay) = (Arc::clone(&self.drivers), Arc::clone(&self.relay));
+        tokio::spawn(async move { drivers.run(&*relay).await }).abort_handle()
     }
-}
-
-/// The way to a node, whose answers say where it is if a key does.
-fn relay_of(
-    relay: &Arc<dyn Relay>,
-    driver: &DriverName,
-    topology_key: Option<&str>,
-    node: &NodeId,
-) -> Result<Arc<dyn Relay>, InvalidSegment> {
-    let Some(key) = topology_key else { return Ok(Arc::clone(relay)) };
-    let place = NodeSegment::with_key(node.clone(), key)?;
-    place.topology(driver)?;
-    Ok(Arc::new(TopologyRelay::new(Arc::clone(relay), place)))
 }
 
 impl fmt::Debug for NodeSockets {

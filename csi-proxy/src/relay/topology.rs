@@ -87,14 +87,21 @@ fn checked(key: &str, node: &NodeId) -> Result<csi::Topology, InvalidSegment> {
 #[derive(Debug, Clone)]
 pub struct TopologyRelay<R> {
     inner: R,
-    segment: NodeSegment,
+    key: Option<String>,
+    /// `None`: the one that a call goes to.
+    node: Option<NodeId>,
 }
 
 impl<R: Relay> TopologyRelay<R> {
     /// Adds the segment to the answers of this relay.
     #[must_use]
     pub fn new(inner: R, segment: NodeSegment) -> Self {
-        Self { inner, segment }
+        Self { inner, key: segment.key, node: Some(segment.node) }
+    }
+
+    /// Adds the segment of the node that a call goes to, under this key.
+    pub(crate) fn of_calls(inner: R, key: String) -> Self {
+        Self { inner, key: Some(key), node: None }
     }
 }
 
@@ -108,7 +115,9 @@ impl<R: Relay> Relay for TopologyRelay<R> {
             _ => return self.inner.relay(call).await,
         };
         // Without a segment there is nothing to add, and no constraint to tell of.
-        let Ok(topology) = self.segment.topology(&call.driver) else { return self.inner.relay(call).await };
+        let node = self.node.as_ref().unwrap_or(&call.node).clone();
+        let segment = NodeSegment { node, key: self.key.clone() };
+        let Ok(topology) = segment.topology(&call.driver) else { return self.inner.relay(call).await };
         let extended = move |message: Bytes| match more(&message, topology.clone()) {
             None => message,
             Some(more) => [&*message, &more].concat().into(),

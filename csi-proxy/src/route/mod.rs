@@ -24,9 +24,7 @@ pub use self::placements::{
 pub use self::refusal::Refusal;
 pub use self::request::VolumeRequest;
 #[cfg(feature = "runtime")]
-pub(crate) use self::router::Chosen;
-#[cfg(feature = "runtime")]
-pub use self::router::{Route, Router};
+pub use self::router::Router;
 #[cfg(feature = "runtime")]
 pub use self::topology::{
     DecommissionError, Decommissioned, MAX_DECOMMISSIONED, OpenRouteError, TopologyRouter, TopologySettings,

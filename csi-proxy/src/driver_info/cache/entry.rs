@@ -8,7 +8,8 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
-use super::{HASTE, Key, LONG_ROUND, Mode, News, Said, presence_by};
+use super::{HASTE, LONG_ROUND, Mode, News, Said, presence_by};
+use crate::call::NodeId;
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};
 use crate::fault::Fault;
@@ -35,7 +36,7 @@ pub enum Presence {
 /// What is known of a driver on one node.
 #[derive(Debug)]
 pub struct Entry {
-    key: Key,
+    node: NodeId,
     topology_key: Option<String>,
     info: Info,
     /// What is read of the info.
@@ -69,9 +70,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(key: Key, named: bool, topology_key: Option<String>, now: Instant) -> Self {
+    pub(super) fn new(node: NodeId, named: bool, topology_key: Option<String>, now: Instant) -> Self {
         Self {
-            key,
+            node,
             topology_key,
             info: Info::default(),
             node_id: String::new(),
@@ -150,9 +151,9 @@ impl Entry {
         let info = self.info.decoded::<csi::NodeGetInfoResponse>(Question::NodeInfo).unwrap_or_default();
         self.topology = self.info.get(Question::NodeInfo).map(|_| {
             let told = info.accessible_topology.unwrap_or_default();
-            match (&self.topology_key, &self.key) {
-                (Some(label), Some(node)) if told.segments.is_empty() => {
-                    csi::Topology::from_iter([(label.as_str(), node.as_str())])
+            match &self.topology_key {
+                Some(label) if told.segments.is_empty() => {
+                    csi::Topology::from_iter([(label.as_str(), self.node.as_str())])
                 }
                 _ => told,
             }
@@ -169,8 +170,8 @@ impl Entry {
         let news = self.presence != presence;
         self.presence = presence;
         #[cfg(feature = "runtime")]
-        if let Some(node) = self.key.as_ref().filter(|_| news) {
-            tracing::debug!(%node, ?presence, "presence of a node's driver");
+        if news {
+            tracing::debug!(node = %self.node, ?presence, "presence of a node's driver");
         }
         news
     }

@@ -6,6 +6,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A cache of one driver whose time is played.
 struct Bench {
     cache: Cache,
+    /// Whose answers are asked for; `None`: those of all together.
+    of: Option<NodeId>,
     now: Instant,
     news: Vec<News>,
 }
@@ -13,17 +15,18 @@ struct Bench {
 impl Bench {
     fn new(mode: Mode) -> Self {
         let driver = DriverName::new("vendor").unwrap();
-        Self { cache: Cache::new(driver, mode), now: Instant::now(), news: Vec::new() }
+        let of = (!mode.is_together()).then(own);
+        Self { cache: Cache::new(driver, mode), of, now: Instant::now(), news: Vec::new() }
     }
 
-    /// One that has no node, as where the node is decided call by call.
+    /// One node for itself.
     fn one() -> Self {
         Self::one_with(false)
     }
 
     fn one_with(node_info: bool) -> Self {
         let mut bench = Self::new(Mode::Each { node_info });
-        bench.cache.add(&None, bench.now);
+        bench.cache.add(&own(), bench.now);
         bench
     }
 
@@ -55,7 +58,7 @@ impl Bench {
         due.first().map(|key| self.play(key, driver)).unwrap_or_default()
     }
 
-    fn play(&mut self, key: &Key, driver: &Driver) -> Vec<Question> {
+    fn play(&mut self, key: &NodeId, driver: &Driver) -> Vec<Question> {
         let (mut asked, mut next) = (Vec::new(), Some(Question::PluginInfo));
         while let Some(question) = next {
             asked.push(question);
@@ -81,7 +84,7 @@ impl Bench {
     }
 
     fn answer(&self, question: Question) -> Option<Fact> {
-        self.cache.answer(&None, question)
+        self.cache.answer(self.of.as_ref(), question)
     }
 
     fn is_ready(&self) -> bool {
@@ -94,8 +97,13 @@ impl Bench {
     }
 }
 
-fn key(name: &str) -> Key {
-    Some(NodeId::new(name).unwrap())
+fn key(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+/// The node of one that answers for itself.
+fn own() -> NodeId {
+    key("own")
 }
 
 #[derive(Clone)]
@@ -230,7 +238,7 @@ fn an_endpoint_of_one_node_learns_what_the_node_is_and_no_other_asks_for_it() {
         let asked = bench.round(&Driver { version: "2", services, ..Driver::new() });
         assert_eq!(asked.iter().filter(|question| **question == Q::NodeInfo).count(), 1, "{asked:?}");
         assert_eq!(bench.answer(Q::NodeInfo), Some(Ok(node_info("n").into())));
-        assert!(bench.is_ready() && bench.cache.status(&None, bench.time()).complete);
+        assert!(bench.is_ready() && bench.cache.status(bench.of.as_ref(), bench.time()).complete);
     }
 }
 
@@ -295,11 +303,11 @@ fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_re
     }
     bench.now += SECOND;
     assert_eq!(bench.pause(), 29 * SECOND);
-    bench.cache.arrived(&None, bench.now);
+    bench.cache.arrived(&own(), bench.now);
     assert_eq!(bench.due(&Driver::new()).len(), 5);
     assert!(bench.is_ready());
     bench.now += 5 * SECOND;
-    bench.cache.arrived(&None, bench.now);
+    bench.cache.arrived(&own(), bench.now);
     assert_eq!(bench.pause(), 5 * SECOND);
 }
 
@@ -311,7 +319,7 @@ fn however_many_nodes_come_and_go_one_round_a_second_is_begun_and_one_is_open() 
     let (mut open, mut rounds) = (None, 0);
     for step in 0..10_000_u32 {
         bench.now += SECOND / 1000;
-        bench.cache.arrived(&None, bench.now);
+        bench.cache.arrived(&own(), bench.now);
         if step % 100 == 0
             && let Some(key) = open.take()
         {
@@ -330,7 +338,7 @@ fn a_node_that_comes_online_during_a_round_that_fails_has_the_next_one_begin() {
     let mut bench = Bench::one();
     let (due, _) = bench.cache.take_due(1, bench.now);
     bench.now += 5 * SECOND;
-    bench.cache.arrived(&None, bench.now);
+    bench.cache.arrived(&own(), bench.now);
     bench.play(&due[0], &Driver::off());
     assert_eq!(bench.pause(), Duration::ZERO);
 }
@@ -360,7 +368,10 @@ fn that_a_driver_is_away_is_said_once_each_time() {
         (0..3).for_each(|_| drop(bench.round(&driver)));
         let away = bench.news.iter().filter(|news| matches!(news, News::Unreachable(_))).count();
         assert_eq!(away, usize::from(!driver.on));
-        assert_eq!((bench.cache.says_stale(&None), bench.cache.says_stale(&None)), (stale, false));
+        assert_eq!(
+            (bench.cache.says_stale(Some(&own())), bench.cache.says_stale(Some(&own()))),
+            (stale, false)
+        );
     }
 }
 
@@ -368,20 +379,20 @@ fn that_a_driver_is_away_is_said_once_each_time() {
 fn what_was_kept_answers_from_the_start_and_has_its_age() {
     let mut bench = Bench::one();
     bench.round(&Driver { services: vec![1, 3], ..Driver::new() });
-    let (record, as_of) = bench.cache.take_save(&None, false).unwrap();
+    let (record, as_of) = bench.cache.take_save(&own(), false).unwrap();
     let (kept, at) = Info::decode(&record).unwrap();
     assert_eq!(at, as_of);
     for add_first in [true, false] {
         let mut later = Bench::new(Mode::Each { node_info: false });
         if add_first {
-            later.cache.add(&None, later.now);
+            later.cache.add(&own(), later.now);
         }
         later
             .cache
-            .restore([(None, kept.clone(), as_of), (key("edge-9"), Info::default(), as_of)], later.now);
-        later.cache.add(&None, later.now);
+            .restore([(own(), kept.clone(), as_of), (key("edge-9"), Info::default(), as_of)], later.now);
+        later.cache.add(&own(), later.now);
         assert!(matches!(later.answer(Question::ControllerCapabilities), Some(Ok(_))));
-        let status = later.cache.status(&None, as_of + SECOND);
+        let status = later.cache.status(later.of.as_ref(), as_of + SECOND);
         assert_eq!((status.reached, status.ready, status.complete), (None, false, true));
         assert_eq!((status.age, later.cache.entries().count()), (Some(SECOND), 1));
     }
@@ -400,22 +411,22 @@ fn an_unchanged_record_is_kept_hourly_and_after_a_failure_and_when_the_driver_is
         while let Some(question) = next {
             next = bench.cache.answered(&due[0], question, driver.answer(question), bench.now, at(seconds)).0;
         }
-        let saved = bench.cache.take_save(&None, false);
+        let saved = bench.cache.take_save(&own(), false);
         saved.map(|(_, as_of)| as_of)
     };
     assert_eq!(round(&mut bench, 0, &Driver::new()), Some(at(0)));
     assert_eq!(round(&mut bench, 5, &Driver::new()), None, "one write at a time");
-    bench.cache.saved(&None, at(0), false);
+    bench.cache.saved(&own(), at(0), false);
     assert_eq!(round(&mut bench, 10, &Driver::new()), Some(at(10)));
-    bench.cache.saved(&None, at(10), false);
+    bench.cache.saved(&own(), at(10), false);
     assert_eq!(round(&mut bench, 20, &Driver::new()), Some(at(20)));
-    bench.cache.saved(&None, at(20), true);
+    bench.cache.saved(&own(), at(20), true);
     assert_eq!(round(&mut bench, 3619, &Driver::new()), None);
     assert_eq!(round(&mut bench, 3620, &Driver::new()), Some(at(3620)));
-    bench.cache.saved(&None, at(3620), true);
+    bench.cache.saved(&own(), at(3620), true);
     assert_eq!(round(&mut bench, 3700, &Driver::new()), None);
     assert_eq!(round(&mut bench, 3710, &Driver::off()), Some(at(3700)), "from now on the age counts");
-    bench.cache.saved(&None, at(3700), true);
+    bench.cache.saved(&own(), at(3700), true);
     assert_eq!(round(&mut bench, 3720, &Driver::off()), None);
 }
 
@@ -440,7 +451,7 @@ fn a_route_that_finds_its_nodes_knows_those_that_have_the_driver_and_forgets_the
     let mut bench = Bench::discovering();
     let of_driver = |bench: &Bench| {
         let nodes = bench.cache.entries().filter(|(_, entry)| entry.is_of_driver());
-        nodes.map(|(node, _)| node.as_ref().unwrap().to_string()).collect::<Vec<_>>()
+        nodes.map(|(node, _)| node.to_string()).collect::<Vec<_>>()
     };
     let mut known = Bench::discovering();
     known.cache.arrived(&key("edge-9"), known.now);

@@ -134,12 +134,12 @@ impl<S: PlacementStore> PlacementStore for FaultyStore<S> {
 
 #[async_trait]
 impl<S: DriverInfoStore> DriverInfoStore for FaultyStore<S> {
-    async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
+    async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
         self.handle.loads()?;
         self.inner.load().await
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
+    async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
         self.faulty(self.inner.save(node, record)).await
     }
 }

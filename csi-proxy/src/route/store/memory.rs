@@ -19,7 +19,7 @@ pub struct MemoryStore(Arc<Mutex<Tables>>);
 #[derive(Debug, Default)]
 struct Tables {
     placements: BTreeMap<Subject, (u64, Vec<u8>)>,
-    drivers: BTreeMap<Option<NodeId>, Bytes>,
+    drivers: BTreeMap<NodeId, Bytes>,
     decommissioned: BTreeSet<NodeId>,
     revision: u64,
 }
@@ -72,14 +72,14 @@ impl PlacementStore for MemoryStore {
 
 #[async_trait]
 impl DriverInfoStore for MemoryStore {
-    async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
+    async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
         Ok(self.tables().drivers.clone().into_iter().collect())
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
+    async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
         match record {
-            Some(record) => self.tables().drivers.insert(node.cloned(), record),
-            None => self.tables().drivers.remove(&node.cloned()),
+            Some(record) => self.tables().drivers.insert(node.clone(), record),
+            None => self.tables().drivers.remove(node),
         };
         Ok(())
     }

@@ -38,7 +38,7 @@ const GROUP: usize = 256;
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// By kind and name or id: revision and placement.
 const PLACEMENTS: TableDefinition<'_, (u8, &str), (u64, &[u8])> = TableDefinition::new("placements");
-/// By node; empty where the node is decided call by call.
+/// By node.
 const DRIVER_INFO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("driver_info");
 /// The last term of the proxy, by driver.
 const TERMS: TableDefinition<'_, &str, u64> = TableDefinition::new("terms");
@@ -255,29 +255,26 @@ impl TermSource for RedbStore {
 
 #[async_trait]
 impl DriverInfoStore for RedbStore {
-    async fn load(&self) -> Result<Vec<(Option<NodeId>, Bytes)>, StoreError> {
+    async fn load(&self) -> Result<Vec<(NodeId, Bytes)>, StoreError> {
         self.commit(|transaction| {
             let mut rows = Vec::new();
             for found in transaction.open_table(DRIVER_INFO)?.iter()? {
                 let (node, record) = found?;
-                let node = Some(node.value()).filter(|node| !node.is_empty()).map(NodeId::new);
-                // What is no name has no node.
-                let Ok(node) = node.transpose() else { continue };
-                rows.push((node, Bytes::copy_from_slice(record.value())));
+                let record = Bytes::copy_from_slice(record.value());
+                rows.extend(NodeId::new(node.value()).map(|node| (node, record)));
             }
             Ok(rows)
         })
         .await
     }
 
-    async fn save(&self, node: Option<&NodeId>, record: Option<Bytes>) -> Result<(), StoreError> {
-        let node = node.cloned();
+    async fn save(&self, node: &NodeId, record: Option<Bytes>) -> Result<(), StoreError> {
+        let node = node.clone();
         self.commit(move |transaction| {
             let mut table = transaction.open_table(DRIVER_INFO)?;
-            let key = node.as_ref().map_or("", NodeId::as_str);
             match record {
-                Some(record) => drop(table.insert(key, &*record)?),
-                None => drop(table.remove(key)?),
+                Some(record) => drop(table.insert(node.as_str(), &*record)?),
+                None => drop(table.remove(node.as_str())?),
             }
             Ok(())
         })

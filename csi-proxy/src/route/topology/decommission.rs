@@ -121,7 +121,7 @@ impl TopologyRouter {
             let mut quarantine = self.quarantine.lock();
             let before = quarantine.contains_key(node);
             if !before {
-                let connected = self.drivers.look(|cache| cache.is_connected(&Some(node.clone())));
+                let connected = self.drivers.look(|cache| cache.is_connected(node));
                 if connected == Some(true) {
                     return Err(DecommissionError::Connected { node: node.clone() });
                 }
@@ -132,7 +132,7 @@ impl TopologyRouter {
                 if quarantine.len() >= MAX_DECOMMISSIONED {
                     return Err(DecommissionError::TooMany { max: MAX_DECOMMISSIONED });
                 }
-                let named = self.drivers.change(|cache, _| cache.remove(&Some(node.clone())));
+                let named = self.drivers.change(|cache, _| cache.remove(node));
                 quarantine.insert(node.clone(), Quarantined { named, connected: false });
             }
             before
@@ -155,7 +155,7 @@ impl TopologyRouter {
         let mut quarantine = self.quarantine.lock();
         let Some(Quarantined { named, connected }) = quarantine.remove(node) else { return Ok(false) };
         if named {
-            self.drivers.change(|cache, now| cache.add(&Some(node.clone()), now));
+            self.drivers.change(|cache, now| cache.add(node, now));
         }
         if connected {
             self.drivers.arrived(node);
@@ -189,13 +189,13 @@ impl TopologyRouter {
     pub fn left(&self, node: &NodeId) {
         match self.quarantine.lock().get_mut(node) {
             Some(known) => known.connected = false,
-            None => self.drivers.change(|cache, now| cache.left(&Some(node.clone()), now)),
+            None => self.drivers.change(|cache, now| cache.left(node, now)),
         }
     }
 
     /// Takes a decommissioned node out, with what it has said.
     pub(super) async fn remove_node(&self, node: &NodeId) {
-        self.drivers.remove(&Some(node.clone())).await;
+        self.drivers.remove(node).await;
         self.rooms().changed(node);
     }
 }

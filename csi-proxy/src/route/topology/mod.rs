@@ -168,7 +168,7 @@ impl TopologyRouter {
         let drivers =
             DriverInfo::new(driver.clone(), Mode::Together { topology_key, discovers }, Some(store));
         for name in names {
-            drivers.change(|cache, now| cache.add(&Some(name), now));
+            drivers.change(|cache, now| cache.add(&name, now));
         }
         drivers.load().await;
         let route = Self { driver, settings, placements, drivers, quarantine, rooms: Mutex::default() };

@@ -8,19 +8,9 @@ use crate::call::NodeId;
 use crate::driver_info::{self, Entry, Presence};
 use crate::operation::Digest;
 use crate::outcome::Outcome;
-use crate::relay::Relay;
 use crate::route::{Candidate, Refusal};
 
 impl TopologyRouter {
-    /// Asks the nodes what they are, when their time has come, until dropped.
-    pub(crate) async fn run(&self, relay: &dyn Relay) {
-        let ask = async |node: Option<NodeId>, question| match node {
-            Some(node) => driver_info::ask(relay, &self.driver, node, question).await,
-            None => Err(Refusal::NoNodeThere.outcome()),
-        };
-        self.drivers.run(ask).await;
-    }
-
     /// Takes in that all nodes that are there were told of: no other is. From then on nodes are asked when they come, and seldom
     /// otherwise.
     pub fn current(&self) {
@@ -56,7 +46,7 @@ impl TopologyRouter {
     fn of_driver(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<NodeId> {
         self.drivers.look(|cache| {
             let found = cache.entries().filter(|(_, entry)| entry.is_of_driver() && wanted(entry));
-            found.filter_map(|(node, _)| node.clone()).collect()
+            found.map(|(node, _)| node.clone()).collect()
         })
     }
 
@@ -72,7 +62,7 @@ impl TopologyRouter {
 
     /// The same; `None` before the node was asked.
     pub(super) fn known_topology(&self, node: &NodeId) -> Option<csi::Topology> {
-        self.drivers.look(|cache| cache.entry(&Some(node.clone()))?.topology())
+        self.drivers.look(|cache| cache.entry(node)?.topology())
     }
 
     /// The candidates for a volume of a class.
@@ -81,10 +71,11 @@ impl TopologyRouter {
         self.drivers.look(|cache| {
             let nodes = cache.entries().filter(|(_, entry)| entry.is_of_driver());
             nodes
-                .filter_map(|(node, entry)| {
-                    let node = node.clone()?;
-                    let room = rooms.of(&node, class, now);
-                    Some(Candidate { node, topology: entry.topology(), presence: entry.presence(), room })
+                .map(|(node, entry)| Candidate {
+                    node: node.clone(),
+                    topology: entry.topology(),
+                    presence: entry.presence(),
+                    room: rooms.of(node, class, now),
                 })
                 .collect()
         })
@@ -93,8 +84,7 @@ impl TopologyRouter {
     /// The node that a driver calls so.
     pub(super) fn by_node_id(&self, node_id: &str) -> Result<NodeId, Refusal> {
         self.drivers.look(|cache| {
-            let nodes = || cache.entries().filter_map(|(node, entry)| Some((node.as_ref()?, entry)));
-            let mut found = nodes().filter(|(_, entry)| entry.node_id() == node_id).map(|(node, _)| node);
+            let mut found = cache.entries().filter(|(_, entry)| entry.node_id() == node_id).map(|(node, _)| node);
             let what = match (found.next(), found.next()) {
                 (Some(node), None) => return Ok(node.clone()),
                 (Some(one), Some(other)) => format!(
@@ -102,7 +92,7 @@ impl TopologyRouter {
                 ),
                 (None, _) => {
                     let silent = |entry: &Entry| entry.topology().is_none() && entry.is_of_driver();
-                    match nodes().find(|(_, entry)| silent(entry)) {
+                    match cache.entries().find(|(_, entry)| silent(entry)) {
                         Some((node, _)) => format!("no node has the node_id {node_id:?}, but node {node} has not been reached yet"),
                         None => return Err(Refusal::NoSuchNode { node_id: node_id.to_owned() }),
                     }
@@ -114,6 +104,6 @@ impl TopologyRouter {
 
     /// Takes in what the end of a call says of the node's presence.
     pub(super) fn hear(&self, node: &NodeId, outcome: &Outcome) {
-        self.drivers.change(|cache, now| cache.heard(&Some(node.clone()), outcome, now));
+        self.drivers.change(|cache, now| cache.heard(node, outcome, now));
     }
 }

@@ -32,6 +32,8 @@ struct State {
     /// Their driver never says how much room there is, and sends no more than the first part of block metadata.
     hanging: BTreeSet<String>,
     calls: Vec<(String, Method)>,
+    /// Of the last CreateVolume.
+    remaining: Option<Duration>,
     open: usize,
     most_open: usize,
 }
@@ -154,10 +156,13 @@ impl Relay for World {
             let mut state = self.lock();
             let method = Method::from_path(call.method.as_str()).unwrap();
             state.calls.push((call.node.to_string(), method));
+            if method == Method::CreateVolume {
+                state.remaining = call.remaining;
+            }
             state.open += 1;
             state.most_open = state.most_open.max(state.open);
         }
-        sleep(Duration::from_millis(20)).await;
+        sleep(WAY).await;
         self.lock().open -= 1;
         let hangs = call.method.as_str() == Method::GetCapacity.path()
             && self.lock().hanging.contains(call.node.as_str());
@@ -186,7 +191,7 @@ fn tell_all(route: &TopologyRouter, world: &World) {
 /// Plays a script while the route asks the nodes in the background.
 async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
     tokio::select! {
-        () = route.run(world) => unreachable!(),
+        () = route.drivers.run(world) => unreachable!(),
         played = script => played,
     }
 }
@@ -253,6 +258,25 @@ async fn capacity(route: &TopologyRouter, world: &World, at: &str) -> i64 {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// How long a call is on its way.
+const WAY: Duration = Duration::from_millis(20);
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_choosing_a_node_takes_is_the_callers() {
+    let (world, disk) = (World::of(1), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        let began = Instant::now();
+        // Its node has not been asked yet where it is.
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
+        let choosing = began.elapsed() - WAY;
+        assert!(choosing >= 4 * WAY, "{choosing:?}");
+        assert_eq!(world.lock().remaining, Some(MINUTE - choosing));
+    })
+    .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then_seldom() {
     let (world, disk) = (World::of(1000), MemoryStore::default());
@@ -291,7 +315,7 @@ async fn no_volume_is_made_where_the_topology_is_not_known() {
     })
     .await;
     drop(route);
-    disk.save(Some(&node("edge-1")), None).await.unwrap();
+    disk.save(&node("edge-1"), None).await.unwrap();
     let route = open(&disk).await;
     tell_all(&route, &world);
     world.take_calls();

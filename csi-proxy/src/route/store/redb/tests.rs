@@ -72,8 +72,9 @@ async fn what_is_in_one_table_is_not_in_another() {
     let place = Place::new();
     let node = NodeId::new("edge-1").unwrap();
     let store = place.open().unwrap();
-    store.save(None, Some(Bytes::from_static(b"all"))).await.unwrap();
-    store.save(Some(&node), Some(Bytes::from_static(b"one"))).await.unwrap();
+    let other = NodeId::new("edge-0").unwrap();
+    store.save(&other, Some(Bytes::from_static(b"other"))).await.unwrap();
+    store.save(&node, Some(Bytes::from_static(b"one"))).await.unwrap();
     let lost = NodeId::new("edge-2").unwrap();
     store.keep_nodes(vec![node.clone(), lost.clone()]).await.unwrap();
     store.set_decommissioned(&lost, true).await.unwrap();
@@ -81,12 +82,12 @@ async fn what_is_in_one_table_is_not_in_another() {
     store.write(&create(key(), placement())).await.unwrap();
     drop(store);
     let store = place.open().unwrap();
-    let expected = [(None, Bytes::from_static(b"all")), (Some(node.clone()), Bytes::from_static(b"one"))];
+    let expected = [(other, Bytes::from_static(b"other")), (node.clone(), Bytes::from_static(b"one"))];
     assert_eq!(store.load().await.unwrap(), expected);
     assert_eq!(store.nodes().await.unwrap(), std::slice::from_ref(&node));
     assert_eq!(store.decommissioned().await.unwrap(), [lost]);
     assert_eq!(store.list().await.unwrap().len(), 1);
-    store.save(Some(&node), None).await.unwrap();
+    store.save(&node, None).await.unwrap();
     assert_eq!(store.load().await.unwrap().len(), 1);
 }
 
@@ -122,7 +123,8 @@ async fn driver_info_of_another_version_is_learnt_again_and_nothing_else_is_lost
     let place = Place::new();
     let store = place.open().unwrap();
     store.write(&create(key(), placement())).await.unwrap();
-    store.save(None, Some(Bytes::from_static(b"later"))).await.unwrap();
+    let node = NodeId::new("edge-1").unwrap();
+    store.save(&node, Some(Bytes::from_static(b"later"))).await.unwrap();
     drop(store);
     raw(&place, |transaction| {
         drop(transaction.open_table(NUMBERS).unwrap().insert("driver_info", 99).unwrap());
