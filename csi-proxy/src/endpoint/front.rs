@@ -63,10 +63,7 @@ impl Front {
     }
 
     pub(super) fn refresh(&self) {
-        self.drivers.change(|cache, now| match self.node() {
-            Some(node) => cache.refresh_one(node, now),
-            None => cache.refresh(now),
-        });
+        self.drivers.change(|cache, now| cache.refresh(self.node(), now));
     }
 
     pub(super) fn online(&self) {

@@ -18,7 +18,7 @@ pub use self::nodes::{DEFAULT_MAX_SOCKETS, NodeSocketError, NodeSockets};
 pub use self::serving::{Drained, Serving};
 pub use self::socket::ServeError;
 use crate::address::SocketAddress;
-use crate::driver_info::{DriverInfo, DriverInfoStore, View};
+use crate::driver_info::{DriverInfoStore, View};
 use crate::relay::Relay;
 use crate::route::Router;
 
@@ -77,17 +77,6 @@ impl Endpoint {
         settings: EndpointSettings,
     ) -> Self {
         Self { front: Front::new(driver, router, Arc::new(relay), settings, None) }
-    }
-
-    /// The same with a cache that somebody else refreshes.
-    fn shared(
-        router: Router,
-        relay: Arc<dyn Relay>,
-        settings: EndpointSettings,
-        driver: DriverName,
-        drivers: Arc<DriverInfo>,
-    ) -> Self {
-        Self { front: Front::new(driver, router, relay, settings, Some(drivers)) }
     }
 
     /// How the start-up answers stand, from now on and while the endpoint serves.

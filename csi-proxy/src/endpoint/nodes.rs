@@ -13,6 +13,7 @@ use csi_proto::DriverName;
 use tokio::sync::Mutex as Turn;
 use tokio::task::AbortHandle;
 
+use super::front::Front;
 use super::{Drained, Endpoint, EndpointSettings, ServeError, Serving};
 use crate::address::{InvalidSocketAddress, SocketAddress};
 use crate::call::NodeId;
@@ -210,7 +211,7 @@ impl NodeSockets {
         let router = Router::fixed(node.clone());
         let (relay, drivers) = (Arc::clone(&shared.relay), Arc::clone(&shared.drivers));
         let (settings, driver) = (shared.settings.clone(), shared.driver.clone());
-        let endpoint = Endpoint::shared(router, relay, settings, driver, drivers);
+        let endpoint = Endpoint { front: Front::new(driver, router, relay, settings, Some(drivers)) };
         let serving = endpoint.serve(address).await;
         let serving = serving.map_err(|source| NodeSocketError::Serve { node: node.clone(), source })?;
         self.served().insert(node.clone(), serving);

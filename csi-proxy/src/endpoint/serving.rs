@@ -79,17 +79,8 @@ impl Serving {
 pub(super) fn start(listener: UnixListener, address: SocketAddress, front: Front) -> Serving {
     tracing::info!(%address, "serving CSI");
     let front = Arc::new(front);
-    let (stop, stopping) = watch::channel(None);
-    let stop = Arc::new(stop);
-    // The task keeps the sender too, so that `stopping` never ends by itself.
-    let keep = Arc::clone(&stop);
-    let task = {
-        let (front, address) = (Arc::clone(&front), address.clone());
-        tokio::spawn(async move {
-            let _keep = keep;
-            run(listener, address, front, stopping).await
-        })
-    };
+    let stop = Arc::new(watch::Sender::new(None));
+    let task = tokio::spawn(run(listener, address.clone(), Arc::clone(&front), Arc::clone(&stop)));
     Serving { address, stop, task, front }
 }
 
@@ -97,8 +88,10 @@ async fn run(
     listener: UnixListener,
     address: SocketAddress,
     front: Arc<Front>,
-    mut stopping: watch::Receiver<Option<Instant>>,
+    stop: Arc<watch::Sender<Option<Instant>>>,
 ) -> Drained {
+    // Does not end by itself, since the sender is here too.
+    let mut stopping = stop.subscribe();
     let file = socket::file_id(address.path());
     let learning = front.learn();
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));

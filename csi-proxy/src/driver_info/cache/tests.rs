@@ -284,11 +284,11 @@ fn capabilities_are_asked_again_only_after_a_new_version_or_an_absence() {
 fn a_refresh_has_a_round_begin_at_once_and_another_one_after_one_that_runs() {
     let mut bench = Bench::one();
     bench.round(&Driver::new());
-    bench.cache.refresh(bench.now);
+    bench.cache.refresh(bench.of.as_ref(), bench.now);
     assert_eq!(bench.due(&Driver::new()).len(), 5, "everything is asked");
-    bench.cache.refresh(bench.now);
+    bench.cache.refresh(bench.of.as_ref(), bench.now);
     let (due, _) = bench.cache.take_due(1, bench.now);
-    bench.cache.refresh(bench.now);
+    bench.cache.refresh(bench.of.as_ref(), bench.now);
     assert_eq!(bench.due(&Driver::new()), [], "one at a time");
     bench.play(&due[0], &Driver::new());
     assert_eq!(bench.due(&Driver::new()).len(), 5);
