@@ -117,15 +117,10 @@ pub(crate) fn without(message: &[u8], number: u32) -> Option<Vec<u8>> {
 pub(crate) fn with(message: &[u8], number: u32, value: &[u8]) -> Bytes {
     let mut bytes = Vec::with_capacity(message.len() + value.len() + 16);
     bytes.extend_from_slice(message);
-    append(number, value, &mut bytes);
+    encode_key(number, WireType::LengthDelimited, &mut bytes);
+    encode_varint(value.len() as u64, &mut bytes);
+    bytes.extend_from_slice(value);
     bytes.into()
-}
-
-/// Adds a field of bytes, text or a message.
-pub(crate) fn append(number: u32, value: &[u8], to: &mut Vec<u8>) {
-    encode_key(number, WireType::LengthDelimited, to);
-    encode_varint(value.len() as u64, to);
-    to.extend_from_slice(value);
 }
 
 #[cfg(test)]

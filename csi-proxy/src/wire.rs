@@ -366,9 +366,8 @@ mod tests {
             (pb::Fence { given_up: vec![1, u64::MAX], ..good.clone() }, InvalidFence::Unordered),
             (pb::Fence { given_up: vec![2; 2050], ..good.clone() }, InvalidFence::TooMany { found: 1025 }),
         ] {
-            let mut header = call().encode_header().to_vec();
-            crate::protobuf::append(7, &bad.encode_to_vec(), &mut header);
-            let error = Call::decode(header.into(), Bytes::new()).unwrap_err();
+            let header = crate::protobuf::with(&call().encode_header(), 7, &bad.encode_to_vec());
+            let error = Call::decode(header, Bytes::new()).unwrap_err();
             assert_eq!(error, WireError::Fence(expected), "{bad:?}");
         }
     }

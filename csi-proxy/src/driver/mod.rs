@@ -112,33 +112,6 @@ impl Driver {
     pub fn address(&self) -> &SocketAddress {
         &self.0.address
     }
-
-    async fn call(&self, call: Call) -> Result<Replies, Fault> {
-        let Shared { name, settings, unary: at_once, streams, .. } = &*self.0;
-        let ceiling = settings.ceiling_of(&call.method);
-        let end = Instant::now() + ceiling;
-        let late = Fault::Deadline { waited: ceiling };
-        let unary = call.method.is_unary();
-        let client = if unary { at_once } else { streams };
-        let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
-        let unusable = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
-        let mut request = request.map_err(unusable)?.with_timeout(ceiling);
-        write_metadata(&call.metadata, request.metadata_mut());
-        let begun = async {
-            let response = client.send(request).await?;
-            if !unary {
-                return Ok(Begun::Parts(response));
-            }
-            let (message, status) = response.whole().await?;
-            Ok::<_, CallError>(Begun::Whole(message, read_outcome(status)))
-        };
-        match timeout_at(end, begun).await {
-            Err(_) => Err(late),
-            Ok(Err(error)) => Err(fault_of(name, error)),
-            Ok(Ok(Begun::Whole(message, outcome))) => Ok(Replies::whole(message, outcome)),
-            Ok(Ok(Begun::Parts(response))) => Ok(parts(response, name.clone(), end, late)),
-        }
-    }
 }
 
 #[allow(clippy::large_enum_variant, reason = "moved once, on the stack of one call")]
@@ -163,7 +136,30 @@ fn parts(response: Response, name: DriverName, end: Instant, late: Fault) -> Rep
 #[async_trait]
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
-        self.call(call).await
+        let Shared { name, settings, unary: at_once, streams, .. } = &*self.0;
+        let ceiling = settings.ceiling_of(&call.method);
+        let end = Instant::now() + ceiling;
+        let late = Fault::Deadline { waited: ceiling };
+        let unary = call.method.is_unary();
+        let client = if unary { at_once } else { streams };
+        let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
+        let unusable = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
+        let mut request = request.map_err(unusable)?.with_timeout(ceiling);
+        write_metadata(&call.metadata, request.metadata_mut());
+        let begun = async {
+            let response = client.send(request).await?;
+            if !unary {
+                return Ok(Begun::Parts(response));
+            }
+            let (message, status) = response.whole().await?;
+            Ok::<_, CallError>(Begun::Whole(message, read_outcome(status)))
+        };
+        match timeout_at(end, begun).await {
+            Err(_) => Err(late),
+            Ok(Err(error)) => Err(fault_of(name, error)),
+            Ok(Ok(Begun::Whole(message, outcome))) => Ok(Replies::whole(message, outcome)),
+            Ok(Ok(Begun::Parts(response))) => Ok(parts(response, name.clone(), end, late)),
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl<R> Shared<R> {
                 self.reachability.wake();
                 false
             }
-            Refusal::Raise { above } => match self.terms.raise(Some(above)).await {
+            Refusal::Raise => match self.terms.raise(Some(current)).await {
                 Ok(term) => {
                     tracing::warn!(%found, %current, %term, "a node knows a higher term than this proxy, which has lost its state; the term is raised");
                     self.term.send_modify(|in_use| in_use.raised(term));

@@ -97,11 +97,8 @@ pub(super) enum InUse {
 pub(super) enum Refusal {
     /// It was an earlier term than the one in use: send again.
     Outdated,
-    /// What this proxy knew of its terms is lost: raise the term above that one, and send again.
-    Raise {
-        /// The highest term that the node knows.
-        above: Term,
-    },
+    /// What this proxy knew of its terms is lost: raise the term above the node's, and send again.
+    Raise,
     /// Send nothing any more.
     Replaced(Replaced),
 }
@@ -125,7 +122,7 @@ impl InUse {
     pub(super) fn refused(&mut self, found: Term, current: Term) -> Refusal {
         match *self {
             Self::Raised(term) | Self::Accepted(term) if found < term => Refusal::Outdated,
-            Self::Raised(_) => Refusal::Raise { above: current },
+            Self::Raised(_) => Refusal::Raise,
             Self::Accepted(_) => {
                 let replaced = Replaced { found, current };
                 *self = Self::Replaced(replaced);

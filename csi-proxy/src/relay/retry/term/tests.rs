@@ -11,7 +11,7 @@ fn term(number: u64) -> Term {
 #[test]
 fn a_first_refusal_raises_the_term_and_a_later_one_ends_the_proxy() {
     let mut in_use = InUse::Raised(term(3));
-    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Raise { above: term(8) });
+    assert_eq!(in_use.refused(term(3), term(8)), Refusal::Raise);
     in_use.raised(term(9));
     in_use.accepted(term(9));
     assert_eq!(in_use.refused(term(3), term(8)), Refusal::Outdated, "a copy with the earlier term");
