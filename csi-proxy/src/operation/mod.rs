@@ -78,6 +78,6 @@ pub use self::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 #[cfg(feature = "runtime")]
 pub(crate) use self::executor::{Executor, Ticket, Verdict, Waiting};
 pub use self::identity::Identity;
-pub use self::subject::{Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};
 #[cfg(feature = "runtime")]
-pub(crate) use self::subject::{NoSubject, of_request as subjects_of};
+pub(crate) use self::subject::of_request as subjects_of;
+pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};

@@ -91,16 +91,20 @@ impl fmt::Debug for Key {
 }
 
 /// Why it is not known what a request is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoSubject {
-    /// The method names what it is about in a way of a later version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadRequest {
+    /// The method names what it is about in a way of a later version of the spec.
+    #[error("it is not known which node this method is for; a route to a fixed node carries it")]
     UnknownMethod,
-    /// A field that names it is absent or empty.
+    /// A field that decides is absent or empty.
+    #[error("{field} is missing")]
     Missing {
         /// The field.
         field: &'static str,
     },
-    /// A field that names it is no text, or one of more than [`MAX_SUBJECT`] bytes.
+    /// A field that decides is not what it should be, or has more than [`MAX_SUBJECT`] bytes.
+    #[error("{field} cannot be read, or is too long")]
     Unreadable {
         /// The field.
         field: &'static str,
@@ -111,20 +115,20 @@ pub(crate) enum NoSubject {
 ///
 /// # Errors
 /// If its method is about something and the request does not say what.
-pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, NoSubject> {
+pub(crate) fn of_request(method: Method, request: &[Field<'_>]) -> Result<Vec<Subject>, BadRequest> {
     let (Some(key), Some(RequestField { name: field, number, .. })) =
         (method.volume_key(), method.volume_field())
     else {
         return Ok(Vec::new());
     };
-    let make = named_by(key).ok_or(NoSubject::UnknownMethod)?;
+    let make = named_by(key).ok_or(BadRequest::UnknownMethod)?;
     let several = key == VolumeKey::SourceVolumeIds;
-    let subjects = named(request, number, several, make).ok_or(NoSubject::Unreadable { field })?;
+    let subjects = named(request, number, several, make).ok_or(BadRequest::Unreadable { field })?;
     if subjects.is_empty() || subjects.iter().any(|subject| subject.id().is_empty()) {
-        return Err(NoSubject::Missing { field });
+        return Err(BadRequest::Missing { field });
     }
     if subjects.iter().any(|subject| subject.id().len() > MAX_SUBJECT) {
-        return Err(NoSubject::Unreadable { field });
+        return Err(BadRequest::Unreadable { field });
     }
     Ok(subjects)
 }
@@ -144,7 +148,7 @@ fn named_by(key: VolumeKey) -> Option<fn(Box<str>) -> Subject> {
 pub(super) fn of_operation(method: Method, request: &[Field<'_>]) -> Option<Vec<Subject>> {
     let mut subjects = match of_request(method, request) {
         // The driver is to refuse it, and a copy of it has to be known as one until then.
-        Err(NoSubject::Missing { .. }) => vec![named_by(method.volume_key()?)?(Box::default())],
+        Err(BadRequest::Missing { .. }) => vec![named_by(method.volume_key()?)?(Box::default())],
         subjects => subjects.ok()?,
     };
     if method == Method::DeleteVolumeGroupSnapshot {

@@ -4,25 +4,16 @@ use csi_proto::Code;
 
 use crate::call::NodeId;
 use crate::fault::Fault;
-use crate::operation::Subject;
+use crate::operation::{BadRequest, Subject};
 use crate::outcome::Outcome;
 
 /// A call goes to no node, or what came back from one cannot be passed on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A field that decides on the node is empty.
-    #[error("{field} is missing")]
-    Missing {
-        /// The field.
-        field: &'static str,
-    },
-    /// A field that decides on the node cannot be read, or is too long.
-    #[error("{field} cannot be read, or is too long")]
-    Unreadable {
-        /// The field.
-        field: &'static str,
-    },
+    /// What decides on the node cannot be told from the request.
+    #[error(transparent)]
+    BadRequest(#[from] BadRequest),
     /// A new volume may be anywhere, and no node is the default.
     #[error(
         "accessibility_requirements is empty and there is no default node: use a storage class with volumeBindingMode WaitForFirstConsumer"
@@ -78,9 +69,6 @@ pub enum Refusal {
     /// A list cannot be continued from this token.
     #[error("starting_token is none that was given for this list; begin again without one")]
     BadToken,
-    /// It cannot be told which node a method of a later version of the spec is for.
-    #[error("it is not known which node this method is for; a route to a fixed node carries it")]
-    UnknownMethod,
     /// What would decide on the node is not known yet.
     #[error("{what}")]
     NotKnown {
@@ -142,14 +130,14 @@ impl Refusal {
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let code = match self {
-            Self::Missing { .. } | Self::Unreadable { .. } | Self::NoTopology => Code::INVALID_ARGUMENT,
+            Self::BadRequest(BadRequest::UnknownMethod) => Code::UNIMPLEMENTED,
+            Self::BadRequest(_) | Self::NoTopology => Code::INVALID_ARGUMENT,
             Self::NoNodeThere | Self::NoRoom { .. } | Self::SourceElsewhere { .. } | Self::AllOffline => {
                 Code::RESOURCE_EXHAUSTED
             }
             Self::Apart | Self::NotThere { .. } => Code::FAILED_PRECONDITION,
             Self::NoSuchNode { .. } => Code::NOT_FOUND,
             Self::BadToken => Code::ABORTED,
-            Self::UnknownMethod => Code::UNIMPLEMENTED,
             Self::Offline { node } => return Fault::NodeOffline { node: node.clone() }.into(),
             Self::Full { max } => {
                 return Fault::Overloaded { what: "the table of placements".to_owned(), max: *max as u64 }
@@ -173,8 +161,9 @@ mod tests {
     fn one_of_each() -> Vec<Refusal> {
         let node = || NodeId::new("edge-1").unwrap();
         vec![
-            Refusal::Missing { field: "name" },
-            Refusal::Unreadable { field: "name" },
+            BadRequest::Missing { field: "name" }.into(),
+            BadRequest::Unreadable { field: "name" }.into(),
+            BadRequest::UnknownMethod.into(),
             Refusal::NoTopology,
             Refusal::NoNodeThere,
             Refusal::NoRoom { required: 1 },
@@ -187,7 +176,6 @@ mod tests {
             Refusal::NotThere { node: node() },
             Refusal::NoSuchNode { node_id: "n".into() },
             Refusal::BadToken,
-            Refusal::UnknownMethod,
             Refusal::NotKnown { what: "x".into() },
             Refusal::SameId { subject: Subject::Volume("v".into()), known: node(), other: node() },
             Refusal::Full { max: 1 },
@@ -201,9 +189,9 @@ mod tests {
         for refusal in one_of_each() {
             // Exhaustive, so that a new refusal does not compile without its row.
             let expected = match &refusal {
-                Refusal::Missing { .. } | Refusal::Unreadable { .. } | Refusal::NoTopology => {
-                    Code::INVALID_ARGUMENT
-                }
+                Refusal::BadRequest(BadRequest::UnknownMethod) => Code::UNIMPLEMENTED,
+                Refusal::BadRequest(BadRequest::Missing { .. } | BadRequest::Unreadable { .. })
+                | Refusal::NoTopology => Code::INVALID_ARGUMENT,
                 Refusal::NoNodeThere
                 | Refusal::NoRoom { .. }
                 | Refusal::SourceElsewhere { .. }
@@ -211,7 +199,6 @@ mod tests {
                 Refusal::Apart | Refusal::NotThere { .. } => Code::FAILED_PRECONDITION,
                 Refusal::NoSuchNode { .. } => Code::NOT_FOUND,
                 Refusal::BadToken => Code::ABORTED,
-                Refusal::UnknownMethod => Code::UNIMPLEMENTED,
                 Refusal::Offline { .. }
                 | Refusal::NotKnown { .. }
                 | Refusal::Damaged { .. }

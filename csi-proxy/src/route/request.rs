@@ -7,8 +7,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::volume_content_source::Type as Source;
 use prost::Message as _;
 
-use super::refusal::Refusal;
-use crate::operation::{Digest, MAX_SUBJECT, Subject};
+use crate::operation::{BadRequest, Digest, MAX_SUBJECT, Subject};
 
 /// The field `accessibility_requirements`.
 const REQUIREMENTS: u32 = 7;
@@ -38,14 +37,14 @@ impl VolumeRequest {
     ///
     /// # Errors
     /// If it is no such request, or has no name, or one of more than [`MAX_SUBJECT`] bytes.
-    pub fn read(body: &[u8]) -> Result<Self, Refusal> {
-        let unreadable = || Refusal::Unreadable { field: "the request" };
+    pub fn read(body: &[u8]) -> Result<Self, BadRequest> {
+        let unreadable = || BadRequest::Unreadable { field: "the request" };
         let request = csi::CreateVolumeRequest::decode(body).map_err(|_| unreadable())?;
         if request.name.is_empty() {
-            return Err(Refusal::Missing { field: "name" });
+            return Err(BadRequest::Missing { field: "name" });
         }
         if request.name.len() > MAX_SUBJECT {
-            return Err(Refusal::Unreadable { field: "name" });
+            return Err(BadRequest::Unreadable { field: "name" });
         }
         let fingerprint = crate::protobuf::without(body, REQUIREMENTS).ok_or_else(unreadable)?;
         let requirements = request.accessibility_requirements.unwrap_or_default();
@@ -106,7 +105,7 @@ mod tests {
     #[test]
     fn a_request_without_a_name_is_refused() {
         let refused = VolumeRequest::read(&csi::CreateVolumeRequest::default().encode_to_vec());
-        assert_eq!(refused, Err(Refusal::Missing { field: "name" }));
-        assert_eq!(VolumeRequest::read(b"\x0a\x05"), Err(Refusal::Unreadable { field: "the request" }));
+        assert_eq!(refused, Err(BadRequest::Missing { field: "name" }));
+        assert_eq!(VolumeRequest::read(b"\x0a\x05"), Err(BadRequest::Unreadable { field: "the request" }));
     }
 }

@@ -5,7 +5,7 @@ use csi_proto::Method;
 use super::remove::agreed;
 use super::{Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
-use crate::operation::Subject;
+use crate::operation::{BadRequest, Subject};
 use crate::protobuf;
 use crate::relay::Relay;
 use crate::route::Refusal;
@@ -19,9 +19,10 @@ const VOLUME_CAPABILITY: u32 = 3;
 impl TopologyRouter {
     pub(super) async fn publish(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let place = self.volume_place(Method::ControllerPublishVolume, inquiry)?;
-        let node_id = protobuf::text(&inquiry.body, NODE_ID).ok_or(Refusal::Missing { field: "node_id" })?;
+        let node_id =
+            protobuf::text(&inquiry.body, NODE_ID).ok_or(BadRequest::Missing { field: "node_id" })?;
         if protobuf::count(&inquiry.body, VOLUME_CAPABILITY) == 0 {
-            return Err(Refusal::Missing { field: "volume_capability" });
+            return Err(BadRequest::Missing { field: "volume_capability" }.into());
         }
         let node = match self.by_node_id(node_id) {
             Err(Refusal::NoSuchNode { .. } | Refusal::NotKnown { .. }) => {

@@ -11,7 +11,7 @@ use super::create::class_of;
 use super::{AT_ONCE, Answer, Inquiry, TopologyRouter};
 use crate::call::NodeId;
 use crate::fault::Fault;
-use crate::operation::Digest;
+use crate::operation::{BadRequest, Digest};
 use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::route::Refusal;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl TopologyRouter {
     pub(super) async fn capacity(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {
         let request = csi::GetCapacityRequest::decode(inquiry.body.clone());
-        let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
+        let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
         let topology = request.accessible_topology.unwrap_or_default();
         // An offline node has no room: so says the scheduler's filter that a pod must not go there.
         let nodes = self.not_away(&topology);

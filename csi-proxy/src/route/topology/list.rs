@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::token::Token;
 use super::{Answer, Inquiry, TopologyRouter};
 use crate::call::NodeId;
-use crate::operation::Subject;
+use crate::operation::{BadRequest, Subject};
 use crate::protobuf;
 use crate::relay::Relay;
 use crate::route::Refusal;
@@ -34,7 +34,7 @@ impl TopologyRouter {
     ) -> Result<Answer, Refusal> {
         // As far as it is read here, all three have this form.
         let request = csi::ListVolumesRequest::decode(inquiry.body.clone());
-        let request = request.map_err(|_| Refusal::Unreadable { field: "the request" })?;
+        let request = request.map_err(|_| BadRequest::Unreadable { field: "the request" })?;
         let nodes = self.listed(method, &inquiry.body);
         let (mut at, mut inner) = start(&nodes, &request.starting_token)?;
         let mut page = Vec::new();

@@ -36,7 +36,7 @@ use super::store::{PlacementStore, StoreError};
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
 use crate::observe::{Abandoned, Observation};
-use crate::operation::{Answer as DriverAnswer, Identity, NoSubject, Subject, subjects_of};
+use crate::operation::{Answer as DriverAnswer, BadRequest, Identity, Subject, subjects_of};
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
@@ -239,7 +239,7 @@ impl TopologyRouter {
 
     /// Where it is not known what a method is about, there must be only one node.
     async fn to_the_only(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Replies, Refusal> {
-        let node = self.only().ok_or(Refusal::UnknownMethod)?;
+        let node = self.only().ok_or(BadRequest::UnknownMethod)?;
         Ok(self.carry(relay, &node, inquiry).await)
     }
 
@@ -296,13 +296,9 @@ impl TopologyRouter {
 }
 
 /// What a request is about.
-fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, Refusal> {
-    let fields = crate::protobuf::fields(body).ok_or(Refusal::Unreadable { field: "the request" })?;
-    subjects_of(method, &fields).map_err(|error| match error {
-        NoSubject::UnknownMethod => Refusal::UnknownMethod,
-        NoSubject::Missing { field } => Refusal::Missing { field },
-        NoSubject::Unreadable { field } => Refusal::Unreadable { field },
-    })
+fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
+    let fields = crate::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
+    subjects_of(method, &fields)
 }
 
 impl fmt::Debug for Inquiry {
