@@ -295,6 +295,25 @@ fn a_refresh_has_a_round_begin_at_once_and_another_one_after_one_that_runs() {
     assert_eq!(bench.due(&Driver::new()), []);
 }
 
+/// Before it is known who is there, all nodes are asked.
+#[test]
+fn a_refresh_of_all_nodes_asks_those_of_which_it_is_not_known_whether_they_are_there() {
+    let mut bench = Bench::two();
+    assert_eq!(bench.all_due(&Driver::new()), 2);
+    bench.cache.refresh(None, bench.now);
+    assert_eq!(bench.all_due(&Driver::new()), 2);
+    for name in ["edge-1", "edge-2"] {
+        assert_eq!(bench.cache.arrived(&key(name), bench.now), None);
+    }
+    bench.cache.current(bench.now);
+    bench.now += SECOND;
+    bench.due(&Driver::new());
+    let fault = Fault::DriverNotRegistered { driver: DriverName::new("vendor").unwrap() };
+    bench.due(&Driver { fault, ..Driver::off() });
+    bench.cache.refresh(None, bench.now);
+    assert_eq!(bench.cache.take_due(2, bench.now).0, [key("edge-2")]);
+}
+
 #[test]
 fn a_node_that_comes_online_has_a_round_begin_at_once_while_the_driver_is_not_ready_and_else_not() {
     let mut bench = Bench::one();
