@@ -28,8 +28,9 @@ pub(super) struct Front {
     relay: Arc<dyn Relay>,
     pub(super) settings: EndpointSettings,
     drivers: Arc<DriverInfo>,
-    /// Somebody else refreshes it.
-    is_shared: bool,
+    /// It stands for one of several nodes, which are asked together by somebody else: `NodeGetInfo` is one of the start-up calls, and a new
+    /// volume is said to be where the node is.
+    stands_for_node: bool,
 }
 
 impl Front {
@@ -40,18 +41,18 @@ impl Front {
         settings: EndpointSettings,
         shared: Option<Arc<DriverInfo>>,
     ) -> Self {
-        let is_shared = shared.is_some();
+        let stands_for_node = shared.is_some();
         let drivers = match &router {
             Router::Topology(topology) => Arc::clone(topology.drivers()),
             Router::Fixed(node) => {
-                let mode = Mode::Each { node_info: settings.stands_for_node };
+                let mode = Mode::Each { node_info: false };
                 let own = || DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());
                 let drivers = shared.unwrap_or_else(own);
                 drivers.change(|cache, now| cache.add(node, now));
                 drivers
             }
         };
-        Self { driver, router, relay, settings, drivers, is_shared }
+        Self { driver, router, relay, settings, drivers, stands_for_node }
     }
 
     /// The node that this stands for; `None` if that is all of them.
@@ -83,7 +84,7 @@ impl Front {
 
     /// Keeps what is to be kept for the next start.
     pub(super) async fn settle(&self) {
-        if !self.is_shared {
+        if !self.stands_for_node {
             self.drivers.settle().await;
         }
     }
@@ -92,7 +93,7 @@ impl Front {
     pub(super) fn learn(self: &Arc<Self>) -> JoinHandle<()> {
         let front = Arc::clone(self);
         tokio::spawn(async move {
-            if !front.is_shared {
+            if !front.stands_for_node {
                 front.drivers.run(&*front.relay).await;
             }
         })
@@ -101,7 +102,7 @@ impl Front {
     pub(super) async fn answer(&self, question: Inquiry) -> Replies {
         let known = driver_info::Question::from_path(question.method.as_str());
         let is_local = |known: &driver_info::Question| match known {
-            driver_info::Question::NodeInfo => self.settings.stands_for_node,
+            driver_info::Question::NodeInfo => self.stands_for_node,
             // Who makes node calls here hears the node itself.
             driver_info::Question::NodeCapabilities => !self.settings.relay_node_calls,
             _ => true,
@@ -142,8 +143,7 @@ impl Front {
     /// Where a new volume is said to be if its driver does not say it: where the node is. A volume of which is not said where it is would let
     /// its pod go anywhere, so none is made before the node was asked.
     fn place_of_new(&self, method: &MethodPath, node: &NodeId) -> Result<Option<Topology>, Fault> {
-        if !self.settings.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume)
-        {
+        if !self.stands_for_node || Method::from_path(method.as_str()) != Some(Method::CreateVolume) {
             return Ok(None);
         }
         let place = self.drivers.look(|cache| cache.entry(node)?.topology());

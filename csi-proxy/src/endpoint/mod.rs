@@ -31,9 +31,6 @@ pub struct EndpointSettings {
     /// Whether calls of the Node service are relayed; default no. They mount volumes where the driver is, so this is only for
     /// an endpoint on the driver's own host, the edge shim.
     pub relay_node_calls: bool,
-    /// Whether the endpoint stands for the one node that its router always chooses, as with [`NodeSockets`]; default no. Then
-    /// `NodeGetInfo` is one of the start-up calls, and a new volume for which the driver names no place gets the node's.
-    pub stands_for_node: bool,
     /// Where to keep what the driver says of itself, so that sidecars can start while its node is off; default nowhere. A route by
     /// topology has a store of its own. Holds no secret.
     pub driver_info: Option<Arc<dyn DriverInfoStore>>,
@@ -46,7 +43,6 @@ impl Default for EndpointSettings {
         Self {
             ceiling: Duration::from_secs(15 * 60),
             relay_node_calls: false,
-            stands_for_node: false,
             driver_info: None,
             first_answer: Duration::from_secs(10),
         }

@@ -80,8 +80,8 @@ pub enum NodeSocketError {
 /// A socket for each node of a driver, `DIR/NODE/csi.sock`, all over one relay: what is asked on it goes to that node.
 ///
 /// Each is an [`Endpoint`] that stands for its node: it answers the start-up calls by what that node's driver has said, and
-/// `NodeGetInfo` too, so that a provisioner of its own (`--node-deployment`) can run beside it, far from the node. A directory of
-/// its own for each lets a sidecar be given one node's socket and no other.
+/// `NodeGetInfo` too, so that a provisioner of its own (`--node-deployment`) can run beside it, far from the node. A new volume for which
+/// the driver names no place gets the node's. A directory of its own for each lets a sidecar be given one node's socket and no other.
 ///
 /// A socket stays while its node is away. Cheap to clone.
 ///
@@ -134,9 +134,8 @@ impl NodeSockets {
         directory: impl Into<PathBuf>,
         driver: DriverName,
         relay: impl Relay + 'static,
-        mut settings: EndpointSettings,
+        settings: EndpointSettings,
     ) -> Self {
-        settings.stands_for_node = true;
         let (directory, relay) = (directory.into(), Arc::new(relay));
         let mode = Mode::Each { node_info: true };
         let drivers = DriverInfo::new(driver.clone(), mode, settings.driver_info.clone());

@@ -49,9 +49,10 @@ impl Relay for Unasked {
 
 #[tokio::test]
 async fn no_volume_is_made_on_a_node_that_was_never_asked_where_it_is() {
-    let settings = EndpointSettings { stands_for_node: true, ..EndpointSettings::default() };
+    let settings = EndpointSettings::default();
     let (driver, node) = (DriverName::new("vendor").unwrap(), NodeId::new("edge-1").unwrap());
-    let front = Front::new(driver, Router::fixed(node), Arc::new(Unasked), settings, None);
+    let drivers = DriverInfo::new(driver.clone(), Mode::Each { node_info: true }, None);
+    let front = Front::new(driver, Router::fixed(node), Arc::new(Unasked), settings, Some(drivers));
     let request = csi::CreateVolumeRequest { name: "pvc-1".to_owned(), ..Default::default() };
     let question = Inquiry {
         method: MethodPath::new(Method::CreateVolume.path()).unwrap(),
