@@ -19,7 +19,7 @@ const MAX_NODE: usize = 256;
 /// Watches the calls to one driver. See the [module](super).
 ///
 /// Time must not go back between calls of [`Self::handle`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Monitor {
     limits: Limits,
     /// Whether what was not seen has not been done.
@@ -59,18 +59,7 @@ impl Monitor {
     /// A watch that begins now.
     #[must_use]
     pub fn new(limits: Limits, before: Before) -> Self {
-        Self {
-            limits,
-            nothing_unseen: before == Before::Nothing,
-            driver: Facts::default(),
-            volumes: HashMap::new(),
-            turns: 0,
-            paths: HashMap::new(),
-            open: HashMap::new(),
-            bytes: 0,
-            dropped: 0,
-            violations: 0,
-        }
+        Self { limits, nothing_unseen: before == Before::Nothing, ..Self::default() }
     }
 
     /// Whether calls of the method say anything here. Others need not be told.
@@ -137,10 +126,10 @@ impl Monitor {
         };
         let watched = self.volumes.get(&request.volume);
         let others: Vec<_> = watched.iter().flat_map(|watched| self.open_requests(watched)).collect();
-        if others.iter().any(|(other, _)| request.repeats(other)) {
+        if others.iter().any(|(other, _)| request == *other) {
             return violations;
         }
-        if let Some((other, since)) = others.iter().find(|(other, _)| request.is_made_with(other)) {
+        if let Some((other, since)) = others.iter().find(|(other, _)| request.maker() == other.maker()) {
             let age = now.saturating_duration_since(*since);
             let found = format!("{} that began {age:?} before", other.method.name());
             report(
@@ -186,7 +175,7 @@ impl Monitor {
         for other in others {
             if let Some(Open::Request { request: other, met: also, .. }) = self.open.get_mut(&other)
                 && request.meets(other)
-                && !request.repeats(other)
+                && request != *other
             {
                 *also = true;
                 met = true;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use csi_proto::{DriverName, Method};
 use tokio::time::{Instant, sleep};
 
-use super::{Before, CallNumber, Counts, End, Event, Limits, Monitor, Violation};
+use super::{CallNumber, Counts, End, Event, Monitor, Violation};
 use crate::call::{Call, CallId};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
@@ -89,7 +89,7 @@ impl Watch {
                 }
                 return None;
             }
-            self.drivers.insert(driver.clone(), Monitor::new(Limits::default(), Before::Unknown));
+            self.drivers.insert(driver.clone(), Monitor::default());
         }
         self.drivers.get_mut(driver)
     }

@@ -50,7 +50,7 @@ pub(super) enum Deed {
 
 /// The parts of an orchestrator that make calls about a volume, each without knowing what the others are at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Maker {
+pub(super) enum Maker {
     /// On the node: kubelet, in Kubernetes.
     Node,
     /// external-attacher.
@@ -140,17 +140,8 @@ fn read_fields(method: Method, body: &[u8]) -> Option<Read> {
 }
 
 impl Request {
-    /// Whether it asks for exactly the same as another one.
-    pub(super) fn repeats(&self, other: &Self) -> bool {
-        self == other
-    }
-
-    /// Whether one part of the orchestrator makes both, so that it can make them one after the other.
-    pub(super) fn is_made_with(&self, other: &Self) -> bool {
-        self.maker() == other.maker()
-    }
-
-    fn maker(&self) -> Maker {
+    /// The part of the orchestrator that makes it. One part can make its calls one after the other.
+    pub(super) fn maker(&self) -> Maker {
         match self.method {
             method if method.service() == Service::Node => Maker::Node,
             Method::ControllerPublishVolume | Method::ControllerUnpublishVolume => Maker::Attachments,
