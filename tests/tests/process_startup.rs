@@ -35,7 +35,12 @@ fn record(stand: &Stand) -> PathBuf {
 
 fn start_proxy(stand: &mut Stand) {
     let state = state(stand).to_string_lossy().into_owned();
-    stand.start_proxy(&["--state-dir", &state, "--http", "127.0.0.1:0"]);
+    stand.start_proxy(&["-v", "--state-dir", &state, "--http", "127.0.0.1:0"]);
+}
+
+/// Waits until what the proxy has learnt is on its disk. Sidecars are told before.
+async fn kept(stand: &Stand) {
+    stand.proxy.as_ref().unwrap().logged("is kept for the next start").await;
 }
 
 /// A stand whose proxy has learnt everything, and what it answers.
@@ -47,6 +52,7 @@ async fn learnt() -> (Stand, Answers) {
     start_proxy(&mut stand);
     ready(&stand.proxy_socket()).await;
     let answers = answers(&stand).await;
+    kept(&stand).await;
     (stand, answers)
 }
 
@@ -96,6 +102,7 @@ async fn a_store_that_was_damaged_is_set_aside_and_said_and_learnt_again_when_th
         start_proxy(&mut stand);
         ready(&stand.proxy_socket()).await;
         assert_eq!(answers(&stand).await, before);
+        kept(&stand).await;
         let proxy = stand.proxy.take().unwrap();
         proxy.logged("cannot be used and was set aside").await;
         assert_eq!(fs::read(record(&stand).with_extension("redb.damaged")).unwrap().len(), bytes.len());

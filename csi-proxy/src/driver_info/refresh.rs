@@ -208,8 +208,13 @@ impl DriverInfo {
         let Some((record, as_of)) = self.cache().take_save(node, settles) else { return };
         let saved = store.save(node, Some(record)).await;
         self.cache().saved(node, as_of, saved.is_ok());
-        if let Err(error) = saved {
-            tracing::warn!(driver = %self.driver, %error, "what the driver offers could not be kept for the next start; trying again");
+        match saved {
+            Ok(()) => {
+                tracing::debug!(driver = %self.driver, %node, "what the driver offers is kept for the next start");
+            }
+            Err(error) => {
+                tracing::warn!(driver = %self.driver, %error, "what the driver offers could not be kept for the next start; trying again");
+            }
         }
         self.learnt.send_replace(());
     }
