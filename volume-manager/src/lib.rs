@@ -58,6 +58,7 @@
 
 pub mod driver;
 mod excerpt;
+mod generated;
 pub mod lifecycle;
 pub mod message;
 pub mod mounts;

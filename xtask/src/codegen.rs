@@ -1,4 +1,4 @@
-//! The committed sources of csi-proto, of edge-transport's frames and of csi-proxy's calls, made from their schemas without protoc.
+//! The committed sources of csi-proto and of the messages of the other parts, made from their schemas without protoc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,6 @@ use schema::Schema;
 const PROTO: &str = "csi-proto/proto";
 const LIBRARY: &str = "csi-proto/src/generated";
 const TESTS: &str = "csi-proto/tests/generated";
-const SESSION_PROTO: &str = "edge-transport/proto";
-const SESSION: &str = "edge-transport/src/generated";
-const CALL_PROTO: &str = "csi-proxy/proto";
-const CALL: &str = "csi-proxy/src/generated";
 
 /// How to run the code generator.
 #[derive(Debug, Args)]
@@ -51,21 +47,15 @@ pub(crate) fn run(options: &Options) -> Result<(), CodegenError> {
     library.push(redaction::generate(&schema)?);
     library.push(shapes::generate(&schema)?);
     library.push(validation::generate(&schema)?);
-    let tests = [dispatch::generate(&schema)?];
-    let session = [messages::generate(&root.join(SESSION_PROTO), &messages::SESSION)?];
-    let call = [&messages::CALL, &messages::STATE];
-    let call: Vec<_> = call
-        .into_iter()
-        .map(|of| messages::generate(&root.join(CALL_PROTO), of))
-        .collect::<Result<_, _>>()?;
-    let folders = [
-        (root.join(LIBRARY), library.as_slice()),
-        (root.join(TESTS), &tests),
-        (root.join(SESSION), &session),
-        (root.join(CALL), &call),
-    ];
+    let tests = dispatch::generate(&schema)?;
+    let mut folders = vec![(root.join(LIBRARY), library), (root.join(TESTS), vec![tests])];
+    for (part, schemas) in messages::PARTS {
+        let part = root.join(part);
+        let sources = schemas.iter().map(|of| messages::generate(&part.join("proto"), of));
+        folders.push((part.join("src/generated"), sources.collect::<Result<_, _>>()?));
+    }
     for (folder, sources) in folders {
-        if options.check { compare(&folder, sources)? } else { write(&folder, sources)? }
+        if options.check { compare(&folder, &sources)? } else { write(&folder, &sources)? }
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub struct Placement {
     pub deleted_at: u64,
 }
 /// What a driver on a node says of itself.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct DriverInfo {
     /// Seconds since 1970.
     #[prost(uint64, tag = "1")]

@@ -249,7 +249,7 @@ pub struct PresenceQuestion {
     pub only: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Each message of the answer, which never ends by itself.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct PresenceUpdate {
     /// A list begins.
     #[prost(bool, tag = "1")]

@@ -4,30 +4,8 @@ use super::capabilities::NodeCapabilities;
 use super::consumer_spec::ConsumerSpec;
 use super::volume_spec::{VolumeLifecycleMode, VolumeSpec};
 use super::{Access, AccessMode};
+pub use crate::generated::volumes::{FsGroupPolicy, TokenRequest};
 use crate::lifecycle::Attach;
-
-/// Whether the files of a volume are given to a group when it is mounted (`fsGroupPolicy`).
-#[allow(clippy::exhaustive_enums, reason = "the values of the Kubernetes API")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum FsGroupPolicy {
-    /// If the volume has a file system type and is used by one node.
-    #[default]
-    ReadWriteOnceWithFsType,
-    /// Always.
-    File,
-    /// Never.
-    None,
-}
-
-/// A service-account token that the driver wants at NodePublishVolume.
-#[allow(clippy::exhaustive_structs, reason = "the fields of the Kubernetes API")]
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct TokenRequest {
-    /// Whom the token is for; empty is the API server's own audience.
-    pub audience: String,
-    /// How long it shall be valid, in seconds; the issuer decides if absent.
-    pub expiration_seconds: Option<u64>,
-}
 
 /// What a CSIDriver object says. [`Default`] is what Kubernetes takes where there is no object, or no field.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! What a node answers. These travel as they are.
 
-use prost::{Enumeration, Message, Oneof};
+use prost::Message;
 
 use super::error::InvalidMessage;
-use crate::driver::AccessMode;
+pub use crate::generated::volumes::{
+    Answer, ConsumerReport, Quarantined, Reconciled, Refusal, Refused, VolumeReport, VolumeReports, refusal,
+};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::{self, Explanation, PublishError};
 
@@ -16,173 +18,9 @@ const REPORT_BYTES: usize = 256 << 10;
 /// The most bytes of all refused consumers that one answer names; the others are left out.
 const REFUSED_BYTES: usize = 1 << 20;
 
-/// An answer of a node.
-#[derive(Clone, PartialEq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct Answer {
-    /// Which one; `None` if it is of a kind that is not known here.
-    #[prost(oneof = "answer::Kind", tags = "1, 2, 3")]
-    pub answer: Option<answer::Kind>,
-}
-
 /// The kinds of answers.
 pub mod answer {
-    use super::Oneof;
-
-    /// What an answer can be.
-    #[derive(Clone, PartialEq, Oneof)]
-    #[allow(clippy::exhaustive_enums, reason = "the fields of the message")]
-    pub enum Kind {
-        /// To desired volumes that were taken.
-        #[prost(message, tag = "1")]
-        Reconciled(super::Reconciled),
-        /// To a query: a part of the volumes.
-        #[prost(message, tag = "2")]
-        Reports(super::VolumeReports),
-        /// Nothing was taken, unless it says so.
-        #[prost(message, tag = "3")]
-        Refusal(super::Refusal),
-    }
-}
-
-/// A set is on the node's disk, and is being made so.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct Reconciled {
-    /// The number of the set.
-    #[prost(uint64, tag = "1")]
-    pub revision: u64,
-    /// How many consumers are wanted that were not before.
-    #[prost(uint64, tag = "2")]
-    pub wanted: u64,
-    /// How many consumers are not wanted any more.
-    #[prost(uint64, tag = "3")]
-    pub released: u64,
-    /// What cannot be had as things are; of very much, the first MiB.
-    #[prost(message, repeated, tag = "4")]
-    pub refused: Vec<Refused>,
-}
-
-/// A consumer that does not get its volume for now.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct Refused {
-    /// Name of the driver.
-    #[prost(string, tag = "1")]
-    pub driver: String,
-    /// The driver's id of the volume.
-    #[prost(string, tag = "2")]
-    pub volume_id: String,
-    /// Who does not get it.
-    #[prost(string, tag = "3")]
-    pub consumer: String,
-    /// Why, for people.
-    #[prost(string, tag = "4")]
-    pub reason: String,
-}
-
-/// Some of the volumes of a node.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct VolumeReports {
-    /// The number of the latest set that the node has taken; 0 if there is none.
-    #[prost(uint64, tag = "1")]
-    pub revision: u64,
-    /// In order of driver and id over all answers.
-    #[prost(message, repeated, tag = "2")]
-    pub volumes: Vec<VolumeReport>,
-    /// In the first answer only: what cannot be had as things are.
-    #[prost(message, repeated, tag = "3")]
-    pub refused: Vec<Refused>,
-    /// In the first answer only: records that cannot be read.
-    #[prost(message, repeated, tag = "4")]
-    pub quarantined: Vec<Quarantined>,
-}
-
-/// A volume as it is.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct VolumeReport {
-    /// Name of the driver.
-    #[prost(string, tag = "1")]
-    pub driver: String,
-    /// The driver's id of the volume.
-    #[prost(string, tag = "2")]
-    pub volume_id: String,
-    /// The name of its state; empty if its record cannot be read.
-    #[prost(string, tag = "3")]
-    pub state: String,
-    /// Why it is so, who holds it, the last error and the next try.
-    #[prost(string, tag = "4")]
-    pub explanation: String,
-    /// Who has it, shall have it, or is losing it.
-    #[prost(message, repeated, tag = "5")]
-    pub consumers: Vec<ConsumerReport>,
-}
-
-/// A consumer as it is.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct ConsumerReport {
-    /// Who.
-    #[prost(string, tag = "1")]
-    pub id: String,
-    /// Where.
-    #[prost(string, tag = "2")]
-    pub target_path: String,
-    /// Whether it shall have the volume. If not, it is losing it.
-    #[prost(bool, tag = "3")]
-    pub wanted: bool,
-    /// Whether the volume is at the target, and the mount table agrees.
-    #[prost(bool, tag = "4")]
-    pub published: bool,
-}
-
-/// A record that cannot be read.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct Quarantined {
-    /// What it is called in the node's store.
-    #[prost(string, tag = "1")]
-    pub record: String,
-    /// What is wrong with it.
-    #[prost(string, tag = "2")]
-    pub reason: String,
-}
-
-/// Why a request was not answered otherwise.
-#[derive(Clone, PartialEq, Eq, Message)]
-#[allow(clippy::exhaustive_structs, reason = "the fields of the message")]
-pub struct Refusal {
-    /// Why.
-    #[prost(enumeration = "refusal::Reason", tag = "1")]
-    pub reason: i32,
-    /// Why, for people.
-    #[prost(string, tag = "2")]
-    pub message: String,
-    /// The number of the set that the node has; 0 if there is none.
-    #[prost(uint64, tag = "3")]
-    pub revision: u64,
-}
-
-/// The kinds of refusals.
-pub mod refusal {
-    use super::Enumeration;
-
-    /// Why a request was not answered otherwise.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
-    #[allow(clippy::exhaustive_enums, reason = "the values of the message")]
-    #[repr(i32)]
-    pub enum Reason {
-        /// A reason that is not known here.
-        Unspecified = 0,
-        /// The set has a lower number than the one that the node has, or is another one under the same number.
-        Stale = 1,
-        /// The request breaks a bound, or says something that cannot be.
-        Invalid = 2,
-        /// The node cannot do it now. A set whose number is the refusal's is on its disk all the same.
-        Unavailable = 3,
-    }
+    pub use crate::generated::volumes::answer::Answer as Kind;
 }
 
 impl Answer {
@@ -194,7 +32,7 @@ impl Answer {
         if bytes.len() > MAX_ANSWER_BYTES {
             return Err(InvalidMessage::TooLarge { found: bytes.len(), bound: MAX_ANSWER_BYTES });
         }
-        Self::decode(bytes).map_err(|error| InvalidMessage::Malformed { reason: error.to_string() })
+        Ok(Self::decode(bytes)?)
     }
 }
 
@@ -291,6 +129,3 @@ impl VolumeReports {
         parts
     }
 }
-
-// The mode's numbers are those of the schema.
-const _: () = assert!(AccessMode::SingleNodeMultiWriter as i32 == 7);

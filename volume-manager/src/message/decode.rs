@@ -7,24 +7,24 @@ use csi_proto::{DriverName, VolumeId};
 use prost::Message;
 
 use super::desired::DesiredSet;
-use super::error::{InvalidDesired, InvalidMessage};
-use super::scan::{Fields, Value};
+use super::error::{InvalidConsumer, InvalidDesired, InvalidMessage};
+use super::scan::{Value, fields, occurrences};
 use super::{
     MAX_CONSUMERS, MAX_POLICIES, MAX_POLICY_BYTES, MAX_REQUEST_BYTES, MAX_TOKEN_REQUESTS, MAX_VOLUME_BYTES,
     MAX_VOLUMES, wire,
 };
 use crate::driver::{
-    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, FsGroupPolicy, MountPath, PodInfo,
-    SecretReference, SecretReferences, TokenRequest, VolumeSpec,
+    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, MountPath, PodInfo, SecretReference,
+    SecretReferences, VolumeSpec,
 };
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::DesiredVolume;
 
 /// The field of [`wire::DesiredVolume`] that has the consumers.
-const CONSUMERS: u64 = 15;
+const CONSUMERS: u32 = 15;
 
 /// The field of [`wire::DriverPolicy`] that has the token requests.
-const TOKEN_REQUESTS: u64 = 8;
+const TOKEN_REQUESTS: u32 = 8;
 
 /// The most bytes of the audience of a token request.
 const MAX_AUDIENCE_BYTES: usize = 4096;
@@ -53,7 +53,7 @@ impl Request {
             return Err(InvalidMessage::TooLarge { found: bytes.len(), bound: MAX_REQUEST_BYTES });
         }
         let mut request = None;
-        for field in Fields::of(bytes) {
+        for field in fields(bytes) {
             let read = match field? {
                 (1, Value::Bytes(desired)) => Self::Desired(read_set(desired)?),
                 (2, Value::Bytes(_)) => Self::Query,
@@ -69,7 +69,7 @@ impl Request {
 
 fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     for (field, number, bound) in [("volumes", 2, MAX_VOLUMES), ("drivers", 3, MAX_POLICIES)] {
-        let found = Fields::of(bytes).occurrences(number)?;
+        let found = occurrences(bytes, number)?;
         if found > bound {
             return Err(InvalidMessage::TooMany { field, found, bound });
         }
@@ -77,7 +77,7 @@ fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     let mut set = DesiredSet::new(0, Vec::new());
     let mut keys = BTreeSet::new();
     let mut drivers = 0;
-    for field in Fields::of(bytes) {
+    for field in fields(bytes) {
         match field? {
             (1, Value::Number(revision)) => set.revision = revision,
             (2, Value::Bytes(volume)) => {
@@ -105,21 +105,20 @@ fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     if set.revision == 0 { Err(InvalidMessage::NoRevision) } else { Ok(set) }
 }
 
+/// A message whose list has at most so many elements.
 fn bounded<M: Message + Default>(
     bytes: &[u8],
     bound: usize,
-    list: (&'static str, u64, usize),
+    (field, number, most): (&'static str, u32, usize),
 ) -> Result<M, InvalidDesired> {
     if bytes.len() > bound {
         return Err(InvalidDesired::TooLarge { found: bytes.len(), bound });
     }
-    let malformed = |reason: String| InvalidDesired::Malformed { reason };
-    let (field, number, most) = list;
-    let found = Fields::of(bytes).occurrences(number).map_err(|error| malformed(error.to_string()))?;
+    let found = occurrences(bytes, number)?;
     if found > most {
         return Err(InvalidDesired::TooMany { field, found, bound: most });
     }
-    M::decode(bytes).map_err(|error| malformed(error.to_string()))
+    Ok(M::decode(bytes)?)
 }
 
 /// The volume, and whether others have attached it; or what it calls itself, and what is wrong with it.
@@ -129,94 +128,11 @@ fn read_volume(bytes: &[u8]) -> Result<(DesiredVolume, bool), (String, InvalidDe
     let volume: wire::DesiredVolume = bounded(bytes, MAX_VOLUME_BYTES, list).map_err(unnamed)?;
     let attached = volume.attached;
     let name = format!("{}/{}", excerpt(&volume.driver), excerpt(&volume.volume_id));
-    checked_volume(volume).map(|volume| (volume, attached)).map_err(|error| (name, error))
+    volume.try_into().map(|volume| (volume, attached)).map_err(|error| (name, error))
 }
 
 fn excerpt(text: &str) -> String {
     text.chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn checked_volume(volume: wire::DesiredVolume) -> Result<DesiredVolume, InvalidDesired> {
-    let key = VolumeKey { driver: DriverName::new(volume.driver)?, id: VolumeId::new(volume.volume_id)? };
-    let access = match volume.access.ok_or(InvalidDesired::NoAccess)? {
-        wire::desired_volume::Access::Block(_) => Access::Block,
-        wire::desired_volume::Access::Filesystem(wire::Filesystem { fs_type, mount_flags }) => {
-            Access::Filesystem { fs_type, mount_flags }
-        }
-    };
-    let mode = known::<AccessMode>("access_mode", volume.access_mode)?;
-    let attach = match known("attach", volume.attach)? {
-        wire::Attach::Here => Attach::Here,
-        wire::Attach::Awaited => Attach::Awaited,
-        wire::Attach::NotRequired => Attach::NotRequired,
-    };
-    if volume.attached && attach != Attach::Awaited {
-        return Err(InvalidDesired::AttachedByNobody);
-    }
-    let mut spec = VolumeSpec::builder(key, access, mode)
-        .read_only(volume.read_only)
-        .volume_context(volume.volume_context)
-        .publish_context(volume.publish_context)
-        .secrets(checked_secrets(volume.secrets.unwrap_or_default())?);
-    spec = match (volume.ephemeral, attach) {
-        // An ephemeral volume is never attached; that the field says nothing must not make it wrong.
-        (true, Attach::Here) => spec.ephemeral(),
-        (true, attach) => spec.ephemeral().attach(attach),
-        (false, attach) => spec.attach(attach),
-    };
-    if let Some(group) = volume.fs_group {
-        spec = spec.fs_group(group);
-    }
-    if let Some(label) = volume.selinux_label {
-        spec = spec.selinux_label(label);
-    }
-    let spec = Arc::new(spec.build()?);
-    let mut ids = BTreeSet::new();
-    let mut consumers = Vec::with_capacity(volume.consumers.len());
-    for (index, consumer) in volume.consumers.into_iter().enumerate() {
-        let consumer = checked_consumer(index, consumer)?;
-        if !ids.insert(consumer.id().clone()) {
-            return Err(InvalidDesired::ConsumerTwice { index, id: consumer.id().to_string() });
-        }
-        consumers.push(Arc::new(consumer));
-    }
-    Ok(DesiredVolume { spec, consumers })
-}
-
-/// The value of an enum's number.
-fn known<E: TryFrom<i32>>(field: &'static str, found: i32) -> Result<E, InvalidDesired> {
-    E::try_from(found).map_err(|_| InvalidDesired::Number { field, found })
-}
-
-fn checked_secrets(secrets: wire::SecretReferences) -> Result<SecretReferences, InvalidDesired> {
-    let checked = |field, reference: Option<wire::SecretReference>| {
-        reference
-            .map(|reference| SecretReference::new(reference.namespace, reference.name))
-            .transpose()
-            .map_err(|source| InvalidDesired::Secret { field, source })
-    };
-    Ok(SecretReferences {
-        controller_publish: checked("controller_publish", secrets.controller_publish)?,
-        node_stage: checked("node_stage", secrets.node_stage)?,
-        node_publish: checked("node_publish", secrets.node_publish)?,
-        controller_expand: checked("controller_expand", secrets.controller_expand)?,
-        node_expand: checked("node_expand", secrets.node_expand)?,
-    })
-}
-
-fn checked_consumer(index: usize, consumer: wire::Consumer) -> Result<ConsumerSpec, InvalidDesired> {
-    let id = ConsumerId::new(&consumer.id).map_err(|source| InvalidDesired::ConsumerId { index, source })?;
-    let target =
-        MountPath::new(&consumer.target_path).map_err(|source| InvalidDesired::Target { index, source })?;
-    let mut spec = ConsumerSpec::new(id, target).read_only(consumer.read_only);
-    if let Some(group) = consumer.fs_group {
-        spec = spec.fs_group(group);
-    }
-    if let Some(pod) = consumer.pod {
-        let pod = PodInfo::new(pod.name, pod.namespace, pod.uid, pod.service_account);
-        spec = spec.pod(pod.map_err(|source| InvalidDesired::Pod { index, source })?);
-    }
-    Ok(spec)
 }
 
 fn read_policy(
@@ -224,46 +140,140 @@ fn read_policy(
     policies: &mut BTreeMap<DriverName, DriverPolicy>,
 ) -> Result<(), InvalidDesired> {
     let list = ("token_requests", TOKEN_REQUESTS, MAX_TOKEN_REQUESTS);
-    let policy: wire::DriverPolicy = bounded(bytes, MAX_POLICY_BYTES, list)?;
-    let name = DriverName::new(policy.driver.clone())?;
-    let checked = checked_policy(policy)?;
-    if policies.insert(name.clone(), checked).is_some() {
+    let mut policy: wire::DriverPolicy = bounded(bytes, MAX_POLICY_BYTES, list)?;
+    let name = DriverName::new(std::mem::take(&mut policy.driver))?;
+    if policies.insert(name.clone(), policy.try_into()?).is_some() {
         return Err(InvalidDesired::DriverTwice { name: name.to_string() });
     }
     Ok(())
 }
 
-fn checked_policy(policy: wire::DriverPolicy) -> Result<DriverPolicy, InvalidDesired> {
-    let mut checked = DriverPolicy {
-        attach_required: policy.attach_required.unwrap_or(true),
-        pod_info_on_mount: policy.pod_info_on_mount,
-        requires_republish: policy.requires_republish,
-        selinux_mount: policy.selinux_mount,
-        token_in_secrets: policy.token_in_secrets,
-        fs_group_policy: match known("fs_group_policy", policy.fs_group_policy)? {
-            wire::FsGroupPolicy::ReadWriteOnceWithFsType => FsGroupPolicy::ReadWriteOnceWithFsType,
-            wire::FsGroupPolicy::File => FsGroupPolicy::File,
-            wire::FsGroupPolicy::None => FsGroupPolicy::None,
-        },
-        ..DriverPolicy::default()
-    };
-    if !policy.lifecycle_modes.is_empty() {
-        (checked.persistent, checked.ephemeral) = (false, false);
+/// The value of an enum's number.
+fn known<E: TryFrom<i32>>(field: &'static str, found: i32) -> Result<E, InvalidDesired> {
+    E::try_from(found).map_err(|_| InvalidDesired::Number { field, found })
+}
+
+impl TryFrom<wire::DesiredVolume> for DesiredVolume {
+    type Error = InvalidDesired;
+
+    fn try_from(mut volume: wire::DesiredVolume) -> Result<Self, InvalidDesired> {
+        let consumers = std::mem::take(&mut volume.consumers);
+        let spec = Arc::new(volume.try_into()?);
+        let mut ids = BTreeSet::new();
+        let consumers = consumers.into_iter().enumerate().map(|(index, consumer)| {
+            let consumer = ConsumerSpec::try_from(consumer)
+                .map_err(|source| InvalidDesired::Consumer { index, source })?;
+            if !ids.insert(consumer.id().clone()) {
+                return Err(InvalidDesired::ConsumerTwice { index, id: consumer.id().to_string() });
+            }
+            Ok(Arc::new(consumer))
+        });
+        Ok(Self { spec, consumers: consumers.collect::<Result<_, _>>()? })
     }
-    for mode in policy.lifecycle_modes {
-        match known("lifecycle_modes", mode)? {
-            wire::LifecycleMode::Persistent => checked.persistent = true,
-            wire::LifecycleMode::Ephemeral => checked.ephemeral = true,
+}
+
+/// The volume without its consumers.
+impl TryFrom<wire::DesiredVolume> for VolumeSpec {
+    type Error = InvalidDesired;
+
+    fn try_from(volume: wire::DesiredVolume) -> Result<Self, InvalidDesired> {
+        let key = VolumeKey { driver: DriverName::new(volume.driver)?, id: VolumeId::new(volume.volume_id)? };
+        let access = match volume.access.ok_or(InvalidDesired::NoAccess)? {
+            wire::desired_volume::Access::Block(_) => Access::Block,
+            wire::desired_volume::Access::Filesystem(wire::Filesystem { fs_type, mount_flags }) => {
+                Access::Filesystem { fs_type, mount_flags }
+            }
+        };
+        let mode = known::<AccessMode>("access_mode", volume.access_mode)?;
+        let attach = match known("attach", volume.attach)? {
+            wire::Attach::Here => Attach::Here,
+            wire::Attach::Awaited => Attach::Awaited,
+            wire::Attach::NotRequired => Attach::NotRequired,
+        };
+        if volume.attached && attach != Attach::Awaited {
+            return Err(InvalidDesired::AttachedByNobody);
         }
-    }
-    for request in policy.token_requests {
-        let found = request.audience.len();
-        if found > MAX_AUDIENCE_BYTES {
-            let field = "token_requests.audience";
-            return Err(InvalidDesired::TooLong { field, found, bound: MAX_AUDIENCE_BYTES });
+        let mut spec = Self::builder(key, access, mode)
+            .read_only(volume.read_only)
+            .volume_context(volume.volume_context)
+            .publish_context(volume.publish_context)
+            .secrets(volume.secrets.unwrap_or_default().try_into()?);
+        spec = match (volume.ephemeral, attach) {
+            // An ephemeral volume is never attached; that the field says nothing must not make it wrong.
+            (true, Attach::Here) => spec.ephemeral(),
+            (true, attach) => spec.ephemeral().attach(attach),
+            (false, attach) => spec.attach(attach),
+        };
+        if let Some(group) = volume.fs_group {
+            spec = spec.fs_group(group);
         }
-        let (audience, expiration_seconds) = (request.audience, request.expiration_seconds);
-        checked.token_requests.push(TokenRequest { audience, expiration_seconds });
+        if let Some(label) = volume.selinux_label {
+            spec = spec.selinux_label(label);
+        }
+        Ok(spec.build()?)
     }
-    Ok(checked)
+}
+
+impl TryFrom<wire::SecretReferences> for SecretReferences {
+    type Error = InvalidDesired;
+
+    fn try_from(secrets: wire::SecretReferences) -> Result<Self, InvalidDesired> {
+        let checked = |field, reference: Option<wire::SecretReference>| {
+            reference
+                .map(|reference| SecretReference::new(reference.namespace, reference.name))
+                .transpose()
+                .map_err(|source| InvalidDesired::Secret { field, source })
+        };
+        Ok(Self {
+            controller_publish: checked("controller_publish", secrets.controller_publish)?,
+            node_stage: checked("node_stage", secrets.node_stage)?,
+            node_publish: checked("node_publish", secrets.node_publish)?,
+            controller_expand: checked("controller_expand", secrets.controller_expand)?,
+            node_expand: checked("node_expand", secrets.node_expand)?,
+        })
+    }
+}
+
+impl TryFrom<wire::Consumer> for ConsumerSpec {
+    type Error = InvalidConsumer;
+
+    fn try_from(consumer: wire::Consumer) -> Result<Self, InvalidConsumer> {
+        let id = ConsumerId::new(&consumer.id)?;
+        let mut spec = Self::new(id, MountPath::new(&consumer.target_path)?).read_only(consumer.read_only);
+        if let Some(group) = consumer.fs_group {
+            spec = spec.fs_group(group);
+        }
+        if let Some(pod) = consumer.pod {
+            spec = spec.pod(PodInfo::new(pod.name, pod.namespace, pod.uid, pod.service_account)?);
+        }
+        Ok(spec)
+    }
+}
+
+impl TryFrom<wire::DriverPolicy> for DriverPolicy {
+    type Error = InvalidDesired;
+
+    fn try_from(policy: wire::DriverPolicy) -> Result<Self, InvalidDesired> {
+        for request in &policy.token_requests {
+            let (found, bound) = (request.audience.len(), MAX_AUDIENCE_BYTES);
+            if found > bound {
+                return Err(InvalidDesired::TooLong { field: "token_requests.audience", found, bound });
+            }
+        }
+        let mut modes = Vec::new();
+        for mode in policy.lifecycle_modes {
+            modes.push(known("lifecycle_modes", mode)?);
+        }
+        Ok(Self {
+            attach_required: policy.attach_required.unwrap_or(true),
+            pod_info_on_mount: policy.pod_info_on_mount,
+            persistent: modes.is_empty() || modes.contains(&wire::LifecycleMode::Persistent),
+            ephemeral: modes.contains(&wire::LifecycleMode::Ephemeral),
+            fs_group_policy: known("fs_group_policy", policy.fs_group_policy)?,
+            requires_republish: policy.requires_republish,
+            selinux_mount: policy.selinux_mount,
+            token_requests: policy.token_requests,
+            token_in_secrets: policy.token_in_secrets,
+        })
+    }
 }

@@ -1,13 +1,14 @@
 //! What a node shall have: checked, and in the types of the other modules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use csi_proto::DriverName;
 use prost::Message;
 
 use super::wire;
-use crate::driver::{Access, Attach, ConsumerSpec, DriverPolicy, FsGroupPolicy, SecretReference, VolumeSpec};
+use crate::driver::{
+    Access, Attach, ConsumerSpec, DriverPolicy, SecretReference, SecretReferences, VolumeSpec,
+};
 use crate::name::VolumeKey;
 use crate::node::DesiredVolume;
 
@@ -48,11 +49,12 @@ impl DesiredSet {
     /// The bytes of the request that asks for it. The same set has the same bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let volumes = self.volumes.iter().map(|volume| {
-            let attached = self.attached.contains(volume.spec.key());
-            written_volume(&volume.spec, &volume.consumers, attached)
+        let volumes = self.volumes.iter().map(|volume| wire::DesiredVolume {
+            attached: self.attached.contains(volume.spec.key()),
+            consumers: volume.consumers.iter().map(|consumer| (&**consumer).into()).collect(),
+            ..(&*volume.spec).into()
         });
-        let drivers = self.policies.iter().map(|(name, policy)| written_policy(name, policy));
+        let drivers = self.policies.iter().map(wire::DriverPolicy::from);
         let desired = wire::DesiredVolumes {
             revision: self.revision,
             volumes: volumes.collect(),
@@ -74,107 +76,107 @@ const INSIDE: usize = 8;
 /// The most bytes that a volume adds to [`DesiredSet::encode`] without its consumers.
 #[must_use]
 pub fn volume_bytes(spec: &VolumeSpec) -> usize {
-    written_volume(spec, &[], true).encoded_len() + INSIDE
+    wire::DesiredVolume { attached: true, ..spec.into() }.encoded_len() + INSIDE
 }
 
 /// The most bytes that a consumer adds to its volume.
 #[must_use]
 pub fn consumer_bytes(consumer: &ConsumerSpec) -> usize {
-    written_consumer(consumer).encoded_len() + INSIDE
+    wire::Consumer::from(consumer).encoded_len() + INSIDE
 }
 
 /// The most bytes that what is known of a driver adds to [`DesiredSet::encode`].
 #[must_use]
 pub fn policy_bytes(driver: &DriverName, policy: &DriverPolicy) -> usize {
-    written_policy(driver, policy).encoded_len() + INSIDE
+    wire::DriverPolicy::from((driver, policy)).encoded_len() + INSIDE
 }
 
-fn written_volume(spec: &VolumeSpec, consumers: &[Arc<ConsumerSpec>], attached: bool) -> wire::DesiredVolume {
-    let access = match spec.access() {
-        Access::Block => wire::desired_volume::Access::Block(wire::Block {}),
-        Access::Filesystem { fs_type, mount_flags } => {
-            wire::desired_volume::Access::Filesystem(wire::Filesystem {
-                fs_type: fs_type.clone(),
-                mount_flags: mount_flags.clone(),
-            })
+/// The volume without its consumers.
+impl From<&VolumeSpec> for wire::DesiredVolume {
+    fn from(spec: &VolumeSpec) -> Self {
+        let access = match spec.access() {
+            Access::Block => wire::desired_volume::Access::Block(wire::Block {}),
+            Access::Filesystem { fs_type, mount_flags } => {
+                let (fs_type, mount_flags) = (fs_type.clone(), mount_flags.clone());
+                wire::desired_volume::Access::Filesystem(wire::Filesystem { fs_type, mount_flags })
+            }
+        };
+        let attach = match spec.attach() {
+            Attach::Here => wire::Attach::Here,
+            Attach::Awaited => wire::Attach::Awaited,
+            Attach::NotRequired => wire::Attach::NotRequired,
+        };
+        let secrets = spec.secrets();
+        Self {
+            driver: spec.key().driver.to_string(),
+            volume_id: spec.key().id.to_string(),
+            access: Some(access),
+            access_mode: spec.mode().into(),
+            read_only: spec.is_read_only(),
+            ephemeral: spec.is_ephemeral(),
+            attach: attach.into(),
+            volume_context: spec.volume_context().clone(),
+            publish_context: spec.publish_context().clone(),
+            secrets: (*secrets != SecretReferences::default()).then(|| secrets.into()),
+            fs_group: spec.fs_group(),
+            selinux_label: spec.selinux_label().map(str::to_owned),
+            consumers: Vec::new(),
+            attached: false,
         }
-    };
-    let attach = match spec.attach() {
-        Attach::Here => wire::Attach::Here,
-        Attach::Awaited => wire::Attach::Awaited,
-        Attach::NotRequired => wire::Attach::NotRequired,
-    };
-    let secrets = spec.secrets();
-    let secrets = wire::SecretReferences {
-        controller_publish: secrets.controller_publish.as_ref().map(written_secret),
-        node_stage: secrets.node_stage.as_ref().map(written_secret),
-        node_publish: secrets.node_publish.as_ref().map(written_secret),
-        controller_expand: secrets.controller_expand.as_ref().map(written_secret),
-        node_expand: secrets.node_expand.as_ref().map(written_secret),
-    };
-    wire::DesiredVolume {
-        driver: spec.key().driver.to_string(),
-        volume_id: spec.key().id.to_string(),
-        access: Some(access),
-        access_mode: spec.mode().into(),
-        read_only: spec.is_read_only(),
-        ephemeral: spec.is_ephemeral(),
-        attach: attach.into(),
-        volume_context: spec.volume_context().clone(),
-        publish_context: spec.publish_context().clone(),
-        secrets: (secrets != wire::SecretReferences::default()).then_some(secrets),
-        fs_group: spec.fs_group(),
-        selinux_label: spec.selinux_label().map(str::to_owned),
-        consumers: consumers.iter().map(|consumer| written_consumer(consumer)).collect(),
-        attached,
     }
 }
 
-fn written_secret(reference: &SecretReference) -> wire::SecretReference {
-    wire::SecretReference { namespace: reference.namespace().to_owned(), name: reference.name().to_owned() }
-}
-
-fn written_consumer(consumer: &ConsumerSpec) -> wire::Consumer {
-    wire::Consumer {
-        id: consumer.id().to_string(),
-        target_path: consumer.target_path().to_string(),
-        read_only: consumer.is_read_only(),
-        fs_group: consumer.own_fs_group(),
-        pod: consumer.pod_info().map(|pod| wire::PodInfo {
-            name: pod.name().to_owned(),
-            namespace: pod.namespace().to_owned(),
-            uid: pod.uid().to_owned(),
-            service_account: pod.service_account().to_owned(),
-        }),
-    }
-}
-
-fn written_policy(name: &DriverName, policy: &DriverPolicy) -> wire::DriverPolicy {
-    let modes = [
-        (policy.persistent, wire::LifecycleMode::Persistent),
-        (policy.ephemeral, wire::LifecycleMode::Ephemeral),
-    ];
-    let fs_group_policy = match policy.fs_group_policy {
-        FsGroupPolicy::ReadWriteOnceWithFsType => wire::FsGroupPolicy::ReadWriteOnceWithFsType,
-        FsGroupPolicy::File => wire::FsGroupPolicy::File,
-        FsGroupPolicy::None => wire::FsGroupPolicy::None,
-    };
-    wire::DriverPolicy {
-        driver: name.to_string(),
-        attach_required: (!policy.attach_required).then_some(false),
-        pod_info_on_mount: policy.pod_info_on_mount,
-        lifecycle_modes: modes.iter().filter(|(has, _)| *has).map(|(_, mode)| i32::from(*mode)).collect(),
-        fs_group_policy: fs_group_policy.into(),
-        requires_republish: policy.requires_republish,
-        selinux_mount: policy.selinux_mount,
-        token_requests: policy
-            .token_requests
-            .iter()
-            .map(|request| wire::TokenRequest {
-                audience: request.audience.clone(),
-                expiration_seconds: request.expiration_seconds,
+impl From<&SecretReferences> for wire::SecretReferences {
+    fn from(secrets: &SecretReferences) -> Self {
+        let written = |reference: &Option<SecretReference>| {
+            reference.as_ref().map(|reference| wire::SecretReference {
+                namespace: reference.namespace().to_owned(),
+                name: reference.name().to_owned(),
             })
-            .collect(),
-        token_in_secrets: policy.token_in_secrets,
+        };
+        Self {
+            controller_publish: written(&secrets.controller_publish),
+            node_stage: written(&secrets.node_stage),
+            node_publish: written(&secrets.node_publish),
+            controller_expand: written(&secrets.controller_expand),
+            node_expand: written(&secrets.node_expand),
+        }
+    }
+}
+
+impl From<&ConsumerSpec> for wire::Consumer {
+    fn from(consumer: &ConsumerSpec) -> Self {
+        Self {
+            id: consumer.id().to_string(),
+            target_path: consumer.target_path().to_string(),
+            read_only: consumer.is_read_only(),
+            fs_group: consumer.own_fs_group(),
+            pod: consumer.pod_info().map(|pod| wire::PodInfo {
+                name: pod.name().to_owned(),
+                namespace: pod.namespace().to_owned(),
+                uid: pod.uid().to_owned(),
+                service_account: pod.service_account().to_owned(),
+            }),
+        }
+    }
+}
+
+impl From<(&DriverName, &DriverPolicy)> for wire::DriverPolicy {
+    fn from((name, policy): (&DriverName, &DriverPolicy)) -> Self {
+        let modes = [
+            (policy.persistent, wire::LifecycleMode::Persistent),
+            (policy.ephemeral, wire::LifecycleMode::Ephemeral),
+        ];
+        Self {
+            driver: name.to_string(),
+            attach_required: (!policy.attach_required).then_some(false),
+            pod_info_on_mount: policy.pod_info_on_mount,
+            lifecycle_modes: modes.iter().filter(|(has, _)| *has).map(|(_, mode)| (*mode).into()).collect(),
+            fs_group_policy: policy.fs_group_policy.into(),
+            requires_republish: policy.requires_republish,
+            selinux_mount: policy.selinux_mount,
+            token_requests: policy.token_requests.clone(),
+            token_in_secrets: policy.token_in_secrets,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What is wrong with a message.
 
 use csi_proto::name::{InvalidDriverName, InvalidVolumeId};
+use prost::DecodeError;
 
 use crate::driver::{InvalidMountPath, InvalidSecretReference, InvalidSpec};
 use crate::name::{InvalidConsumerId, VolumeKey};
@@ -18,11 +19,8 @@ pub enum InvalidMessage {
         bound: usize,
     },
     /// No message of this schema.
-    #[error("it is no message of edge_csi.volumes.v1: {reason}")]
-    Malformed {
-        /// What the decoder said.
-        reason: String,
-    },
+    #[error("it is no message of edge_csi.volumes.v1: {0}")]
+    Malformed(#[from] DecodeError),
     /// Nothing that is known here.
     #[error("the request is none that is known here; give desired volumes or a query, or upgrade the node")]
     NoRequest,
@@ -83,11 +81,8 @@ pub enum InvalidDesired {
         bound: usize,
     },
     /// No message of this schema.
-    #[error("it is no such message: {reason}")]
-    Malformed {
-        /// What the decoder said.
-        reason: String,
-    },
+    #[error("it is no such message: {0}")]
+    Malformed(#[from] DecodeError),
     /// A list is longer than its bound.
     #[error("{field} has {found} elements; at most {bound} are allowed")]
     TooMany {
@@ -136,14 +131,14 @@ pub enum InvalidDesired {
     /// Only a volume that is attached by others can be told to be attached.
     #[error("attached is set, and attach is not AWAITED; leave it out, or set attach to AWAITED")]
     AttachedByNobody,
-    /// A consumer's id cannot be.
-    #[error("consumers[{index}].id: {source}")]
-    ConsumerId {
+    /// A consumer that cannot be.
+    #[error("consumers[{index}].{source}")]
+    Consumer {
         /// Its place in the list, from 0.
         index: usize,
         /// What is wrong with it.
         #[source]
-        source: InvalidConsumerId,
+        source: InvalidConsumer,
     },
     /// Two consumers have one id.
     #[error("consumers[{index}].id is {id}, as another's; give each consumer an id of its own")]
@@ -152,24 +147,6 @@ pub enum InvalidDesired {
         index: usize,
         /// The id.
         id: String,
-    },
-    /// A consumer's target cannot be.
-    #[error("consumers[{index}].target_path: {source}")]
-    Target {
-        /// Its place in the list, from 0.
-        index: usize,
-        /// What is wrong with it.
-        #[source]
-        source: InvalidMountPath,
-    },
-    /// A consumer's pod cannot be.
-    #[error("consumers[{index}]: {source}")]
-    Pod {
-        /// Its place in the list, from 0.
-        index: usize,
-        /// What is wrong with it.
-        #[source]
-        source: InvalidSpec,
     },
     /// A text is too long.
     #[error("{field} has {found} bytes; at most {bound} are allowed")]
@@ -181,4 +158,19 @@ pub enum InvalidDesired {
         /// The most that are allowed.
         bound: usize,
     },
+}
+
+/// What is wrong with a consumer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidConsumer {
+    /// Its id cannot be.
+    #[error("id: {0}")]
+    Id(#[from] InvalidConsumerId),
+    /// Its target cannot be.
+    #[error("target_path: {0}")]
+    Target(#[from] InvalidMountPath),
+    /// Its pod cannot be.
+    #[error(transparent)]
+    Pod(#[from] InvalidSpec),
 }

@@ -1,7 +1,7 @@
 //! The messages between whoever decides which volumes a node shall have, and the node.
 //!
-//! The schema is `proto/edge_csi/volumes/v1/volumes.proto` of this crate; it says what each field means. Here are the same
-//! messages as bytes and as the checked types of the other modules. Nothing here sends or keeps anything.
+//! The schema is `proto/edge_csi/volumes/v1/volumes.proto` of this crate; it says what each field means. Here are the
+//! messages that are made from it, and the checked types of the other modules. Nothing here sends or keeps anything.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,7 +30,8 @@ mod error;
 mod scan;
 #[cfg(test)]
 mod tests;
-mod wire;
+
+use crate::generated::volumes as wire;
 
 pub use answers::{
     Answer, ConsumerReport, MAX_ANSWER_BYTES, Quarantined, Reconciled, Refusal, Refused, VolumeReport,
@@ -38,7 +39,7 @@ pub use answers::{
 };
 pub use decode::Request;
 pub use desired::{DesiredSet, consumer_bytes, policy_bytes, query, volume_bytes};
-pub use error::{InvalidDesired, InvalidMessage};
+pub use error::{InvalidConsumer, InvalidDesired, InvalidMessage};
 
 /// What the messages are called as a service of a session.
 pub const SERVICE: &str = "volumes";

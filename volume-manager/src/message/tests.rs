@@ -6,7 +6,7 @@ use csi_proto::{DriverName, VolumeId};
 use proptest::prelude::*;
 use prost::Message;
 
-use super::scan::Fields;
+use super::scan::fields;
 use super::*;
 use crate::driver::{
     Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, FsGroupPolicy, MountPath, PodInfo,
@@ -101,6 +101,13 @@ fn a_set_comes_back_from_its_bytes_whole() {
     assert_eq!(Request::decode(&query()), Ok(Request::Query));
     let empty = DesiredSet::new(1, vec![]);
     assert_eq!(Request::decode(&empty.encode()), Ok(Request::Desired(empty)));
+}
+
+/// The bytes travel between versions, so a change of the schema or of the code must not change them.
+#[test]
+fn the_bytes_of_a_set_do_not_change() {
+    let bytes = full().encode();
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (387, 1_655_193_938));
 }
 
 #[test]
@@ -209,6 +216,15 @@ fn what_is_not_known_is_left_alone_but_a_request_must_be_one() {
     assert_eq!(Request::decode(&[query(), query()].concat()), Err(InvalidMessage::SeveralRequests));
 }
 
+/// The schema has the access modes of csi.v1 a second time, so that a reader needs no other schema.
+#[test]
+fn access_modes_are_those_of_csi() {
+    let ours =
+        (0..).map_while(|number| wire::AccessMode::try_from(number).ok()).map(|mode| mode.as_str_name());
+    let csi = (0..).map_while(|number| AccessMode::try_from(number).ok()).map(|mode| mode.as_str_name());
+    assert_eq!(ours.collect::<Vec<_>>(), csi.collect::<Vec<_>>());
+}
+
 #[test]
 fn mount_flags_of_a_message_are_not_printed() {
     let printed = format!("{:?} {:?}", wired(&full()), full());
@@ -256,6 +272,6 @@ proptest! {
         if let Ok(Request::Desired(set)) = Request::decode(&bytes) {
             prop_assert_eq!(Request::decode(&set.encode()), Ok(Request::Desired(set)));
         }
-        prop_assert!(Fields::of(&bytes).take(bytes.len() + 1).count() <= bytes.len());
+        prop_assert!(fields(&bytes).take(bytes.len() + 1).count() <= bytes.len());
     }
 }

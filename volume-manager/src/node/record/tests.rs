@@ -76,6 +76,13 @@ fn a_record_comes_back_as_it_was_written() {
     assert_eq!(read.spec.secrets(), record.spec.secrets());
 }
 
+/// A node reads what an earlier version wrote, so a change of the schema or of the code must not change the bytes.
+#[test]
+fn the_bytes_of_a_record_do_not_change() {
+    let bytes = record().encode();
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (355, 515_327_160));
+}
+
 #[test]
 fn every_state_comes_back_as_it_was_written() {
     let mut record = record();
