@@ -7,6 +7,8 @@ pub mod agent;
 pub mod core_dumps;
 pub mod csi_driver;
 pub mod directory_lock;
+#[cfg(feature = "kubernetes-node")]
+mod generated;
 pub mod hostpath;
 pub mod hub;
 #[cfg(feature = "kubernetes-node")]

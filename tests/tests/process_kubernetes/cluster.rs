@@ -153,7 +153,7 @@ impl Cluster {
     }
 
     async fn updates(&self, watch: Watch, mut replies: ReplySender) {
-        self.shared.watched.lock().unwrap().push(watch.clone());
+        self.shared.watched.lock().unwrap().push(watch);
         let (mut log, mut ended) = (self.shared.log.subscribe(), self.shared.ended.subscribe());
         let mut sent = usize::try_from(watch.revision).unwrap();
         if watch.source != self.source {

@@ -2,8 +2,8 @@
 //! same message has the same bytes, and their `Debug` leaves out the fields that have the option `debug_redact`.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
@@ -11,71 +11,53 @@ use super::bindings::Scratch;
 use super::error::CodegenError;
 use super::{Source, format, rust};
 
-/// A schema and the source that is made from it.
-pub(crate) struct Messages {
-    /// The schema in the folder of schemas.
-    file: &'static str,
-    /// The package of the schema.
-    package: &'static str,
-    /// The name of the committed source.
-    name: &'static str,
-    /// Messages that are keys of maps.
-    ordered: &'static [&'static str],
-}
+/// The folders of the parts with their schemas, each of which becomes a source of its name.
+pub(crate) const PARTS: &[(&str, &[&str])] = &[
+    ("edge-transport", &["edge/session/v1/session.proto"]),
+    ("csi-proxy", &["edge/csi/v1/call.proto", "edge/csi/v1/state.proto"]),
+    ("volume-manager", &["edge_csi/volumes/v1/volumes.proto"]),
+    ("examples", &["edge_csi/kubernetes/v1/kubernetes.proto"]),
+];
 
-/// The folders of the parts with their schemas.
-pub(crate) const PARTS: [(&str, &[Messages]); 3] =
-    [("edge-transport", &[SESSION]), ("csi-proxy", &[CALL, STATE]), ("volume-manager", &[VOLUMES])];
+/// Messages that are keys of maps.
+const ORDERED: [&str; 2] = ["edge_csi.kubernetes.v1.ObjectKey", "edge_csi.kubernetes.v1.SecretName"];
 
-const SESSION: Messages = Messages {
-    file: "edge/session/v1/session.proto",
-    package: "edge.session.v1",
-    name: "session.rs",
-    ordered: &[],
-};
-
-const CALL: Messages =
-    Messages { file: "edge/csi/v1/call.proto", package: "edge.csi.v1", name: "call.rs", ordered: &[] };
-
-const STATE: Messages = Messages {
-    file: "edge/csi/v1/state.proto",
-    package: "edge.csi.state.v1",
-    name: "state.rs",
-    ordered: &[],
-};
-
-const VOLUMES: Messages = Messages {
-    file: "edge_csi/volumes/v1/volumes.proto",
-    package: "edge_csi.volumes.v1",
-    name: "volumes.rs",
-    ordered: &[],
-};
-
-pub(crate) fn generate(folder: &Path, messages: &Messages) -> Result<Source, CodegenError> {
-    let Messages { file, package, name, ordered } = messages;
+pub(crate) fn generate(folder: &Path, file: &str) -> Result<Source, CodegenError> {
     let mut compiler = protox::Compiler::new([folder]).map_err(CodegenError::Schema)?;
     compiler.include_source_info(true).include_imports(true).open_file(file).map_err(CodegenError::Schema)?;
     let pool = compiler.descriptor_pool();
+    let absent = || CodegenError::read(&folder.join(file), io::ErrorKind::NotFound.into());
+    let schema = pool.get_file_by_name(file).ok_or_else(absent)?;
     let redacted: Vec<_> =
-        pool.all_messages().filter(|message| message.fields().any(|field| is_redacted(&field))).collect();
+        schema.messages().filter(|message| message.fields().any(|field| is_redacted(&field))).collect();
 
-    let scratch = Scratch::new(name).map_err(CodegenError::Bindings)?;
+    let scratch = Scratch::new(stem(file)).map_err(CodegenError::Bindings)?;
     let mut builder = tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
         .skip_debug(redacted.iter().map(MessageDescriptor::full_name))
         .emit_rerun_if_changed(false)
         .out_dir(&scratch.path);
-    for message in *ordered {
-        builder = builder.type_attribute(format!("{package}.{message}"), "#[derive(PartialOrd, Ord)]");
+    for message in ORDERED {
+        builder = builder.type_attribute(message, "#[derive(PartialOrd, Ord)]");
+    }
+    for import in schema.dependencies() {
+        let path = format!("crate::generated::{}", stem(import.name()));
+        builder = builder.extern_path(format!(".{}", import.package_name()), path);
     }
     builder.compile_fds(compiler.file_descriptor_set()).map_err(CodegenError::Bindings)?;
-    let path = scratch.path.join(format!("{package}.rs"));
+    let path = scratch.path.join(format!("{}.rs", schema.package_name()));
     let text = fs::read_to_string(&path).map_err(|cause| CodegenError::read(&path, cause))?;
     // prost leaves `Eq` out of messages with lists and maps. No field here is a float.
     let mut text = text.replace("PartialEq, ::prost::", "PartialEq, Eq, ::prost::");
     text.extend(redacted.iter().map(debug_impl));
-    format(name, &text)
+    format(&format!("{}.rs", stem(file)), &text)
+}
+
+/// The name of a schema's source, without its extension.
+fn stem(file: &str) -> &str {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    name.trim_end_matches(".proto")
 }
 
 fn is_redacted(field: &FieldDescriptor) -> bool {

@@ -89,7 +89,7 @@ async fn watch(
     view: &PluginView,
     backoff: &mut Backoff,
 ) -> Ended {
-    let mut updates = match hub.watch(position.clone()).await {
+    let mut updates = match hub.watch(*position).await {
         Ok(updates) => updates,
         Err(error) => return error.into(),
     };

@@ -213,7 +213,7 @@ fn a_list_made_anew_deletes_at_its_end_what_it_did_not_show_and_says_nothing_if_
 
 /// What the first answer to a subscription is: whole or not, and how many objects.
 fn first(core: &mut Core, has: &Watch) -> (bool, usize, usize) {
-    let mut subscription = core.subscribe(node("a"), has.clone());
+    let mut subscription = core.subscribe(node("a"), *has);
     let Next::Change(parts) = core.next(&mut subscription) else { panic!() };
     core.unsubscribe(&subscription);
     (
@@ -243,9 +243,7 @@ fn a_node_that_comes_back_hears_what_it_missed_and_a_stranger_hears_everything()
     assert_eq!(first(&mut core, &has), (false, 1, 2));
     gone(&mut core, "r");
     assert_eq!(first(&mut core, &has), (true, 2, 0), "more ends than are remembered");
-    for stranger in
-        [Watch::default(), Watch { source: 2, ..has.clone() }, Watch { revision: u64::MAX, ..has.clone() }]
-    {
+    for stranger in [Watch::default(), Watch { source: 2, ..has }, Watch { revision: u64::MAX, ..has }] {
         assert_eq!(first(&mut core, &stranger), (true, 2, 0), "{stranger:?}");
     }
 }
