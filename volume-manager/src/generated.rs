@@ -11,4 +11,6 @@
 )]
 
 #[rustfmt::skip]
+pub(crate) mod record;
+#[rustfmt::skip]
 pub(crate) mod volumes;

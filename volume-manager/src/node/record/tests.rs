@@ -1,6 +1,9 @@
+use std::path::PathBuf;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::driver::{MountPath, PodInfo};
 use crate::lifecycle::Half;
 
 fn record() -> Record {
@@ -100,8 +103,8 @@ fn every_state_comes_back_as_it_was_written() {
 
 #[test]
 fn what_cannot_be_right_is_refused_with_the_field() {
-    let stored = Stored::from(&record());
-    let field = |change: &dyn Fn(&mut Stored)| {
+    let stored = stored::Record::from(&record());
+    let field = |change: &dyn Fn(&mut stored::Record)| {
         let mut stored = stored.clone();
         change(&mut stored);
         Record::decode(&stored.encode_to_vec()).unwrap_err().to_string()
