@@ -11,4 +11,6 @@
 )]
 
 #[rustfmt::skip]
+pub(crate) mod groups;
+#[rustfmt::skip]
 pub(crate) mod kubernetes;

@@ -11,32 +11,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 use super::super::super::store::{Content, Document, DocumentError};
 use super::tree::Gift;
 use super::wish::Wish;
-
-/// What is on the disk.
-#[derive(Clone, PartialEq, Eq, Message)]
-struct Saved {
-    /// The boot. Of another one nothing counts.
-    #[prost(string, tag = "1")]
-    boot: String,
-    #[prost(message, repeated, tag = "2")]
-    done: Vec<SavedWish>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct SavedWish {
-    #[prost(string, tag = "1")]
-    driver: String,
-    #[prost(string, tag = "2")]
-    volume: String,
-    #[prost(string, tag = "3")]
-    consumer: String,
-    #[prost(string, tag = "4")]
-    target: String,
-    #[prost(uint32, tag = "5")]
-    group: u32,
-    #[prost(bool, tag = "6")]
-    only_if_root_differs: bool,
-}
+use crate::generated::groups as stored;
 
 /// Where it is on the disk, and the boot.
 #[derive(Debug, Clone)]
@@ -54,13 +29,15 @@ impl DoneGroups {
     pub(super) fn load(&self) -> BTreeSet<Wish> {
         let saved = match self.document.read() {
             Ok(Content::Nothing) => return BTreeSet::new(),
-            Ok(Content::Bytes(bytes)) => Saved::decode(&bytes[..]).map_err(|error| error.to_string()),
+            Ok(Content::Bytes(bytes)) => {
+                stored::Done::decode(bytes.as_slice()).map_err(|error| error.to_string())
+            }
             Ok(Content::Damaged(reason)) => Err(reason),
             Err(error) => Err(error.to_string()),
         };
         match saved {
             Ok(saved) if saved.boot == self.boot.as_str() => {
-                saved.done.into_iter().filter_map(SavedWish::wish).collect()
+                saved.volumes.into_iter().filter_map(wish).collect()
             }
             Ok(_) => BTreeSet::new(),
             Err(reason) => {
@@ -76,30 +53,31 @@ impl DoneGroups {
 
     /// Writes what was done. It is on the disk when this returns.
     pub(super) async fn save(&self, done: &BTreeSet<Wish>) -> Result<(), DocumentError> {
-        let (boot, done) = (self.boot.as_str().to_owned(), done.iter().map(SavedWish::of).collect());
-        self.document.save_from(move || Saved { boot, done }.encode_to_vec()).await
+        let (boot, volumes) =
+            (self.boot.as_str().to_owned(), done.iter().map(stored::Volume::from).collect());
+        self.document.save_from(move || stored::Done { boot, volumes }.encode_to_vec()).await
     }
 }
 
-impl SavedWish {
-    fn of(wish: &Wish) -> Self {
+impl From<&Wish> for stored::Volume {
+    fn from(wish: &Wish) -> Self {
         Self {
             driver: wish.key.driver.to_string(),
-            volume: wish.key.id.to_string(),
+            id: wish.key.id.to_string(),
             consumer: wish.consumer.to_string(),
             target: wish.target.to_string(),
             group: wish.gift.group,
             only_if_root_differs: wish.gift.only_if_root_differs,
         }
     }
+}
 
-    fn wish(self) -> Option<Wish> {
-        let key =
-            VolumeKey { driver: DriverName::new(&self.driver).ok()?, id: VolumeId::new(&self.volume).ok()? };
-        let (consumer, target) = (ConsumerId::new(&self.consumer).ok()?, MountPath::new(self.target).ok()?);
-        let gift = Gift { group: self.group, only_if_root_differs: self.only_if_root_differs };
-        Some(Wish { key, consumer, target, gift })
-    }
+fn wish(volume: stored::Volume) -> Option<Wish> {
+    let key =
+        VolumeKey { driver: DriverName::new(&volume.driver).ok()?, id: VolumeId::new(&volume.id).ok()? };
+    let (consumer, target) = (ConsumerId::new(&volume.consumer).ok()?, MountPath::new(volume.target).ok()?);
+    let gift = Gift { group: volume.group, only_if_root_differs: volume.only_if_root_differs };
+    Some(Wish { key, consumer, target, gift })
 }
 
 #[cfg(test)]
