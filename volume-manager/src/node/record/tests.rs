@@ -86,6 +86,19 @@ fn the_bytes_of_a_record_do_not_change() {
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (355, 515_327_160));
 }
 
+/// The numbers on disk are places in these lists, as `record.proto` says.
+#[test]
+fn the_lists_behind_the_numbers_do_not_change() {
+    let found = format!("{:?} {:?} {ATTACH:?} {CLASSES:?}", Base::ALL, TargetState::ALL);
+    let expected = "[Created, ControllerPublish, ControllerUnpublish, NodeReady, NodeStage, NodeUnstage, VolReady] \
+        [Absent, NodePublish, Published, Republish, NodeUnpublish] [Here, Awaited, NotRequired] \
+        [Final, Uncertain, NeverRetry, Contradicted, Prevented]";
+    assert_eq!(found, expected);
+    let calls = "[ControllerPublishVolume, ControllerUnpublishVolume, NodeStageVolume, NodeUnstageVolume, \
+        NodePublishVolume, NodeUnpublishVolume, ControllerExpandVolume, NodeExpandVolume]";
+    assert_eq!(format!("{:?}", Rpc::ALL), calls);
+}
+
 #[test]
 fn every_state_comes_back_as_it_was_written() {
     let mut record = record();
