@@ -203,13 +203,13 @@ fn every_lane_that_was_used_is_closed_however_its_call_ends() {
             sim.connect(index);
         }
         for _ in 0..300 {
-            let (index, other) = (sim.random.below(3), sim.random.below(3));
-            match sim.random.below(5) {
+            let (index, other) = (sim.random.usize(..3), sim.random.usize(..3));
+            match sim.random.usize(..5) {
                 0 => sim.call(index, other, Some(Duration::from_millis(300))),
                 1 => drop(sim.answer(index)),
                 2 => sim.read(index),
-                3 if sim.random.below(4) == 0 => sim.stop_waiting(index),
-                3 if sim.random.below(9) == 0 => sim.advance(Duration::from_millis(200)),
+                3 if sim.random.usize(..4) == 0 => sim.stop_waiting(index),
+                3 if sim.random.usize(..9) == 0 => sim.advance(Duration::from_millis(200)),
                 3 => drop(sim.deliver_up(index)),
                 _ => drop(sim.deliver_down(index)),
             }

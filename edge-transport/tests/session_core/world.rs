@@ -11,23 +11,12 @@ use edge_transport::session::{
     Action, CloseReason, Event, Hop, HopAction, HopEvent, Role, ServingId, Session, Settings,
 };
 use edge_transport::{PeerId, Reason, ServiceName, SessionId};
+use fastrand::Rng;
 
 pub(crate) const CREDIT: u64 = 1000;
 pub(crate) const MAX_CALLS: usize = 16;
 /// Open calls of a peer to the hub's own services.
 const MAX_OWN_CALLS: usize = 12;
-
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 /// Says how to run the same again if the test fails.
 pub(crate) struct Replay(pub(crate) u64);
@@ -97,7 +86,7 @@ pub(crate) struct Node {
 
 pub(crate) struct Sim {
     pub(crate) now: Instant,
-    pub(crate) random: Random,
+    pub(crate) random: Rng,
     pub(crate) core: Core,
     pub(crate) nodes: Vec<Node>,
     /// Frames are twisted.
@@ -150,7 +139,7 @@ impl Sim {
         let nodes = nodes.collect();
         Self {
             now: Instant::now(),
-            random: Random(seed),
+            random: Rng::with_seed(seed),
             // The first of them is what the hub answers itself.
             core: Core::new(settings, Arc::new(AllowAll))
                 .with_own(name(0), HashMap::from([(service(), Arc::new(AllowAll) as Arc<dyn Policy>)])),
@@ -175,7 +164,7 @@ impl Sim {
 
     /// The process of a peer ends, and another one begins. The hub may hear of it late.
     fn restart(&mut self, index: usize) {
-        match self.random.below(2) {
+        match self.random.usize(..2) {
             0 => self.cut(index),
             _ => self.cut_unheard(index),
         }
@@ -205,7 +194,7 @@ impl Sim {
 
     fn hear_of_cut(&mut self) {
         if !self.half_open.is_empty() {
-            let key = self.half_open.swap_remove(self.random.below(self.half_open.len()));
+            let key = self.half_open.swap_remove(self.random.usize(..self.half_open.len()));
             self.core.lost(key);
         }
     }
@@ -383,12 +372,12 @@ impl Sim {
         if self.nodes[index].running.is_empty() {
             return false;
         }
-        let pick = self.random.below(self.nodes[index].running.len());
-        let size = self.random.below(900);
+        let pick = self.random.usize(..self.nodes[index].running.len());
+        let size = self.random.usize(..900);
         let message = Bytes::from(vec![7; size]);
         let (serving, credit) = &mut self.nodes[index].running[pick];
         let serving = *serving;
-        if *credit > 0 && self.random.below(3) > 0 {
+        if *credit > 0 && self.random.usize(..3) > 0 {
             *credit -= frame::cost(&message) as i64;
             let call = self.nodes[index].answering[&serving];
             self.nodes[index].said.entry(call).or_default().0.push(size);
@@ -430,17 +419,17 @@ impl Sim {
 
     pub(crate) fn tamper(&mut self, index: usize) {
         let Some(wire) = &mut self.nodes[index].wire else { return };
-        let queue = if self.random.below(2) == 0 { &mut wire.up } else { &mut wire.down };
-        let Some(at) = (!queue.is_empty()).then(|| self.random.below(queue.len())) else { return };
-        match self.random.below(4) {
+        let queue = if self.random.usize(..2) == 0 { &mut wire.up } else { &mut wire.down };
+        let Some(at) = (!queue.is_empty()).then(|| self.random.usize(..queue.len())) else { return };
+        match self.random.usize(..4) {
             0 => queue.extend(queue.get(at).cloned()),
             1 => drop(queue.remove(at)),
             2 => queue.swap(0, at),
             _ => {
                 let mut bytes = queue[at].to_vec();
                 if !bytes.is_empty() {
-                    let byte = self.random.below(bytes.len());
-                    bytes[byte] ^= 1 << self.random.below(8);
+                    let byte = self.random.usize(..bytes.len());
+                    bytes[byte] ^= 1 << self.random.usize(..8);
                 }
                 queue[at] = bytes.into();
             }
@@ -449,10 +438,10 @@ impl Sim {
 
     pub(crate) fn step(&mut self, tampering: bool) {
         let peers = self.nodes.len();
-        let (index, other) = (self.random.below(peers), self.random.below(peers + 1));
+        let (index, other) = (self.random.usize(..peers), self.random.usize(..peers + 1));
         self.tampers = tampering;
-        match self.random.below(40) {
-            0 => match self.random.below(7) {
+        match self.random.usize(..40) {
+            0 => match self.random.usize(..7) {
                 0..=1 => self.cut_unheard(index),
                 2..=3 => self.hear_of_cut(),
                 4 => self.restart(index),
@@ -460,11 +449,11 @@ impl Sim {
             },
             1..=3 => self.connect(index),
             4..=9 => {
-                let deadline = (self.random.below(3) == 0).then(|| Duration::from_millis(500));
+                let deadline = (self.random.usize(..3) == 0).then(|| Duration::from_millis(500));
                 // Now and then for the session before the one that was last, or for any.
                 let session = self.nodes.get(other).map(|node| node.id);
-                let session = session.filter(|_| self.random.below(3) > 0).map(|id| SessionId {
-                    number: id.number.saturating_sub(u64::from(self.random.below(4) == 0)),
+                let session = session.filter(|_| self.random.usize(..3) > 0).map(|id| SessionId {
+                    number: id.number.saturating_sub(u64::from(self.random.usize(..4) == 0)),
                     ..id
                 });
                 self.call_session(index, other, session, deadline);
@@ -473,10 +462,10 @@ impl Sim {
             15..=16 => self.read(index),
             17 => self.stop_waiting(index),
             18 => {
-                let by = Duration::from_millis(self.random.below(2000) as u64);
+                let by = Duration::from_millis(self.random.u64(..2000));
                 self.advance(by);
             }
-            19 if self.random.below(20) == 0 => self.event(index, Event::Drain { reason: "update".into() }),
+            19 if self.random.usize(..20) == 0 => self.event(index, Event::Drain { reason: "update".into() }),
             20..=22 if tampering => self.tamper(index),
             19..=29 => drop(self.deliver_up(index)),
             _ => drop(self.deliver_down(index)),

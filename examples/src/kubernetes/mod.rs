@@ -4,9 +4,6 @@
 //! the hub itself, service [`SERVICE`]: a [`message::Watch`] is answered by [`message::Update`]s for as long as the link
 //! and the hub live, the other requests by one reply.
 
-#[cfg(test)]
-pub(crate) mod chance;
-
 /// The messages that are made from `proto/edge_csi/kubernetes/v1/kubernetes.proto`.
 ///
 /// Objects have the fewest fields that a node needs. Secrets and tokens are asked for when a driver is called, and are

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 /// Waits that double with each failure up to a longest one, spread by a seed.
 ///
 /// Every wait is at least half of the unspread one, at least 1 ms and at most the longest, for any attempt: nothing
@@ -44,16 +46,8 @@ impl BackOff {
         let factor = 2u32.checked_pow(doublings);
         let wait = factor.and_then(|factor| self.first.checked_mul(factor)).unwrap_or(self.longest);
         let half = wait.min(self.longest) / 2;
-        let spread = half.mul_f64(fraction(seed ^ u64::from(attempt).rotate_left(32)));
+        let mut chance = Rng::with_seed(seed ^ u64::from(attempt).rotate_left(32));
+        let spread = half.mul_f64(chance.f64());
         half.saturating_add(spread).clamp(Self::SHORTEST, self.longest)
     }
-}
-
-/// A number in 0..=1 that looks random: the finalizer of SplitMix64.
-fn fraction(seed: u64) -> f64 {
-    let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    let bits = u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap_or(u32::MAX);
-    f64::from(bits) / f64::from(u32::MAX)
 }

@@ -17,6 +17,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fastrand::Rng;
+
 use super::error::Stop;
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError, Trouble};
 
@@ -68,7 +70,7 @@ impl Plan {
 /// Wraps a store.
 #[must_use]
 pub fn wrap<S: Store>(store: S, plan: Plan) -> (FaultyStore<S>, Handle) {
-    let handle = Handle(Arc::new(Mutex::new(State { chance: plan.seed, ..State::default() })));
+    let handle = Handle(Arc::new(Mutex::new(State::new(plan.seed))));
     (FaultyStore { inner: store, plan, stop: None, state: handle.clone() }, handle)
 }
 
@@ -76,9 +78,9 @@ pub fn wrap<S: Store>(store: S, plan: Plan) -> (FaultyStore<S>, Handle) {
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    chance: u64,
+    chance: Rng,
     script: VecDeque<CommitFault>,
     commits: Option<Trouble>,
     loads: Option<Trouble>,
@@ -88,13 +90,16 @@ struct State {
 }
 
 impl State {
-    /// A number below 1000 (SplitMix64).
-    fn draw(&mut self) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.chance;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % 1000
+    fn new(seed: u64) -> Self {
+        Self {
+            chance: Rng::with_seed(seed),
+            script: VecDeque::new(),
+            commits: None,
+            loads: None,
+            reopens: None,
+            made: 0,
+            tried: 0,
+        }
     }
 
     fn commit_fault(&mut self, plan: Plan) -> Option<CommitFault> {
@@ -107,10 +112,10 @@ impl State {
         if plan.refused == 0 && plan.written == 0 {
             return None;
         }
-        let (drawn, refused) = (self.draw(), u64::from(plan.refused));
-        if drawn < refused {
+        let drawn = self.chance.u16(..1000);
+        if drawn < plan.refused {
             Some(CommitFault::Refused(Trouble::NoSpace))
-        } else if drawn < refused + u64::from(plan.written) {
+        } else if drawn < plan.refused + plan.written {
             Some(CommitFault::Written(Trouble::Device))
         } else {
             None

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use volume_manager::lifecycle::{
     Attach, Check, Direction, DriverCapabilities, Finding, Outcome, Rpc, Trouble, VolumeState, outcome_of,
 };
@@ -100,18 +101,6 @@ fn meant(script: &Script, mesos: Mesos, past: Past) -> Option<Meant> {
     }
 }
 
-/// The generator of SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 /// Brings a machine to its next call: the store takes every record, nobody else uses anything, back-offs are over.
 fn settles(script: &mut Script) {
     while script.volume.in_flight().is_none() {
@@ -126,21 +115,17 @@ fn settles(script: &mut Script) {
 }
 
 /// Lets the call under way end at random, in both machines.
-fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Random, past: &mut Past) {
+fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Rng, past: &mut Past) {
     let Some(rpc) = script.volume.in_flight().map(|call| call.rpc) else { return };
     let codes = [Some(0), Some(0), Some(0), Some(0), Some(13), Some(5), Some(14), None];
-    let outcome = outcome_of(rpc, codes[usize::try_from(random.below(8)).unwrap()]);
+    let outcome = outcome_of(rpc, codes[random.usize(..8)]);
     let findings = match (rpc.shows_in_mount_table(), rpc.direction()) {
         (false, _) => &[Finding::Agrees][..],
         (true, Direction::Up) => &[Finding::Agrees, Finding::Missing, Finding::Wrong],
         (true, Direction::Down) => &[Finding::Agrees, Finding::StillThere],
     };
-    let lies = random.below(6) == 0;
-    let finding = if lies {
-        findings[usize::try_from(random.below(findings.len() as u64)).unwrap()]
-    } else {
-        Finding::Agrees
-    };
+    let lies = random.u8(..6) == 0;
+    let finding = if lies { findings[random.usize(..findings.len())] } else { Finding::Agrees };
     past.gone = outcome == Outcome::Gone;
     past.owes &= rpc != Rpc::NodeUnstageVolume;
     script.ends(outcome);
@@ -163,14 +148,14 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
     let mut found: BTreeMap<Meant, u32> = BTreeMap::new();
     let mut same = 0u32;
     for seed in 0..400 {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         let mut script = Script::new(Attach::Here, capabilities);
         script.never_gives_up_quiescing();
         let mut mesos = Mesos { state: Created, up: false };
         let mut past_owes = false;
         for _ in 0..60 {
             let mut past = Past { owes: past_owes, ..Past::default() };
-            match random.below(12) {
+            match random.u8(..12) {
                 0 | 1 => {
                     mesos.up = true;
                     script.want("a");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use csi_proto::Method;
+use fastrand::Rng;
 
 use super::driver::Act;
 use super::world::*;
@@ -79,19 +80,6 @@ async fn a_crash_at_any_effect_loses_and_leaks_nothing() {
     assert!(points > 60, "{points}");
 }
 
-/// A generator of numbers that look random (SplitMix64).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 const METHODS: [Method; 6] = [
     Method::ControllerPublishVolume,
     Method::ControllerUnpublishVolume,
@@ -103,7 +91,7 @@ const METHODS: [Method; 6] = [
 
 async fn storm(seed: u64) {
     let about = format!("replay with EDGE_CSI_SEED={seed} cargo test -p volume-manager --test node storm");
-    let mut chance = Chance(seed);
+    let mut chance = Rng::with_seed(seed);
     let mut world = World::new();
     let mut volumes = world.start().await;
     let specs = [volume("v"), unattached("w")];
@@ -120,8 +108,8 @@ async fn storm(seed: u64) {
                 Act::Fail(14),
                 Act::Fail(5),
             ];
-            for _ in 0..chance.below(3) {
-                let act = acts[usize::try_from(chance.below(acts.len() as u64)).unwrap()];
+            for _ in 0..chance.u8(..3) {
+                let act = acts[chance.usize(..acts.len())];
                 // A driver that forgets a volume which it has is no driver that any rule could help.
                 let lies_down = act == Act::Fail(5) && method != Method::NodeUnpublishVolume;
                 if !lies_down {
@@ -129,8 +117,8 @@ async fn storm(seed: u64) {
                 }
             }
         }
-        let (v, c) = (chance.below(2) as usize, chance.below(2) as usize);
-        wanted[v][c] = chance.below(2) == 0;
+        let (v, c) = (chance.usize(..2), chance.usize(..2));
+        wanted[v][c] = chance.bool();
         let (volume, name) = (specs[v].key().clone(), names[v][c]);
         if wanted[v][c] {
             tokio::spawn({
@@ -143,11 +131,11 @@ async fn storm(seed: u64) {
                 async move { drop(volumes.unpublish(&volume, &id(name)).await) }
             });
         }
-        tokio::time::sleep(std::time::Duration::from_millis(chance.below(3000))).await;
-        match chance.below(6) {
+        tokio::time::sleep(std::time::Duration::from_millis(chance.u64(..3000))).await;
+        match chance.u8(..6) {
             0 => {
                 world.kill().await;
-                if chance.below(2) == 0 {
+                if chance.bool() {
                     world.reboot();
                 }
                 volumes = world.start().await;

@@ -64,7 +64,7 @@ impl Node {
             }
             Effect::BackOff { call, attempt, .. } => {
                 // Volumes that fail together are not tried again together.
-                let seed = self.settings.jitter_seed ^ slot.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let seed = self.settings.jitter_seed ^ slot.0;
                 let wait = self.settings.back_off.wait(attempt, seed);
                 self.timers.set(slot, Alarm::Resume(call), now.saturating_add(wait));
             }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
+use fastrand::Rng;
 use prost::Message as _;
 
 use super::super::super::subject::Subject;
@@ -74,7 +75,7 @@ struct Queued {
 }
 
 struct Walk {
-    chance: u64,
+    chance: Rng,
     core: Core,
     now: Instant,
     sequence: u64,
@@ -99,7 +100,7 @@ impl Walk {
     fn new(seed: u64) -> Self {
         let now = Instant::now();
         Self {
-            chance: seed,
+            chance: Rng::with_seed(seed),
             core: Core::with_limits(limits()),
             now,
             sequence: 0,
@@ -119,11 +120,7 @@ impl Walk {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.chance;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
+        self.chance.u64(..below)
     }
 
     fn pick<T: Clone>(&mut self, from: impl IntoIterator<Item = T>) -> Option<T> {

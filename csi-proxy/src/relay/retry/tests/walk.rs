@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fastrand::Rng;
+
 use super::*;
 
 const RUNS: u64 = 150;
@@ -15,7 +17,7 @@ struct Net {
 
 struct Far {
     net: watch::Sender<Net>,
-    chance: StdMutex<u64>,
+    chance: StdMutex<Rng>,
     log: StdMutex<Log>,
 }
 
@@ -30,11 +32,7 @@ struct Log {
 
 impl Far {
     fn draw(&self, below: u64) -> u64 {
-        let mut chance = self.chance.lock().unwrap();
-        *chance = chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*chance ^ (*chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
+        self.chance.lock().unwrap().u64(..below)
     }
 
     fn check(&self, call: &Call) {
@@ -105,7 +103,8 @@ struct Walk {
 impl Walk {
     async fn new(seed: u64, faults: Faults) -> Self {
         let net = watch::Sender::new(Net { hub: true, session: Some(session(1, 1)) });
-        let far = Arc::new(Far { net, chance: StdMutex::new(seed), log: StdMutex::default() });
+        let far =
+            Arc::new(Far { net, chance: StdMutex::new(Rng::with_seed(seed)), log: StdMutex::default() });
         let reachability = Reachability::new(GRACE);
         reachability.hub_connected();
         reachability.node_up(&node(), session(1, 1));

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fastrand::Rng;
 use volume_manager::message::Request;
 
 use super::tests::{
     DRIVER, attachment, claim, directory, driver, in_use, metadata, of_claim, persistent_volume, pod,
 };
 use super::*;
-use crate::kubernetes::chance::Chance;
 use crate::kubernetes::message::object::Kind;
 use crate::kubernetes::message::{InlineVolume, ObjectKey, Pod, PodVolume};
 
@@ -16,9 +16,9 @@ const WALKS: u64 = 300;
 const STEPS: u64 = 60;
 
 /// One object of a small cluster, or another version of it.
-fn some_object(chance: &mut Chance) -> Kind {
-    let name = ["a", "b", "c"][chance.below(3)];
-    match chance.below(6) {
+fn some_object(chance: &mut Rng) -> Kind {
+    let name = ["a", "b", "c"][chance.usize(..3)];
+    match chance.usize(..6) {
         0 | 1 => {
             let mut volumes = vec![of_claim("v", name)];
             if name == "b" {
@@ -32,14 +32,14 @@ fn some_object(chance: &mut Chance) -> Kind {
                     ..PodVolume::default()
                 });
             }
-            let (ended, deleting) = (chance.below(4) == 0, chance.below(3) == 0);
-            let uid = format!("uid-{name}-{}", chance.below(2));
+            let (ended, deleting) = (chance.usize(..4) == 0, chance.usize(..3) == 0);
+            let uid = format!("uid-{name}-{}", chance.usize(..2));
             Kind::Pod(Pod { ended, deleting, uid, ..pod(name, volumes) })
         }
-        2 => Kind::Claim(claim(name, if chance.below(3) == 0 { "" } else { name })),
+        2 => Kind::Claim(claim(name, if chance.usize(..3) == 0 { "" } else { name })),
         3 => Kind::PersistentVolume(persistent_volume(name, name, name)),
-        4 => Kind::Attachment(attachment(name, chance.below(2) == 0)),
-        _ => Kind::Driver(driver(chance.below(2) == 0)),
+        4 => Kind::Attachment(attachment(name, chance.usize(..2) == 0)),
+        _ => Kind::Driver(driver(chance.usize(..2) == 0)),
     }
 }
 
@@ -68,13 +68,13 @@ fn walk(seed: u64) {
     let replay = format!(
         "seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-csi-examples --features kubernetes-node plan::walk"
     );
-    let mut chance = Chance(seed);
+    let mut chance = Rng::with_seed(seed);
     let mut objects: BTreeMap<ObjectKey, Kind> = BTreeMap::new();
     let mut before = DesiredSet::new(1, Vec::new());
     for _ in 0..STEPS {
         let kind = some_object(&mut chance);
         let at = super::super::metadata::key_of(&kind);
-        if chance.below(3) == 0 {
+        if chance.usize(..3) == 0 {
             objects.remove(&at);
         } else {
             objects.insert(at, kind);
@@ -84,10 +84,10 @@ fn walk(seed: u64) {
             .iter()
             .filter(|volume| volume.spec.attach() == Attach::NotRequired || before.is_attached(&volume.spec))
             .map(|volume| volume.spec.key().clone())
-            .filter(|_| chance.below(3) > 0)
+            .filter(|_| chance.usize(..3) > 0)
             .collect();
         let metadata = metadata(objects.values().cloned());
-        let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| chance.below(2) == 0).collect();
+        let marked: Vec<_> = ["a", "b", "c"].into_iter().filter(|_| chance.usize(..2) == 0).collect();
         let in_use = in_use(marked);
         let known = Known { metadata: &metadata, before: &before, mounted: &mounted, in_use: &in_use };
         let found = plan(known, &directory());

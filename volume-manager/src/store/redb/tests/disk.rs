@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fastrand::Rng;
 use redb::{Database, StorageBackend};
 
 use super::super::rows::{check, make};
@@ -10,24 +11,6 @@ use super::super::shared::{Shared, Source};
 use super::super::table::Layout;
 use super::super::{RedbStore, Settings, start};
 use crate::store::OpenError;
-
-/// Chance that can be repeated (SplitMix64).
-#[derive(Debug, Clone)]
-pub(super) struct Chance(pub(super) u64);
-
-impl Chance {
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    pub(super) fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap()
-    }
-}
 
 /// A write that was not synced.
 #[derive(Debug)]
@@ -155,23 +138,23 @@ impl Disk {
 
     /// Ends the power and gives it back. Of each write that was not synced all, nothing, the beginning up to any byte,
     /// or any of its sectors may be there, whatever became of the writes before it.
-    pub(super) fn cut(&self, chance: &mut Chance) {
+    pub(super) fn cut(&self, chance: &mut Rng) {
         let mut state = self.state();
         let mut durable = std::mem::take(&mut state.durable);
-        let mood = chance.below(4);
+        let mood = chance.u8(..4);
         for pending in std::mem::take(&mut state.pending) {
-            let fate = if mood == 0 { 0 } else { chance.below(4) };
+            let fate = if mood == 0 { 0 } else { chance.u8(..4) };
             match (pending, fate) {
                 (_, 0) => {}
                 (Pending::Length(length), _) => durable.resize(length, 0),
                 (Pending::Bytes(at, bytes), 1) => apply(&mut durable, at, &bytes),
                 (Pending::Bytes(at, bytes), 2) => {
-                    let torn = chance.index(bytes.len() + 1);
+                    let torn = chance.usize(..=bytes.len());
                     apply(&mut durable, at, &bytes[..torn]);
                 }
                 (Pending::Bytes(at, bytes), _) => {
                     for (number, sector) in bytes.chunks(512).enumerate() {
-                        if chance.below(2) == 0 {
+                        if chance.u8(..2) == 0 {
                             apply(&mut durable, at + number * 512, sector);
                         }
                     }

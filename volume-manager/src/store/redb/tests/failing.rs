@@ -1,6 +1,8 @@
 //! Errors of the system at each write and sync.
 
-use super::disk::{Chance, Disk};
+use fastrand::Rng;
+
+use super::disk::Disk;
 use crate::store::{Change, RecordKey, RecordKind, Store, StoreError, Trouble};
 
 const TROUBLES: [(i32, Trouble); 4] =
@@ -49,7 +51,7 @@ fn any_error_at_any_write_stops_the_store_and_reopening_finds_all_or_nothing_of_
 
             // What was loaded may be acted on, so it has to be on the disk and not merely in the cache.
             drop(store);
-            disk.cut(&mut Chance(at));
+            disk.cut(&mut Rng::with_seed(at));
             let mut store = disk.open().unwrap();
             assert_eq!(store.load().unwrap(), found, "{at}");
             store.commit(&group).unwrap();

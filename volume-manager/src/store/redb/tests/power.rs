@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::disk::{Chance, Disk};
+use fastrand::Rng;
+
+use super::disk::Disk;
 use crate::store::{Change, RecordKey, RecordKind, Store};
 
 /// How many power cuts there are.
@@ -28,17 +30,17 @@ struct Seen {
 }
 
 /// A group of changes, and what the records are after it.
-fn changes(chance: &mut Chance, model: &Model) -> (Vec<Change>, Model) {
+fn changes(chance: &mut Rng, model: &Model) -> (Vec<Change>, Model) {
     let mut then = model.clone();
-    let changes = (0..=chance.below(7))
+    let changes = (0..=chance.u8(..7))
         .map(|_| {
-            let key = RecordKey::new(RecordKind(1), format!("volume {}", chance.below(12))).unwrap();
-            if chance.below(4) == 0 {
+            let key = RecordKey::new(RecordKind(1), format!("volume {}", chance.u8(..12))).unwrap();
+            if chance.u8(..4) == 0 {
                 then.remove(&key);
                 Change::Remove(key)
             } else {
-                let size = if chance.below(16) == 0 { 10_000 } else { 400 };
-                let payload = vec![chance.below(256) as u8; chance.index(size)];
+                let size = if chance.u8(..16) == 0 { 10_000 } else { 400 };
+                let payload = vec![chance.u8(..); chance.usize(..size)];
                 then.insert(key.clone(), payload.clone());
                 Change::Put(key, payload)
             }
@@ -48,13 +50,13 @@ fn changes(chance: &mut Chance, model: &Model) -> (Vec<Change>, Model) {
 }
 
 /// Runs a store on one disk through its lives, each ended by a power cut or a kill.
-fn live_and_die(chance: &mut Chance, seen: &mut Seen) {
+fn live_and_die(chance: &mut Rng, seen: &mut Seen) {
     let mut disk = Disk::default();
     // What is acknowledged, and what may be there instead.
     let mut model = Model::new();
     let mut perhaps = None;
     for life in 0..CUTS_OF_A_DISK {
-        disk.cut_after(chance.below(50));
+        disk.cut_after(chance.u64(..50));
         match disk.open() {
             Err(error) => {
                 assert!(disk.is_off(), "life {life}: {error}");
@@ -87,7 +89,7 @@ fn live_and_die(chance: &mut Chance, seen: &mut Seen) {
                 }
             }
         }
-        if chance.below(5) == 0 {
+        if chance.u8(..5) == 0 {
             disk.kill();
             seen.kills += 1;
         } else {
@@ -114,7 +116,7 @@ fn after_any_power_cut_what_was_acknowledged_is_there_and_nothing_else_is_half_t
     while seen.cuts < CUTS && (given.is_none() || number == 0) {
         let seed = given.unwrap_or(0x5eed_0000 + number);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            live_and_die(&mut Chance(seed), &mut seen);
+            live_and_die(&mut Rng::with_seed(seed), &mut seen);
         }));
         if outcome.is_err() {
             panic!(

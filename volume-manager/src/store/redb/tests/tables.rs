@@ -1,8 +1,10 @@
 //! Several tables in one file, on a disk that fails or loses its power.
 
+use fastrand::Rng;
+
 use super::super::RedbStore;
 use super::super::table::{Layout, Table};
-use super::disk::{Chance, Disk};
+use super::disk::Disk;
 use crate::store::{Change, OpenError, RecordKey, RecordKind, Store, StoreError};
 
 const FIRST: Table = Table::new("first", RecordKind(1));
@@ -77,7 +79,7 @@ fn after_a_power_cut_at_any_write_each_table_has_what_it_acknowledged() {
             return;
         }
         for seed in 0..4 {
-            disk.cut(&mut Chance(at * 4 + seed));
+            disk.cut(&mut Rng::with_seed(at * 4 + seed));
         }
         let [mut first, mut second] = open(&disk).unwrap();
         for (table, store) in [&mut first, &mut second].into_iter().enumerate() {

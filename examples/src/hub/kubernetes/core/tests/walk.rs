@@ -3,9 +3,10 @@
 
 use std::panic;
 
+use fastrand::Rng;
+
 use super::objects::Applied;
 use super::*;
-use crate::kubernetes::chance::Chance;
 
 const SEEDS: u64 = 150;
 const STEPS: usize = 250;
@@ -20,8 +21,12 @@ enum Link {
     Listing(Vec<Applied>),
 }
 
+fn one_of<T: Copy>(chance: &mut Rng, all: &[T]) -> T {
+    all[chance.usize(..all.len())]
+}
+
 struct World {
-    chance: Chance,
+    chance: Rng,
     core: Core,
     server: BTreeMap<ObjectKey, Value>,
     links: BTreeMap<Kind, Link>,
@@ -38,7 +43,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let bounds = Bounds { part_bytes: 400, absent_nodes: 1, remembered_ends: 3 };
         Self {
-            chance: Chance(seed),
+            chance: Rng::with_seed(seed),
             core: Core::new(seed + 1, bounds),
             server: BTreeMap::new(),
             links: Kind::ALL.into_iter().map(|kind| (kind, Link::Down)).collect(),
@@ -50,39 +55,39 @@ impl World {
     fn random_object(&mut self) -> Applied {
         let names = ["0", "1", "2", "3"];
         let chance = &mut self.chance;
-        let name = *chance.one_of(&names);
-        match chance.below(12) {
+        let name = one_of(chance, &names);
+        match chance.usize(..12) {
             0..4 => {
-                let claims: Vec<&str> = (0..=chance.below(2)).map(|_| *chance.one_of(&names)).collect();
-                let of = *chance.one_of(&NODES);
+                let claims: Vec<&str> = (0..=chance.usize(..2)).map(|_| one_of(chance, &names)).collect();
+                let of = one_of(chance, &NODES);
                 let (kind, key, value) = pod(name, of, &claims);
                 let Some(Value::Pod(mut record)) = value else { unreachable!() };
                 let mut changed = Pod::clone(&record.pod);
                 changed.uid = format!("uid@{of}");
-                changed.ended = chance.below(2) == 0;
+                changed.ended = chance.usize(..2) == 0;
                 record.pod = changed.into();
-                if chance.below(3) == 0 {
+                if chance.usize(..3) == 0 {
                     record.ephemeral = [claims[0].to_owned()].into();
                 }
                 (kind, key, Some(Value::Pod(record)))
             }
             4..7 => {
-                let bound = *chance.one_of(&[name, name, name, "0", "1", ""]);
+                let bound = one_of(chance, &[name, name, name, "0", "1", ""]);
                 let (kind, key, value) = claim(name, bound);
                 let Some(Value::Claim(mut record)) = value else { unreachable!() };
-                record.pending = chance.below(3) == 0;
-                record.owner = (chance.below(2) == 0).then(|| format!("uid@{}", chance.one_of(&NODES)));
+                record.pending = chance.usize(..3) == 0;
+                record.owner = (chance.usize(..2) == 0).then(|| format!("uid@{}", one_of(chance, &NODES)));
                 (kind, key, Some(Value::Claim(record)))
             }
             7..10 => {
-                let of_csi = (chance.below(5) > 0).then_some("csi");
+                let of_csi = (chance.usize(..5) > 0).then_some("csi");
                 let mut other = name;
-                if chance.below(4) == 0 {
-                    other = *chance.one_of(&names);
+                if chance.usize(..4) == 0 {
+                    other = one_of(chance, &names);
                 }
                 volume(name, &format!("uid-{other}"), of_csi)
             }
-            10 => attachment(name, NODES[chance.below(NODES.len())], chance.below(2) == 0),
+            10 => attachment(name, NODES[chance.usize(..NODES.len())], chance.usize(..2) == 0),
             _ => driver(name),
         }
     }
@@ -90,7 +95,7 @@ impl World {
     /// The server changes, and whoever watches sees it.
     fn change_object(&mut self) {
         let (kind, key, value) = self.random_object();
-        let event = if self.chance.below(3) == 0 {
+        let event = if self.chance.usize(..3) == 0 {
             self.server.remove(&key);
             Event::Deleted(kind, key)
         } else {
@@ -114,7 +119,7 @@ impl World {
                 let shown = self.server.iter().filter(|(key, _)| kind_of(key) == kind);
                 Link::Listing(shown.map(|(key, value)| (kind, key.clone(), Some(value.clone()))).collect())
             }
-            Link::Listing(_) if self.chance.below(6) == 0 => Link::Down,
+            Link::Listing(_) if self.chance.usize(..6) == 0 => Link::Down,
             Link::Listing(mut left) => match left.pop() {
                 Some((kind, key, value)) => {
                     self.core.on(Event::Listed(kind, key, value));
@@ -136,21 +141,21 @@ impl World {
         let (edge, subscription) = &mut self.nodes[at];
         match subscription {
             None => {
-                if self.chance.below(6) == 0 {
+                if self.chance.usize(..6) == 0 {
                     *edge = Edge::default();
                 }
                 *subscription = Some(self.core.subscribe(node(NODES[at]), edge.has()));
             }
-            Some(listens) if self.chance.below(4) == 0 => {
-                if self.chance.below(2) == 0
+            Some(listens) if self.chance.usize(..4) == 0 => {
+                if self.chance.usize(..2) == 0
                     && let Next::Change(parts) = self.core.next(listens)
                 {
                     // The link is cut: some parts arrive, perhaps.
-                    let arrived = self.chance.below(parts.len() + 1);
+                    let arrived = self.chance.usize(..parts.len() + 1);
                     edge.take(parts, arrived);
                 }
                 // Sometimes the hub notices only when the node has come back.
-                if self.chance.below(2) == 0 {
+                if self.chance.usize(..2) == 0 {
                     self.core.unsubscribe(listens);
                 }
                 *subscription = None;
@@ -252,17 +257,17 @@ impl World {
 fn walk(seed: u64) {
     let mut world = World::new(seed);
     for step in 0..STEPS {
-        match world.chance.below(10) {
+        match world.chance.usize(..10) {
             0..4 => world.change_object(),
             4..7 => {
-                let kind = *world.chance.one_of(&Kind::ALL);
+                let kind = one_of(&mut world.chance, &Kind::ALL);
                 // A watch that is live mostly stays so.
-                if !matches!(world.links[&kind], Link::Live) || world.chance.below(8) == 0 {
+                if !matches!(world.links[&kind], Link::Live) || world.chance.usize(..8) == 0 {
                     world.step_link(kind);
                 }
             }
             _ => {
-                let at = world.chance.below(NODES.len());
+                let at = world.chance.usize(..NODES.len());
                 world.step_node(at);
             }
         }
