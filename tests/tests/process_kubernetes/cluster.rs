@@ -111,7 +111,7 @@ impl Cluster {
 
     /// What the node had when it asked last.
     pub(crate) fn asked_last(&self) -> Option<Watch> {
-        self.shared.watched.lock().unwrap().last().cloned()
+        self.shared.watched.lock().unwrap().last().copied()
     }
 
     /// Whether all that the node has told is like this.
