@@ -301,7 +301,16 @@ async fn after_a_reboot_everything_is_mounted_again_on_request() {
     let health =
         answer(f.service.node_get_volume_health(Request::new(health)).await).unwrap().volume_health.unwrap();
     assert_eq!(health.health_statuses.len(), 2, "{health:?}");
-    f.stage(&id, &staging, mount("ext4")).await.unwrap();
+    // Whoever looks at the detached device just now, as udev does, keeps it for a moment: ABORTED, as a sidecar it is asked again.
+    let staged = async {
+        loop {
+            match f.stage(&id, &staging, mount("ext4")).await {
+                Err(status) if status.code() == Code::Aborted => tokio::task::yield_now().await,
+                staged => return staged,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), staged).await.unwrap().unwrap();
     f.publish(&id, (&staging, &target), mount("ext4"), false).await.unwrap();
     assert_eq!(fs::read(Path::new(&target).join("file")).unwrap(), b"x");
     f.unpublish(&id, &target).await.unwrap();
