@@ -152,6 +152,7 @@ impl PeerBuilder {
                 return Err(PeerError::TooLow { setting, found, min });
             }
         }
+        // A hasher with random keys is the standard library's source of numbers that nobody can guess.
         let mut chance = Rng::with_seed(self.seed.unwrap_or_else(|| RandomState::new().hash_one(())));
         let instance = chance.u64(1..);
         // The number rises with each link.

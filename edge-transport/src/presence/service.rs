@@ -120,10 +120,12 @@ impl Watcher {
         }
     }
 
-    /// The list, in pieces. Returns what comes after it.
+    /// The list in order of names, in pieces. Returns what comes after it.
     async fn tell_all(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
         let (peers, events) = hub.follow();
-        let peers: Vec<_> = peers.iter().filter(|info| self.concerns(hub, info)).map(entry).collect();
+        let mut peers: Vec<_> = peers.iter().filter(|info| self.concerns(hub, info)).map(entry).collect();
+        // So that the same peers give the same list.
+        peers.sort_unstable_by(|one, other| one.peer.cmp(&other.peer));
         let mut pieces = peers.chunks(PIECE).map(<[Entry]>::to_vec).collect::<Vec<_>>();
         let last = pieces.pop().unwrap_or_default();
         let mut reset = true;

@@ -1,7 +1,6 @@
 //! What a hub is made of.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::broadcast;
@@ -180,10 +179,8 @@ impl HubBuilder {
         // `hub` is a valid name, so there is no error to report.
         let name = self.name.or_else(|| PeerId::new("hub").ok()).ok_or(HubError::NoListener)?;
         let own = (self.presence || !self.services.is_empty()).then(|| name.clone());
-        // A hub has one session number: it dials nobody.
-        // A hasher with random keys is the standard library's source of numbers that nobody can guess.
-        let instance = RandomState::new().hash_one(()).max(1);
-        let mut hello = Hello::new(name, SessionId { instance, number: 1 });
+        // A hub dials nobody, so nobody compares its sessions.
+        let mut hello = Hello::new(name, SessionId { instance: 1, number: 1 });
         hello.max_frame = settings.session.max_frame;
         // The name is a constant that is one.
         let presence = self.presence.then_some(ServiceName::new(crate::presence::SERVICE).ok()).flatten();
