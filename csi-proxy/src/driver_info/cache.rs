@@ -239,14 +239,13 @@ impl Cache {
 
     /// Takes in that there is a way again. A node is asked; of all together those of which it is not known whether they are there.
     pub fn refresh(&mut self, of: Option<&NodeId>, now: Instant) {
+        if let Some(node) = of {
+            self.entries.get_mut(node).into_iter().for_each(|entry| entry.ask_all(now));
+            return;
+        }
         let all = !self.told;
         let unknown = |entry: &Entry| matches!(entry.presence(), Presence::Unknown | Presence::WithoutDriver);
-        let is_asked = |node: &NodeId, entry: &Entry| match of {
-            Some(one) => one == node,
-            None => all || unknown(entry),
-        };
-        let asked = self.entries.iter_mut().filter(|(node, entry)| is_asked(node, entry));
-        asked.for_each(|(_, entry)| entry.ask_all(now));
+        self.entries.values_mut().filter(|entry| all || unknown(entry)).for_each(|entry| entry.ask_all(now));
     }
 
     /// Has those nodes asked now that cannot be chosen, as far as they may be there. They are waited for while they are

@@ -112,10 +112,10 @@ impl State {
         if plan.refused == 0 && plan.written == 0 {
             return None;
         }
-        let drawn = self.chance.u16(..1000);
-        if drawn < plan.refused {
+        let (drawn, refused) = (self.chance.u32(..1000), u32::from(plan.refused));
+        if drawn < refused {
             Some(CommitFault::Refused(Trouble::NoSpace))
-        } else if drawn < plan.refused + plan.written {
+        } else if drawn < refused + u32::from(plan.written) {
             Some(CommitFault::Written(Trouble::Device))
         } else {
             None
