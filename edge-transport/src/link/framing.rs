@@ -11,9 +11,9 @@ pub(super) const PREFIX: usize = 4;
 /// The length that says that no frame follows.
 pub(super) const END: u32 = u32::MAX;
 
-/// The length on a control stream that says that other streams may be read although no frame has come yet.
+/// The length on a control stream that stands for no frame: other streams may be read from here on.
 #[cfg(feature = "quic")]
-pub(super) const BEGIN: u32 = u32::MAX - 1;
+pub(super) const NO_FRAME: u32 = u32::MAX - 1;
 
 /// A body of at least this size is passed on as it is; below, copying is cheaper than one more piece.
 const ZERO_COPY_FROM: usize = 8 << 10;

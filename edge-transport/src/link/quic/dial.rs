@@ -107,12 +107,16 @@ impl Dialer for QuicDialer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use bytes::Bytes;
+    use futures_util::{SinkExt, StreamExt};
     use tokio::net::UdpSocket;
+    use tokio::sync::Notify;
 
     use super::*;
-    use crate::link::{Listener, quic};
+    use crate::link::{Lane, Listener, WireFrame, quic};
     use crate::tls::insecure_server_config;
 
     #[tokio::test]
@@ -127,5 +131,62 @@ mod tests {
         let both = async { tokio::try_join!(dialer.attempt_any(candidates), accepting) };
         let limit = Duration::from_secs(20);
         tokio::time::timeout(limit, both).await.expect("within its bound").unwrap();
+    }
+
+    /// An address translator. What comes from `front` leaves through a port of its own: whenever `change` says so, and nothing has come
+    /// for a moment, another one, and it says `changed`.
+    async fn translate(front: UdpSocket, hub: SocketAddr, change: Arc<Notify>, changed: Arc<Notify>) {
+        const QUIET: Duration = Duration::from_millis(100);
+        let mut back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut client = None;
+        let mut asked = false;
+        let (mut up, mut down) = ([0; 2048], [0; 2048]);
+        loop {
+            tokio::select! {
+                () = change.notified() => asked = true,
+                Ok((length, from)) = front.recv_from(&mut up) => {
+                    client = Some(from);
+                    let _ = back.send_to(&up[..length], hub).await;
+                }
+                Ok((length, _)) = back.recv_from(&mut down) => if let Some(client) = client {
+                    let _ = front.send_to(&down[..length], client).await;
+                },
+                () = tokio::time::sleep(QUIET), if asked => {
+                    back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                    asked = false;
+                    changed.notify_one();
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_answers_a_call_arrives_although_the_port_of_the_dialling_end_has_changed() {
+        let tls = insecure_server_config().unwrap();
+        let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+        let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = front.local_addr().unwrap().port();
+        let (change, changed) = <(Arc<Notify>, Arc<Notify>)>::default();
+        let translator = translate(front, hub.socket_address(), Arc::clone(&change), Arc::clone(&changed));
+        let translator = tokio::spawn(translator);
+        let tls = ClientTls::insecure(None).unwrap();
+        let dialer = QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
+        let accepting = async { hub.accept().await?.await };
+        let (mut dialled, mut accepted) = tokio::try_join!(dialer.dial(), accepting).unwrap();
+        let frame =
+            |lane| WireFrame::new(Lane::Call(lane), true, Bytes::from_static(b"a frame"), Bytes::new());
+        for call in 0..4 {
+            dialled.send(frame(call)).await.unwrap();
+            accepted.next().await.unwrap().unwrap();
+            change.notify_one();
+            changed.notified().await;
+            // The dialling end only waits: its next word would come after `KEEP_ALIVE`.
+            let answer = async { tokio::join!(accepted.send(frame(call)), dialled.next()) };
+            let (sent, received) =
+                tokio::time::timeout(Duration::from_secs(8), answer).await.expect("the hub knows the port");
+            sent.unwrap();
+            received.unwrap().unwrap();
+        }
+        translator.abort();
     }
 }

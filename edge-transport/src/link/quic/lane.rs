@@ -11,7 +11,7 @@ use quinn::{ReadError, RecvStream};
 
 use super::FORMAT;
 use crate::link::LinkError;
-use crate::link::framing::{BEGIN, Decoded, END, PREFIX, checked, decode};
+use crate::link::framing::{Decoded, END, NO_FRAME, PREFIX, checked, decode};
 
 /// Pieces taken from the stream at once.
 const PIECES: usize = 16;
@@ -28,8 +28,8 @@ pub(super) enum Arrival {
     End(u64),
     /// The first byte of the control stream: the other end has accepted the link.
     Greeting,
-    /// No control frame comes first.
-    Begin,
+    /// A mark in place of a frame: none comes first, or a keep-alive.
+    NoFrame,
 }
 
 /// The bytes of unfinished frames on all streams of a link, which have one bound together.
@@ -138,9 +138,9 @@ impl IncomingLane {
                     self.excused = true;
                     return Ok(Some(Arrival::End(self.input.get_u64())));
                 }
-                BEGIN => {
+                NO_FRAME => {
                     self.input.advance(PREFIX);
-                    return Ok(Some(Arrival::Begin));
+                    return Ok(Some(Arrival::NoFrame));
                 }
                 _ => {}
             }

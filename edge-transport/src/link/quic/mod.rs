@@ -6,7 +6,8 @@
 //! stream of its own because all [`STREAMS`] that the other end allows are open, so that nothing ever waits for a stream.
 //! The control stream begins with the byte 1; each dialling end waits for it, because only then has its certificate been
 //! accepted. What other streams bring is read only after the first frame of the control stream, or after the length
-//! `0xffff_fffe` on it, which says that none comes first: no request overtakes the hello. At the end in good order it carries the length `0xffff_ffff` and then, in eight bytes, how many streams the end
+//! `0xffff_fffe` on it, which says that none comes first: no request overtakes the hello. Later the same length is a keep-alive: for
+//! some seconds after a call the dialling end sends it often, since the other end reaches it only where it last sent from. At the end in good order it carries the length `0xffff_ffff` and then, in eight bytes, how many streams the end
 //! has opened in all. A stream that is reset loses its lane's frames and nothing else.
 //!
 //! Memory per link: idle about 34 KiB, most of it for the streams that might come. In use, up to 1 MiB per stream and 4 MiB
@@ -20,6 +21,7 @@
 
 mod config;
 mod dial;
+mod keep_alive;
 mod lane;
 mod listen;
 mod receive;

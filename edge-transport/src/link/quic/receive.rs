@@ -177,7 +177,7 @@ impl Stream for Receiver {
             match self.poll_arrival(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(Arrival::Frame(frame)))) => return Poll::Ready(Some(Ok(frame))),
-                Poll::Ready(Some(Ok(Arrival::Greeting | Arrival::Begin))) => {}
+                Poll::Ready(Some(Ok(Arrival::Greeting | Arrival::NoFrame))) => {}
                 Poll::Ready(Some(Ok(Arrival::End(announced)))) => self.announced = Some(announced),
                 Poll::Ready(Some(Err(error))) => {
                     self.ended = true;

@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use quinn::{Connection, SendStream, WriteError};
 
+use super::keep_alive::KeepAlive;
 use super::{FORMAT, lost};
-use crate::link::framing::{BEGIN, END, encode};
+use crate::link::framing::{END, NO_FRAME, encode};
 use crate::link::{Lane, LinkError, SEND_BUFFER, WireFrame};
 
 /// Lanes that may be open at once, with or without a stream of their own.
@@ -93,6 +94,8 @@ pub(super) struct Sender {
     /// Streams opened so far.
     opened: u64,
     max_frame: usize,
+    /// Of a dialling end that has not ended.
+    keep_alive: Option<KeepAlive>,
     /// The control stream has told the other end that it may read the others.
     begun: bool,
     ended: bool,
@@ -105,6 +108,7 @@ impl Sender {
         let shared = connection.open_uni().await.map_err(|error| lost(&error))?;
         // Fails only for a stream that is closed already.
         let _ = control.set_priority(1);
+        let keep_alive = connection.side().is_client().then(KeepAlive::new);
         let mut control = Outgoing::new(control);
         control.waiting.push_back(Bytes::from_static(&[FORMAT]));
         Ok(Self {
@@ -117,6 +121,7 @@ impl Sender {
             waiting: 1,
             opened: 2,
             max_frame,
+            keep_alive,
             begun: false,
             ended: false,
         })
@@ -137,13 +142,11 @@ impl Sender {
         if frame.len() > self.max_frame {
             return Err(LinkError::TooLarge { found: frame.len(), max: self.max_frame });
         }
-        if !self.begun {
-            self.begun = true;
-            if frame.lane != Lane::Control {
-                let mark = Bytes::copy_from_slice(&BEGIN.to_be_bytes());
-                self.waiting += mark.len();
-                self.control.waiting.push_back(mark);
-            }
+        if !std::mem::replace(&mut self.begun, true) && frame.lane != Lane::Control {
+            self.mark();
+        }
+        if let (Some(keep_alive), Lane::Call(_)) = (&mut self.keep_alive, frame.lane) {
+            keep_alive.called();
         }
         let (max_frame, last) = (self.max_frame, frame.last);
         self.waiting += match frame.lane {
@@ -172,6 +175,20 @@ impl Sender {
             },
         };
         Ok(())
+    }
+
+    /// Ready when a keep-alive waits to be flushed.
+    pub(super) fn poll_keep_alive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(keep_alive) = &mut self.keep_alive else { return Poll::Pending };
+        ready!(keep_alive.poll_due(cx));
+        self.mark();
+        Poll::Ready(())
+    }
+
+    fn mark(&mut self) {
+        let mark = Bytes::copy_from_slice(&NO_FRAME.to_be_bytes());
+        self.waiting += mark.len();
+        self.control.waiting.push_back(mark);
     }
 
     /// The first frame of a lane: it gets a stream if the other end allows one more.
@@ -205,6 +222,7 @@ impl Sender {
 
     /// Hands over to the connection what it takes now; ready once nothing waits.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let _ = self.poll_keep_alive(cx);
         let mut gone = self.control.write(cx)? + self.shared.write(cx)?;
         let mut at = 0;
         while let Some(outgoing) = self.closing.get_mut(at) {
@@ -237,21 +255,11 @@ impl Sender {
         if self.waiting > 0 {
             return Poll::Pending;
         }
-        self.give_back();
+        // A link that was busy once need not hold that memory while idle.
+        self.closing.shrink_to(128);
+        self.busy.shrink_to(128);
+        self.open.shrink_to(256);
         Poll::Ready(Ok(()))
-    }
-
-    /// A link that was busy once need not hold that memory while idle.
-    fn give_back(&mut self) {
-        if self.closing.capacity() > 128 {
-            self.closing = Vec::new();
-        }
-        if self.busy.is_empty() && self.busy.capacity() > 128 {
-            self.busy = Vec::new();
-        }
-        if self.open.is_empty() && self.open.capacity() > 256 {
-            self.open = HashMap::new();
-        }
     }
 
     /// Says that no frame follows, and ends every stream after what waits for it.
@@ -260,6 +268,7 @@ impl Sender {
             return;
         }
         self.ended = true;
+        self.keep_alive = None;
         let mut mark = BytesMut::with_capacity(12);
         mark.put_u32(END);
         mark.put_u64(self.opened);

@@ -48,6 +48,9 @@ impl Stream for QuicLink {
     type Item = Result<Bytes, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.sender.poll_keep_alive(cx).is_ready() {
+            let _ = self.sender.poll_flush(cx)?;
+        }
         Pin::new(&mut self.receiver).poll_next(cx)
     }
 }
