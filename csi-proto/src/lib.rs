@@ -4,6 +4,7 @@ mod access;
 mod capability;
 mod code;
 mod delivery;
+pub mod fields;
 #[cfg(feature = "grpc")]
 pub mod grpc;
 pub mod method;

@@ -4,42 +4,11 @@
 #![cfg_attr(not(feature = "runtime"), allow(dead_code, reason = "the core reads, the runtime adds"))]
 
 use bytes::Bytes;
-use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
+pub(crate) use csi_proto::fields::{Field, Value};
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// For how many fields room is made at first; most messages have fewer.
 const USUAL_FIELDS: usize = 8;
-
-/// One field at the top level of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Field<'a> {
-    pub(crate) number: u32,
-    pub(crate) value: Value<'a>,
-    /// The field with its key.
-    pub(crate) whole: &'a [u8],
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Value<'a> {
-    Varint(u64),
-    Fixed64(&'a [u8]),
-    Bytes(&'a [u8]),
-    Fixed32(&'a [u8]),
-}
-
-impl<'a> Value<'a> {
-    /// What a field of bytes, text or a message holds.
-    pub(crate) fn bytes(self) -> Option<&'a [u8]> {
-        match self {
-            Self::Bytes(bytes) => Some(bytes),
-            Self::Varint(_) | Self::Fixed64(_) | Self::Fixed32(_) => None,
-        }
-    }
-
-    /// The text that the field holds.
-    pub(crate) fn text(self) -> Option<&'a str> {
-        std::str::from_utf8(self.bytes()?).ok()
-    }
-}
 
 /// The fields of a message in their order; `None` if the bytes are no message, or one with groups, which proto3 does
 /// not have.
@@ -66,26 +35,7 @@ pub(crate) fn last_field(mut message: &[u8], number: u32) -> Option<Value<'_>> {
 
 /// Takes the first field of what is left of a message.
 pub(crate) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Field<'a>> {
-    let message = *rest;
-    let (number, wire) = decode_key(rest).ok()?;
-    let value = match wire {
-        WireType::Varint => Value::Varint(decode_varint(rest).ok()?),
-        WireType::SixtyFourBit => Value::Fixed64(take(rest, 8)?),
-        WireType::LengthDelimited => {
-            let length = usize::try_from(decode_varint(rest).ok()?).ok()?;
-            Value::Bytes(take(rest, length)?)
-        }
-        WireType::ThirtyTwoBit => Value::Fixed32(take(rest, 4)?),
-        WireType::StartGroup | WireType::EndGroup => return None,
-    };
-    let whole = message.get(..message.len() - rest.len())?;
-    Some(Field { number, value, whole })
-}
-
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(taken)
+    csi_proto::fields::next_field(rest).ok().filter(|field| field.value != Value::Group)
 }
 
 /// The text of a field; of several the last one, as when it is decoded. `None` if it is absent or empty, or there is no
@@ -102,7 +52,7 @@ pub(crate) fn texts(message: &[u8], number: u32) -> Vec<&str> {
 
 /// How often a field is there: how long a list is.
 pub(crate) fn count(message: &[u8], number: u32) -> usize {
-    fields(message).unwrap_or_default().iter().filter(|field| field.number == number).count()
+    csi_proto::fields::count(message, number).unwrap_or_default()
 }
 
 /// The message without a field.

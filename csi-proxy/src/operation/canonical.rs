@@ -98,6 +98,8 @@ fn value(inside: Option<Inside>, value: Value<'_>, form: &mut Vec<u8>) {
         (_, Value::Varint(number)) => piece(b'v', &number.to_le_bytes(), form),
         (_, Value::Fixed64(bytes)) => piece(b'8', bytes, form),
         (_, Value::Fixed32(bytes)) => piece(b'4', bytes, form),
+        // No message with a group has fields here.
+        (_, Value::Group) => form.push(b'g'),
     }
 }
 

@@ -1,0 +1,137 @@
+//! The fields of an encoded message as they are on the wire, one by one and without a copy: to read or count some of them
+//! without a decoder.
+
+use prost::DecodeError;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
+/// One field at the top level of a message.
+#[allow(clippy::exhaustive_structs, reason = "what the wire format says of a field")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its number.
+    pub number: u32,
+    /// What it holds.
+    pub value: Value<'a>,
+    /// All of it, with its key.
+    pub whole: &'a [u8],
+}
+
+/// What a field holds.
+#[allow(clippy::exhaustive_enums, reason = "the types of the wire format")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A number, a truth value or the value of an enum.
+    Varint(u64),
+    /// Eight bytes.
+    Fixed64(&'a [u8]),
+    /// Bytes, a text or a message.
+    Bytes(&'a [u8]),
+    /// What proto3 does not have.
+    Group,
+    /// Four bytes.
+    Fixed32(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// What a field of bytes, text or a message holds.
+    #[must_use]
+    pub fn bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The text that the field holds.
+    #[must_use]
+    pub fn text(self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
+    }
+}
+
+/// Takes the first field of what is left of a message.
+///
+/// # Errors
+/// If the bytes do not begin with a field.
+pub fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, DecodeError> {
+    let message = *rest;
+    let (number, wire) = decode_key(rest)?;
+    let after_key = *rest;
+    skip_field(wire, number, rest, DecodeContext::default())?;
+    let (whole, _) = message.split_at(message.len() - rest.len());
+    let (mut held, _) = after_key.split_at(after_key.len() - rest.len());
+    let value = match wire {
+        WireType::Varint => Value::Varint(decode_varint(&mut held)?),
+        WireType::SixtyFourBit => Value::Fixed64(held),
+        WireType::LengthDelimited => {
+            decode_varint(&mut held)?;
+            Value::Bytes(held)
+        }
+        WireType::StartGroup | WireType::EndGroup => Value::Group,
+        WireType::ThirtyTwoBit => Value::Fixed32(held),
+    };
+    Ok(Field { number, value, whole })
+}
+
+/// The fields of a message in their order. It ends after the first error.
+pub fn fields(mut message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, DecodeError>> {
+    std::iter::from_fn(move || {
+        if message.is_empty() {
+            return None;
+        }
+        let field = next_field(&mut message);
+        if field.is_err() {
+            message = &[];
+        }
+        Some(field)
+    })
+}
+
+/// How often a field is there: how long a list is.
+///
+/// # Errors
+/// If the bytes are no message.
+pub fn count(message: &[u8], number: u32) -> Result<usize, DecodeError> {
+    fields(message).try_fold(0, |count, field| Ok(count + usize::from(field?.number == number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_type_of_the_wire_is_read_and_the_parts_make_the_whole() {
+        let message = b"\x08\x96\x01\x11ABCDEFGH\x1a\x03abc\x23\x08\x01\x24\x2dabcd";
+        let found: Vec<_> = fields(message).map(Result::unwrap).collect();
+        let values = [
+            Value::Varint(150),
+            Value::Fixed64(b"ABCDEFGH"),
+            Value::Bytes(b"abc"),
+            Value::Group,
+            Value::Fixed32(b"abcd"),
+        ];
+        assert!(found.iter().map(|field| (field.number, field.value)).eq((1..).zip(values)));
+        assert_eq!(found.iter().flat_map(|field| field.whole).copied().collect::<Vec<_>>(), message);
+        assert_eq!((found[2].value.text(), found[0].value.bytes()), (Some("abc"), None));
+        assert_eq!((count(message, 3), count(message, 9)), (Ok(1), Ok(0)));
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_an_error_and_the_end() {
+        for junk in [&b"\x0a\x05x"[..], b"\x0c", b"\x00\x01", b"\x80", b"\x09\x01", b"\x0b"] {
+            assert!(
+                fields(junk).last().is_some_and(|last| last.is_err()) && count(junk, 1).is_err(),
+                "{junk:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert!(fields(&bytes).take(bytes.len() + 1).count() <= bytes.len());
+        }
+    }
+}
