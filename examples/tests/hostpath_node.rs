@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use csi::node_server::Node;
 use csi::volume_capability::AccessType;
 use csi_proto::csi::v1 as csi;
-use edge_csi_examples::hostpath::mounts::MountTable;
 use hostpath_fixture::*;
 use tonic::{Code, Request};
+use volume_manager::mounts::linux::read_table;
 
 /// Whether this process may mount, and a line that tells if not.
 fn may_mount(test: &str) -> bool {
@@ -35,7 +35,7 @@ fn may_grow_mounted_ext4() -> bool {
 }
 
 fn is_mounted(path: &str) -> bool {
-    MountTable::read().unwrap().on(Path::new(path)).is_some()
+    read_table().unwrap().at(Path::new(path)).is_some()
 }
 
 /// How many devices have a file of this folder behind them. Who lists devices holds each open for a moment, tests beside this one

@@ -7,10 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{StatVfs, statvfs, syncfs};
+use volume_manager::mounts::linux::read_table;
 
 use super::command::{self, CommandError};
 use super::identifier::ResourceId;
-use super::mounts::{MountError, MountTable};
+use super::mounts::MountError;
 use super::volume::VolumeKind;
 use super::{remove, sparse};
 
@@ -164,8 +165,10 @@ impl DataFolder {
     /// [`DataError::Mounted`] if so, else those of the mount table.
     pub fn refuse_if_mounted(&self, id: &ResourceId) -> Result<(), DataError> {
         let path = self.folder(id);
-        match MountTable::read()?.at_or_below(&path) {
-            Some(mount) => Err(DataError::Mounted { mounted: mount.on.clone(), path }),
+        let table = read_table().map_err(MountError::from)?;
+        let mounted = table.within(&path).next().map(|mount| mount.mount_point.clone());
+        match mounted {
+            Some(mounted) => Err(DataError::Mounted { mounted, path }),
             None => Ok(()),
         }
     }

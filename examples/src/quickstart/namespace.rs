@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
+use volume_manager::mounts::linux::read_table;
 
 /// What the quickstart may do on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,36 +65,7 @@ pub(super) fn enter() -> Result<Privilege, NoMounts> {
 /// # Errors
 /// If one stays.
 pub(super) fn unmount_all(directory: &Path) -> io::Result<()> {
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    for place in mounts_below(&table, directory).iter().rev() {
-        umount2(Path::new(place), MntFlags::MNT_DETACH)?;
-    }
-    Ok(())
-}
-
-/// Mount points of a mountinfo table (proc_pid_mountinfo(5), field 5) at or below `directory`, in the table's order.
-fn mounts_below(table: &str, directory: &Path) -> Vec<String> {
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
-    points.filter(|point| Path::new(point).starts_with(directory)).collect()
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .into_iter()
-        .fold(field.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_mounts_below_the_directory_are_taken_away() {
-        let table = "22 1 8:1 / / rw - ext4 /dev/vda rw\n\
-                     30 22 8:1 /a /tmp/q/target rw - ext4 /dev/vda rw\n\
-                     31 22 8:1 /b /tmp/quick rw - ext4 /dev/vda rw\n\
-                     32 30 8:1 /c /tmp/q/target/with\\040space rw - ext4 /dev/vda rw\n";
-        assert_eq!(mounts_below(table, Path::new("/tmp/q")), ["/tmp/q/target", "/tmp/q/target/with space"]);
-    }
+    let table = read_table().map_err(io::Error::other)?;
+    let places: Vec<&Path> = table.within(directory).map(|mount| mount.mount_point.as_path()).collect();
+    places.into_iter().rev().try_for_each(|place| Ok(umount2(place, MntFlags::MNT_DETACH)?))
 }

@@ -5,12 +5,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
+use volume_manager::mounts::linux::read_table;
+use volume_manager::mounts::{DeviceNumber, Mount, MountTable};
 
 use crate::hostpath::capability::Access;
 use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::loop_device::{self, LoopDevice};
-use crate::hostpath::mounts::{MountTable, unmount};
+use crate::hostpath::mounts::{MountError, unmount};
 use crate::hostpath::volume::{VolumeKind, VolumeRecord};
 
 /// What the kernel knows of a volume at one moment.
@@ -39,7 +41,7 @@ impl Driver {
             VolumeKind::Loop => Content::Loop(loop_device::find(&content)?),
         };
         // Read after the device was looked up, so that no mount of it is missed.
-        Ok(Presence { table: MountTable::read()?, content })
+        Ok(Presence { table: read_table().map_err(MountError::from)?, content })
     }
 }
 
@@ -54,14 +56,14 @@ impl Presence {
 
     /// Whether this volume is what is mounted on a path.
     pub(in crate::hostpath) fn is_on(&self, path: &Path) -> bool {
-        let Some(mount) = self.table.on(path) else { return false };
+        let Some(mount) = self.table.at(path) else { return false };
         match &self.content {
             Content::Directory(None) | Content::Loop(None) => false,
             Content::Directory(Some(tree)) => {
                 fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == *tree)
             }
             Content::Loop(Some(device)) => {
-                mount.device == device.number
+                mount.device == number_of(device)
                     || fs::symlink_metadata(path).is_ok_and(|found| {
                         found.file_type().is_block_device()
                             && (major(found.rdev()), minor(found.rdev())) == device.number
@@ -72,7 +74,7 @@ impl Presence {
 
     /// Whether something else is mounted on a path.
     pub(super) fn is_foreign(&self, path: &Path) -> bool {
-        self.table.on(path).is_some() && !self.is_on(path)
+        self.table.at(path).is_some() && !self.is_on(path)
     }
 
     /// Whether the staging that is on record has taken place.
@@ -90,16 +92,26 @@ impl Presence {
 
     /// Any place at which the volume is mounted, on record or not.
     pub(in crate::hostpath) fn first_mount(&self, volume: &VolumeRecord) -> Option<PathBuf> {
-        let by_device = self.device().and_then(|device| self.table.of_device(device.number).next());
         let staging = volume.staged.iter().map(|(path, _)| path);
         let on_record = || volume.published.keys().chain(staging).find(|path| self.is_on(Path::new(path)));
-        by_device.map(|mount| mount.on.clone()).or_else(|| on_record().map(PathBuf::from))
+        self.mount_of_device()
+            .map(|mount| mount.mount_point.clone())
+            .or_else(|| on_record().map(PathBuf::from))
     }
 
     /// Whether the device is mounted anywhere.
     pub(super) fn device_is_mounted(&self) -> bool {
-        self.device().is_some_and(|device| self.table.of_device(device.number).next().is_some())
+        self.mount_of_device().is_some()
     }
+
+    fn mount_of_device(&self) -> Option<&Mount> {
+        self.table.of_device(number_of(self.device()?)).next()
+    }
+}
+
+fn number_of(device: &LoopDevice) -> DeviceNumber {
+    let (major, minor) = device.number;
+    DeviceNumber { major, minor }
 }
 
 impl Driver {
