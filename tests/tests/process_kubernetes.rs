@@ -188,7 +188,7 @@ async fn pods_have_their_volumes_without_the_hub_over_crash_and_reboot_and_what_
     let state = node.stand.path("agent-state");
     let tables =
         [Table::new("kubernetes-objects", RecordKind(3)), Table::new("desired-volumes", RecordKind(2))];
-    let opened = redb::open_tables(state.join("agent.redb"), &tables, redb::Settings::default()).unwrap();
+    let opened = redb::open_tables(state.join("agent.redb"), &tables).unwrap();
     for (table, mut store) in tables.iter().zip(opened.stores) {
         let part = RecordKey::new(table.kind, "part 000000").unwrap();
         store.commit(&[Change::Put(part, b"torn".to_vec())]).unwrap();

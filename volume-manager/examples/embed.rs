@@ -13,7 +13,7 @@ use volume_manager::driver::{
 };
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, Settings, Volumes};
-use volume_manager::store::redb::{self, RedbStore};
+use volume_manager::store::redb::RedbStore;
 use volume_manager::{ConsumerId, VolumeKey, registry};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -33,7 +33,7 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let directory = Path::new(directory).canonicalize()?;
 
     // ANCHOR: embed
-    let store = RedbStore::open(directory.join("volumes.redb"), redb::Settings::default())?;
+    let store = RedbStore::open(directory.join("volumes.redb"))?;
     let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
     let parts = Parts::new(store, mounts, NoSecrets);
     let (volumes, run) = Volumes::open(parts, Settings::new(directory.join("staging"))).await?;

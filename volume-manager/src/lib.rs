@@ -28,7 +28,7 @@
 //! use volume_manager::driver::{Access, AccessMode, ConsumerSpec, DriverPolicy, MountPath, NoSecrets, VolumeSpec};
 //! use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 //! use volume_manager::node::{Parts, Settings, Volumes};
-//! use volume_manager::store::redb::{self, RedbStore};
+//! use volume_manager::store::redb::RedbStore;
 //! use volume_manager::{ConsumerId, VolumeKey, registry};
 //!
 //! # async fn example() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
@@ -36,7 +36,7 @@
 //! if let Some(code) = linux::probe::serve_if_asked() {
 //!     return Ok(code);
 //! }
-//! let store = RedbStore::open("/var/lib/edge/volumes.redb", redb::Settings::default())?;
+//! let store = RedbStore::open("/var/lib/edge/volumes.redb")?;
 //! let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default()).await?;
 //! let parts = Parts::new(store, mounts, NoSecrets);
 //! let (volumes, run) = Volumes::open(parts, Settings::new("/var/lib/edge/volumes")).await?;

@@ -164,7 +164,7 @@ fn the_suite_names_the_promise_that_is_broken() {
 mod redb_file {
     use redb::{Database, TableDefinition};
     use tempfile::TempDir;
-    use volume_manager::store::redb::{RedbStore, Settings};
+    use volume_manager::store::redb::RedbStore;
 
     use super::*;
 
@@ -174,7 +174,7 @@ mod redb_file {
 
     impl Medium for File {
         fn open(&mut self) -> Result<Box<dyn Store>, String> {
-            let store = RedbStore::open(self.0.path().join("volumes"), Settings::default());
+            let store = RedbStore::open(self.0.path().join("volumes"));
             Ok(Box::new(store.map_err(|error| error.to_string())?))
         }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use volume_manager::store::redb::{
-    LAYOUT, RedbStore, Settings, StartedOver, Table, TableSetAside, open_or_start_over, open_tables, salvage,
+    LAYOUT, RedbStore, StartedOver, Table, TableSetAside, open_or_start_over, open_tables, salvage,
 };
 use volume_manager::store::take_back_salvaged;
 use volume_manager::store::{
@@ -25,7 +25,7 @@ fn key(number: usize) -> RecordKey {
 }
 
 fn open(path: &Path) -> Result<RedbStore, OpenError> {
-    RedbStore::open(path, Settings::default())
+    RedbStore::open(path)
 }
 
 fn load(path: &Path) -> Loaded {
@@ -105,7 +105,7 @@ fn what_is_not_a_store_or_is_a_newer_one_is_named_and_left_as_it_is() {
         let error = open(&path).unwrap_err();
         assert!(format!("{error:?}").starts_with(expected), "{error:?} instead of {expected}");
         if expected == "Foreign" || expected == "Damaged" {
-            let error = match open_or_start_over(&path, Settings::default()) {
+            let error = match open_or_start_over(&path) {
                 Err(error) => format!("{error:?}"),
                 Ok((_, over)) => format!("{:?}", over.unwrap().reason),
             };
@@ -167,7 +167,7 @@ impl Outcomes {
     /// salvaged. A record that is wrong is never seen.
     fn add(&mut self, path: &Path, expected: &Loaded, at_least: usize, how: &str) {
         let before = fs::read(path).unwrap();
-        let (mut store, over) = open_or_start_over(path, Settings::default()).unwrap();
+        let (mut store, over) = open_or_start_over(path).unwrap();
         let Some(over) = over else {
             assert!(store.load().unwrap() == *expected, "{how}");
             self.whole += 1;
@@ -289,12 +289,12 @@ fn what_was_salvaged_is_in_quarantine_at_every_start_until_it_is_released_or_dis
         open(&path).unwrap().commit(&[Change::Put(key, payload)]).unwrap();
     }
     damage(&path);
-    let (store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let (store, over) = open_or_start_over(&path).unwrap();
     let over = over.unwrap();
     assert_eq!((over.salvaged, over.truncated, &over.kept), (60, false, &kept(&path, 1)));
     // It ended before anybody could act on it.
     drop(store);
-    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let (mut store, over) = open_or_start_over(&path).unwrap();
     assert!(over.is_none());
     assert_salvaged(&mut store, &expected);
     let quarantined = store.load().unwrap().quarantined;
@@ -307,7 +307,7 @@ fn what_was_salvaged_is_in_quarantine_at_every_start_until_it_is_released_or_dis
     drop(store);
     // Its commits are later than those of the file that it took over from.
     damage(&path);
-    let over = open_or_start_over(&path, Settings::default()).unwrap().1.unwrap();
+    let over = open_or_start_over(&path).unwrap().1.unwrap();
     assert_eq!(over.kept, kept(&path, 2));
     let salvaged = salvage(over.kept).unwrap().records;
     assert_eq!(salvaged.iter().find(|one| one.key == key(2)).unwrap().payload, b"anew");
@@ -343,7 +343,7 @@ fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_n
         cut_off();
         let error = open(&path).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{state}: {error}");
-        let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+        let (mut store, over) = open_or_start_over(&path).unwrap();
         let over = over.unwrap();
         assert!(matches!(over.reason, OpenError::Damaged { .. }), "{state}: {}", over.reason);
         assert_eq!(over.kept, kept(&path, 1), "{state}");
@@ -357,7 +357,7 @@ fn a_start_over_that_was_cut_off_is_finished_by_the_next_and_never_taken_for_a_n
     // Another process is at it.
     let making = fs::File::create(&new).unwrap();
     making.try_lock().unwrap();
-    let error = open_or_start_over(&path, Settings::default()).unwrap_err();
+    let error = open_or_start_over(&path).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
 }
@@ -374,7 +374,7 @@ fn a_store_of_another_format_is_refused_and_stays_where_it_is_while_a_damaged_on
         let mut bytes = whole.clone();
         [bytes[64], bytes[192]] = formats;
         fs::write(&path, &bytes).unwrap();
-        for error in [open(&path).err(), open_or_start_over(&path, Settings::default()).err()] {
+        for error in [open(&path).err(), open_or_start_over(&path).err()] {
             match error {
                 Some(OpenError::OtherFormat { found, supported: 3, .. }) => assert_eq!(found, format),
                 other => panic!("{formats:?}: {other:?}"),
@@ -386,7 +386,7 @@ fn a_store_of_another_format_is_refused_and_stays_where_it_is_while_a_damaged_on
         let mut bytes = whole.clone();
         [bytes[64], bytes[192]] = formats;
         fs::write(&path, &bytes).unwrap();
-        let over = open_or_start_over(&path, Settings::default()).unwrap().1.unwrap();
+        let over = open_or_start_over(&path).unwrap().1.unwrap();
         assert_eq!(over.salvaged, 60, "{formats:?}");
     }
 }
@@ -471,12 +471,12 @@ fn a_start_over_on_a_full_filesystem_leaves_the_damaged_file_and_succeeds_when_s
     while file.write_all(&[1; 4096]).is_ok() {}
     drop(file);
     for _ in 0..2 {
-        let error = open_or_start_over(&path, Settings::default()).unwrap_err();
+        let error = open_or_start_over(&path).unwrap_err();
         assert_eq!(error.trouble(), Some(Trouble::NoSpace), "{error}");
         assert!(fs::read(&path).unwrap() == damaged && !kept(&path, 1).exists());
     }
     fs::remove_file(ballast).unwrap();
-    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let (mut store, over) = open_or_start_over(&path).unwrap();
     assert_eq!(over.unwrap().kept, kept(&path, 1));
     assert_salvaged(&mut store, &expected);
 }
@@ -487,7 +487,7 @@ fn salvaged_records_are_taken_back_once_and_never_over_a_newer_one() {
     let path = directory.path().join("volumes");
     let expected = fill(&path, 60);
     damage(&path);
-    let (mut store, over) = open_or_start_over(&path, Settings::default()).unwrap();
+    let (mut store, over) = open_or_start_over(&path).unwrap();
     let salvaged = over.unwrap().salvaged;
     let aside = store.load().unwrap().quarantined;
     let newer = aside[0].key.clone().unwrap();
@@ -557,7 +557,7 @@ const VOLUMES: Table = Table::new("volumes", RecordKind(1));
 const OTHERS: Table = Table::new("others", RecordKind(2));
 
 fn open_both(path: &Path) -> (RedbStore, RedbStore, Option<StartedOver>, Vec<TableSetAside>) {
-    let opened = open_tables(path, &[VOLUMES, OTHERS], Settings::default()).unwrap();
+    let opened = open_tables(path, &[VOLUMES, OTHERS]).unwrap();
     let [volumes, others] = opened.stores.try_into().unwrap();
     (volumes, others, opened.started_over, opened.set_aside)
 }
@@ -627,7 +627,7 @@ fn a_table_that_cannot_be_used_is_set_aside_and_the_other_stays_as_it_was() {
 fn a_table_that_is_new_is_made_and_the_tables_of_others_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.redb");
-    let mut volumes = open_tables(&path, &[VOLUMES], Settings::default()).unwrap().stores.pop().unwrap();
+    let mut volumes = open_tables(&path, &[VOLUMES]).unwrap().stores.pop().unwrap();
     volumes.commit(&[of(VOLUMES)]).unwrap();
     drop(volumes);
     let (mut volumes, mut others, over, aside) = open_both(&path);
@@ -635,7 +635,7 @@ fn a_table_that_is_new_is_made_and_the_tables_of_others_are_left_alone() {
     others.commit(&[of(OTHERS)]).unwrap();
     assert_eq!(records(&mut volumes), 1);
     drop((volumes, others));
-    drop(open_tables(&path, &[VOLUMES], Settings::default()).unwrap());
+    drop(open_tables(&path, &[VOLUMES]).unwrap());
     let (_, mut others, ..) = open_both(&path);
     assert_eq!(records(&mut others), 1);
     let foreign = open(&path).unwrap_err();

@@ -55,7 +55,7 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     let stand = Stand::start(false).await?;
     let file = stand.path("volumes.redb");
     let (changes, mounts) = records(&stand, count).await?;
-    RedbStore::open(&file, store::Settings::default())?.commit(&changes)?;
+    RedbStore::open(&file)?.commit(&changes)?;
     let step = count.checked_div(damaged).unwrap_or(count).max(1);
     damage_rows(&file, changes.iter().step_by(step).take(damaged).map(Change::key))?;
     drop(changes);
@@ -70,7 +70,7 @@ pub async fn recover(count: usize, damaged: usize) -> Measured<Recovered> {
     let before_bytes = forget_peak_memory()?;
 
     let began = Instant::now();
-    let parts = Parts::new(RedbStore::open(&file, store::Settings::default())?, mounts, NoSecrets);
+    let parts = Parts::new(RedbStore::open(&file)?, mounts, NoSecrets);
     let (volumes, run) = Volumes::open(parts, Settings::new(stand.root().join("volumes"))).await?;
     let run = tokio::spawn(run);
     let opened = began.elapsed();
@@ -118,7 +118,7 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     let stand = Stand::start(false).await?;
     let file = stand.path("volumes.redb");
     let (changes, _) = records(&stand, count).await?;
-    RedbStore::open(&file, store::Settings::default())?.commit(&changes)?;
+    RedbStore::open(&file)?.commit(&changes)?;
     let mut bytes = std::fs::read(&file)?;
     let begins: Vec<usize> = bytes
         .windows(envelope::MAGIC.len())
@@ -134,7 +134,7 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
     }
     std::fs::write(&file, bytes)?;
     let began = Instant::now();
-    let (_, over) = store::open_or_start_over(&file, store::Settings::default())?;
+    let (_, over) = store::open_or_start_over(&file)?;
     let salvaged = over.ok_or("the file is taken for undamaged")?.salvaged;
     Ok(Salvage { salvaged, took: began.elapsed() })
 }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
 use volume_manager::mounts::{MemoryMounts, Mounts};
-use volume_manager::store::redb::{self, RedbStore};
+use volume_manager::store::redb::RedbStore;
 
 use super::{Ground, Kubelet, Measured, Mesos, Ours, ScriptedDriver};
 
@@ -99,7 +99,7 @@ impl Stand {
     }
 
     async fn ours_with(&self, mounts: impl Mounts + 'static) -> Measured<Ours> {
-        let store = RedbStore::open(self.path("volumes.redb"), redb::Settings::default())?;
+        let store = RedbStore::open(self.path("volumes.redb"))?;
         Ours::start(&self.driver, mounts, &self.socket(), &self.root, store).await
     }
 

@@ -10,7 +10,7 @@ mod terms;
 use std::path::{Path, PathBuf};
 
 use volume_manager::node::RECORD_KIND;
-use volume_manager::store::redb::{self, OpenedTables, RedbStore, Settings, StartedOver, Table};
+use volume_manager::store::redb::{self, OpenedTables, RedbStore, StartedOver, Table};
 use volume_manager::store::{OpenError, RecordKind, Store, StoreError};
 
 pub(super) use self::document::{Content, Document, DocumentError};
@@ -51,7 +51,7 @@ impl AgentStore {
     /// # Errors
     /// If the file cannot be opened, or what is damaged cannot be kept.
     pub(super) fn open(directory: &Path) -> Result<Self, OpenError> {
-        let opened = redb::open_tables(path(directory), &TABLES, Settings::default())?;
+        let opened = redb::open_tables(path(directory), &TABLES)?;
         let OpenedTables { stores, started_over, set_aside, .. } = opened;
         if let Some(StartedOver { reason, kept, salvaged, truncated, .. }) = started_over {
             tracing::error!(
@@ -77,7 +77,7 @@ impl AgentStore {
     /// # Errors
     /// If the file, or one of its tables, cannot be opened.
     pub(super) fn open_intact(directory: &Path) -> Result<Self, OpenError> {
-        let stores = redb::open_intact_tables(path(directory), &TABLES, Settings::default())?;
+        let stores = redb::open_intact_tables(path(directory), &TABLES)?;
         Self::of(stores, directory)
     }
 

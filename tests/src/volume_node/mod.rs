@@ -65,8 +65,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
 async fn serve(options: Options) -> Result<(), Box<dyn Error>> {
     let directory = options.directory.canonicalize()?;
     let steps = Arc::new(Steps::new(options.kill_at));
-    let (store, started_over) =
-        redb::open_or_start_over(directory.join("volumes.redb"), redb::Settings::default())?;
+    let (store, started_over) = redb::open_or_start_over(directory.join("volumes.redb"))?;
     if let Some(lost) = started_over {
         eprintln!("started over: {}; {} records salvaged", lost.reason, lost.salvaged);
     }

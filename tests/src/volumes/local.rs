@@ -13,7 +13,7 @@ use volume_manager::lifecycle::BackOff;
 use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
 use volume_manager::node::{Parts, PublishError, Published, Settings, UnpublishError, Volumes};
 use volume_manager::registry::DriverEndpoint;
-use volume_manager::store::redb::{self, RedbStore};
+use volume_manager::store::redb::RedbStore;
 use volume_manager::{ConsumerId, VolumeKey};
 
 use super::stand::Storage;
@@ -46,7 +46,7 @@ impl LocalNode {
     pub async fn open_with_deadline(storage: &Storage, program: &str, deadline: Duration) -> Self {
         let settings = linux::Settings::default().deadline(deadline);
         let mounts = LinuxMounts::open(ProbeCommand::new(program), settings).await.expect("mounts");
-        let store = RedbStore::open(storage.directory.join("volumes.redb"), redb::Settings::default());
+        let store = RedbStore::open(storage.directory.join("volumes.redb"));
         let settings = Settings::new(storage.root())
             .back_off(BackOff::new(Duration::from_millis(10), Duration::from_millis(200)))
             .mount_check_interval(Duration::from_millis(20))

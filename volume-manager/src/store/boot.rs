@@ -84,7 +84,7 @@ pub struct InvalidBootId {
 #[non_exhaustive]
 pub enum BootIdError {
     /// The file cannot be read.
-    #[error("the boot id cannot be read from {} ({source}); mount /proc, or give another file", path.display())]
+    #[error("the boot id cannot be read from {}; mount /proc, or give another file", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -139,14 +139,17 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
 }
 
 /// Why bytes are not taken for a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Defect {
     /// There are none.
+    #[error("it is empty")]
     Empty,
     /// They are no envelope.
+    #[error("it is no record")]
     NoRecord,
     /// They were written by a version that this one does not know, and may be fine.
+    #[error("it has format {found}, and this version knows {supported}")]
     Version {
         /// The version.
         found: u64,
@@ -154,6 +157,7 @@ pub enum Defect {
         supported: u16,
     },
     /// The lengths in the header are beyond the bounds.
+    #[error("it claims a key of {key} bytes and a payload of {payload} bytes, beyond the bounds")]
     Lengths {
         /// The key's.
         key: usize,
@@ -161,6 +165,7 @@ pub enum Defect {
         payload: usize,
     },
     /// Bytes are missing at the end, or too many.
+    #[error("it has {found} bytes instead of {expected}")]
     Length {
         /// How many there should be.
         expected: usize,
@@ -168,6 +173,7 @@ pub enum Defect {
         found: usize,
     },
     /// Some byte is wrong.
+    #[error("its checksum is {found:08x} instead of {expected:08x}")]
     Checksum {
         /// What the header says.
         expected: u64,
@@ -175,39 +181,17 @@ pub enum Defect {
         found: u32,
     },
     /// The record is one of another key.
+    #[error("it is the record of {found}")]
     OtherKey {
         /// That key.
         found: RecordKey,
     },
     /// The record can be read, but its owner has put it aside.
+    #[error("it was put aside by its owner")]
     SetAside,
     /// The record can be read, but was found in a damaged file, and may be out of date.
+    #[error("it was found in a damaged file, and may be out of date")]
     Salvaged,
-}
-
-impl fmt::Display for Defect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("it is empty"),
-            Self::NoRecord => f.write_str("it is no record"),
-            Self::Version { found, supported } => {
-                write!(f, "it has format {found}, and this version knows {supported}")
-            }
-            Self::Lengths { key, payload } => {
-                write!(
-                    f,
-                    "it claims a key of {key} bytes and a payload of {payload} bytes, beyond the bounds"
-                )
-            }
-            Self::Length { expected, found } => write!(f, "it has {found} bytes instead of {expected}"),
-            Self::Checksum { expected, found } => {
-                write!(f, "its checksum is {found:08x} instead of {expected:08x}")
-            }
-            Self::OtherKey { found } => write!(f, "it is the record of {found}"),
-            Self::SetAside => f.write_str("it was put aside by its owner"),
-            Self::Salvaged => f.write_str("it was found in a damaged file, and may be out of date"),
-        }
-    }
 }
 
 #[cfg(test)]

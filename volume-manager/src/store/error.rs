@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{
-    Defect, MAX_ASIDE, MAX_ASIDE_BYTES, MAX_BYTES, MAX_PAYLOAD_BYTES, MAX_RECORDS, QuarantineId, RecordKey,
-};
+use super::{Defect, QuarantineId, RecordKey};
 
 /// What the disk's trouble is, as far as it matters for what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,60 +72,23 @@ impl fmt::Display for Trouble {
 }
 
 /// Why a store did not do what it was asked for.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A payload is larger than [`MAX_PAYLOAD_BYTES`]. Nothing was written.
-    #[error("the payload of {key} has {found} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")]
-    PayloadTooLarge {
-        /// The record.
-        key: RecordKey,
-        /// How many bytes there are.
-        found: usize,
-    },
-    /// There would be more than [`MAX_RECORDS`] records. Nothing was written.
+    /// A bound would be exceeded. Nothing was written.
     #[error(
-        "{key} would be one record too many: there would be {found}, and at most {MAX_RECORDS} are allowed; leave it \
-         out, or remove some that are not needed"
+        "{key} is refused: there would be {found} {what}, and at most {most} are allowed; leave it out, or remove or discard \
+         some that are not needed"
     )]
-    TooManyRecords {
-        /// The last of the new records.
+    Refused {
+        /// The record that is to be left out.
         key: RecordKey,
-        /// How many there would be.
+        /// Of what there would be too much.
+        what: &'static str,
+        /// How much there would be.
         found: u64,
-    },
-    /// The records would have more than [`MAX_BYTES`] bytes. Nothing was written.
-    #[error(
-        "{key} is too large beside the others: all records would have {found} bytes, and at most {MAX_BYTES} are \
-         allowed; leave it out, or remove some that are not needed"
-    )]
-    TooManyBytes {
-        /// The last of the records that grow.
-        key: RecordKey,
-        /// How many bytes there would be.
-        found: u64,
-    },
-    /// More than [`MAX_ASIDE`] quarantined records would be aside. Nothing was written.
-    #[error(
-        "the old bytes of {key} cannot be kept aside: there would be {found} such records, and at most {MAX_ASIDE} \
-         are allowed; leave it out, or look at those that are quarantined and discard some"
-    )]
-    TooManyAside {
-        /// The first record that would be too many.
-        key: RecordKey,
-        /// How many there would be with it.
-        found: u64,
-    },
-    /// The quarantined records that are aside would have more than [`MAX_ASIDE_BYTES`] bytes. Nothing was written.
-    #[error(
-        "the old bytes of {key} cannot be kept aside: all that is there would be {found} bytes, and at most \
-         {MAX_ASIDE_BYTES} are allowed; leave it out, or look at those that are quarantined and discard some"
-    )]
-    TooManyBytesAside {
-        /// The first record that would be too much.
-        key: RecordKey,
-        /// How many bytes there would be with it.
-        found: u64,
+        /// How much is allowed.
+        most: u64,
     },
     /// The store holds more than is loaded, which no store of this version writes.
     #[error(
@@ -165,14 +127,12 @@ pub enum StoreError {
         key: RecordKey,
     },
     /// The disk failed while something was read or written. The store is stopped.
-    #[error("{action} failed: {trouble} ({source}); {}", trouble.remedy())]
+    #[error("{action} failed: {}; {}", Trouble::of(source), Trouble::of(source).remedy())]
     Disk {
         /// What was under way.
         action: &'static str,
-        /// What it is.
-        trouble: Trouble,
         /// What the system said.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The file's own structure is damaged, so that its records cannot be found. The store is stopped.
     #[error("{action} failed, since the file is damaged: {what}; {DAMAGE_REMEDY}")]
@@ -183,12 +143,13 @@ pub enum StoreError {
         what: String,
     },
     /// An earlier failure has stopped the store. Nothing was read or written.
-    #[error("the store has stopped since {since}; then reopen it and load it again")]
+    #[error(
+        "the store has stopped since an earlier failure; mend that, then reopen the store and load it again"
+    )]
     Stopped {
-        /// What the disk's trouble was, if it was the disk's.
-        trouble: Option<Trouble>,
         /// The earlier failure, with what helps.
-        since: String,
+        #[source]
+        since: Box<Self>,
     },
     /// The store could not be opened again. It is stopped.
     #[error(transparent)]
@@ -202,15 +163,15 @@ pub(super) const DAMAGE_REMEDY: &str =
 impl StoreError {
     /// An error of the system.
     pub(super) fn disk(action: &'static str, source: io::Error) -> Self {
-        Self::Disk { action, trouble: Trouble::of(&source), source }
+        Self::Disk { action, source: Arc::new(source) }
     }
 
     /// What the disk's trouble is, if this is about the disk.
     #[must_use]
-    pub const fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<Trouble> {
         match self {
-            Self::Disk { trouble, .. } => Some(*trouble),
-            Self::Stopped { trouble, .. } => *trouble,
+            Self::Disk { source, .. } => Some(Trouble::of(source)),
+            Self::Stopped { since } => since.trouble(),
             Self::NotReopened(error) => error.trouble(),
             _ => None,
         }
@@ -221,11 +182,7 @@ impl StoreError {
     #[must_use]
     pub const fn refused(&self) -> Option<&RecordKey> {
         match self {
-            Self::PayloadTooLarge { key, .. }
-            | Self::TooManyRecords { key, .. }
-            | Self::TooManyBytes { key, .. }
-            | Self::TooManyAside { key, .. }
-            | Self::TooManyBytesAside { key, .. } => Some(key),
+            Self::Refused { key, .. } => Some(key),
             _ => None,
         }
     }
@@ -237,41 +194,25 @@ impl StoreError {
     }
 
     /// What every later call answers after this failure.
-    pub(super) fn stop(&self) -> Stop {
-        let since = match self {
-            Self::Stopped { since, .. } => since.clone(),
-            other => other.to_string(),
-        };
-        Stop { trouble: self.trouble(), since }
-    }
-}
-
-/// Why a store is stopped.
-#[derive(Debug, Clone)]
-pub(super) struct Stop {
-    trouble: Option<Trouble>,
-    since: String,
-}
-
-impl From<&Stop> for StoreError {
-    fn from(stop: &Stop) -> Self {
-        Self::Stopped { trouble: stop.trouble, since: stop.since.clone() }
+    pub(super) fn stopped(&self) -> Self {
+        match self {
+            Self::Stopped { .. } => self.clone(),
+            other => Self::Stopped { since: Box::new(other.clone()) },
+        }
     }
 }
 
 /// Why a store cannot be opened. Whatever records are on the disk are left as they are.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The system refused.
-    #[error("the store {} cannot be opened: {trouble} ({source}); {}", path.display(), trouble.remedy())]
+    #[error("the store {} cannot be opened: {}; {}", path.display(), Trouble::of(source), Trouble::of(source).remedy())]
     Disk {
         /// The file.
         path: PathBuf,
-        /// What it is.
-        trouble: Trouble,
         /// What the system said.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// Another process has the store open.
     #[error("the store {} is in use; end the other process first, or use another file", path.display())]
@@ -322,11 +263,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Names the file to an error of the system.
+    pub(super) fn disk(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Disk { path: path.into(), source: Arc::new(source) }
+    }
+
     /// What the disk's trouble is, if this is about the disk.
     #[must_use]
-    pub const fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<Trouble> {
         match self {
-            Self::Disk { trouble, .. } => Some(*trouble),
+            Self::Disk { source, .. } => Some(Trouble::of(source)),
             _ => None,
         }
     }
@@ -353,7 +299,7 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains(&trouble.to_string()) && text.contains(trouble.remedy()), "{text}");
             assert!(error.is_stopped());
-            let later = StoreError::from(&error.stop());
+            let later = error.stopped();
             assert_eq!(later.trouble(), Some(trouble));
             assert!(later.to_string().contains("reopen"), "{later}");
         }

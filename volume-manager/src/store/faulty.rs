@@ -14,12 +14,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use super::error::Stop;
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError, Trouble};
 
 /// How a commit fails. Its caller cannot tell one from the other.
@@ -173,7 +171,7 @@ impl Handle {
 pub struct FaultyStore<S> {
     inner: S,
     plan: Plan,
-    stop: Option<Stop>,
+    stop: Option<StoreError>,
     state: Handle,
 }
 
@@ -192,14 +190,14 @@ fn source(trouble: Trouble) -> io::Error {
 impl<S: Store> FaultyStore<S> {
     fn running(&mut self) -> Result<&mut S, StoreError> {
         match &self.stop {
-            Some(stop) => Err(stop.into()),
+            Some(stop) => Err(stop.clone()),
             None => Ok(&mut self.inner),
         }
     }
 
     fn stop(&mut self, action: &'static str, trouble: Trouble) -> StoreError {
         let error = StoreError::disk(action, source(trouble));
-        self.stop = Some(error.stop());
+        self.stop = Some(error.stopped());
         error
     }
 
@@ -243,14 +241,10 @@ impl<S: Store> Store for FaultyStore<S> {
     fn reopen(&mut self) -> Result<(), StoreError> {
         let fault = self.state.state().reopens;
         let reopened = match fault {
-            Some(trouble) => {
-                let error =
-                    OpenError::Disk { path: PathBuf::from("faulty"), trouble, source: source(trouble) };
-                Err(StoreError::from(error))
-            }
+            Some(trouble) => Err(OpenError::disk("faulty".as_ref())(source(trouble)).into()),
             None => self.inner.reopen(),
         };
-        self.stop = reopened.as_ref().err().map(StoreError::stop);
+        self.stop = reopened.as_ref().err().map(StoreError::stopped);
         reopened
     }
 

@@ -37,7 +37,8 @@ impl MemoryDisk {
 
     /// Writes the bytes of a row, past all checks, as a failing disk may.
     pub fn overwrite(&self, row: &[u8], bytes: &[u8]) {
-        self.contents().set_record(row, Some(bytes));
+        // A row in memory is never refused.
+        let _ = self.contents().set_record(row, Some(bytes));
     }
 
     fn contents(&self) -> MutexGuard<'_, Contents> {
@@ -109,36 +110,17 @@ struct Contents {
     totals: Totals,
 }
 
-impl Contents {
-    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) {
-        let old = match bytes {
-            Some(bytes) => self.records.insert(row.into(), bytes.to_vec()),
-            None => self.records.remove(row),
-        };
-        self.totals.records.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
-    }
-
-    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) {
-        let old = match bytes {
-            Some(bytes) => self.aside.insert(number, bytes.to_vec()),
-            None => self.aside.remove(&number),
-        };
-        self.totals.aside.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
-    }
-}
-
 impl Rows for Contents {
     fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.records.get(row).cloned())
     }
 
-    fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
-        self.set_record(row, Some(bytes));
-        Ok(())
-    }
-
-    fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError> {
-        self.set_record(row, None);
+    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) -> Result<(), StoreError> {
+        let old = match bytes {
+            Some(bytes) => self.records.insert(row.into(), bytes.to_vec()),
+            None => self.records.remove(row),
+        };
+        self.totals.records.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
         Ok(())
     }
 
@@ -146,13 +128,12 @@ impl Rows for Contents {
         Ok(self.aside.get(&number).cloned())
     }
 
-    fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        self.set_aside(number, Some(bytes));
-        Ok(())
-    }
-
-    fn remove_aside(&mut self, number: u64) -> Result<(), StoreError> {
-        self.set_aside(number, None);
+    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) -> Result<(), StoreError> {
+        let old = match bytes {
+            Some(bytes) => self.aside.insert(number, bytes.to_vec()),
+            None => self.aside.remove(&number),
+        };
+        self.totals.aside.change(old.map(|bytes| bytes.len()), bytes.map(<[u8]>::len));
         Ok(())
     }
 

@@ -21,6 +21,23 @@ impl Total {
         self.rows = (self.rows + u64::from(new.is_some())).saturating_sub(u64::from(old.is_some()));
         self.bytes = (self.bytes + bytes(new)).saturating_sub(bytes(old));
     }
+
+    /// Refuses a record with which there are too many rows, or too many bytes.
+    fn check(self, key: &RecordKey, bounds: [(&'static str, u64); 2]) -> Result<(), StoreError> {
+        let mut found = [self.rows, self.bytes].into_iter().zip(bounds);
+        match found.find(|(found, (_, most))| found > most) {
+            Some((found, (what, most))) => Err(refused(key, what, found, most)),
+            None => Ok(()),
+        }
+    }
+}
+
+const RECORDS: &str = "records";
+const BYTES: &str = "bytes of records";
+const ASIDE: &str = "quarantined records aside";
+
+fn refused(key: &RecordKey, what: &'static str, found: u64, most: u64) -> StoreError {
+    StoreError::Refused { key: key.clone(), what, found, most }
 }
 
 /// How much a store holds.
@@ -39,14 +56,13 @@ pub(super) enum Counter {
     Aside,
 }
 
-/// Rows of records in their envelopes, by key; rows that were moved aside, by number; and counters, zero at first.
+/// Rows of records in their envelopes, by key; rows that were moved aside, by number; and counters, zero at first. A row that is
+/// set to `None` is gone.
 pub(super) trait Rows {
     fn record(&self, row: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
-    fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError>;
-    fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError>;
+    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) -> Result<(), StoreError>;
     fn aside(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError>;
-    fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError>;
-    fn remove_aside(&mut self, number: u64) -> Result<(), StoreError>;
+    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) -> Result<(), StoreError>;
     fn counter(&self, counter: Counter) -> Result<u64, StoreError>;
     fn set_counter(&mut self, counter: Counter, number: u64) -> Result<(), StoreError>;
     fn totals(&self) -> Totals;
@@ -119,7 +135,12 @@ impl<'c> Plan<'c> {
         slot.change = number;
         slot.fate = match change {
             Change::Put(_, payload) if payload.len() > MAX_PAYLOAD_BYTES => {
-                return Err(StoreError::PayloadTooLarge { key: key.clone(), found: payload.len() });
+                return Err(refused(
+                    key,
+                    "bytes of its payload",
+                    payload.len() as u64,
+                    MAX_PAYLOAD_BYTES as u64,
+                ));
             }
             Change::Put(_, payload) => Fate::Written(payload),
             Change::Remove(_) => Fate::Gone,
@@ -147,31 +168,27 @@ impl<'c> Plan<'c> {
             && found.rows > MAX_RECORDS
             && let Some(key) = self.last(|old, new| old.is_none() && new.is_some())
         {
-            return Err(StoreError::TooManyRecords { key, found: found.rows });
+            return Err(refused(key, RECORDS, found.rows, MAX_RECORDS));
         }
         if found.bytes > held.bytes
             && found.bytes > MAX_BYTES
             && let Some(key) = self.last(|old, new| new > old)
         {
-            return Err(StoreError::TooManyBytes { key, found: found.bytes });
+            return Err(refused(key, BYTES, found.bytes, MAX_BYTES));
         }
         for (key, packed) in &self.aside {
             after.aside.change(None, Some(packed.len()));
-            let Total { rows, bytes } = after.aside;
-            if rows > MAX_ASIDE {
-                return Err(StoreError::TooManyAside { key: (*key).clone(), found: rows });
-            }
-            if bytes > MAX_ASIDE_BYTES {
-                return Err(StoreError::TooManyBytesAside { key: (*key).clone(), found: bytes });
-            }
+            after
+                .aside
+                .check(key, [(ASIDE, MAX_ASIDE), ("bytes of quarantined records aside", MAX_ASIDE_BYTES)])?;
         }
         Ok(())
     }
 
     /// The key that was changed last, of those whose rows' bytes are so before and after.
-    fn last(&self, is_so: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<RecordKey> {
+    fn last(&self, is_so: impl Fn(Option<usize>, Option<usize>) -> bool) -> Option<&RecordKey> {
         let those = self.slots.iter().filter(|(key, slot)| is_so(slot.old, slot.bytes_after(key)));
-        those.max_by_key(|(_, slot)| slot.change).map(|(key, _)| (*key).clone())
+        those.max_by_key(|(_, slot)| slot.change).map(|(key, _)| *key)
     }
 
     /// Whether there is nothing to write.
@@ -194,9 +211,10 @@ impl<'c> Plan<'c> {
             match slot.fate {
                 Fate::Kept(_) => {}
                 Fate::Written(payload) => {
-                    rows.put_record(key.as_row(), &envelope::seal(key, self.sequence, payload))?;
+                    let sealed = envelope::seal(key, self.sequence, payload);
+                    rows.set_record(key.as_row(), Some(&sealed))?;
                 }
-                Fate::Gone if slot.old.is_some() => rows.remove_record(key.as_row())?,
+                Fate::Gone if slot.old.is_some() => rows.set_record(key.as_row(), None)?,
                 Fate::Gone => {}
             }
         }
@@ -208,7 +226,7 @@ impl<'c> Plan<'c> {
 pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
     let number = rows.counter(Counter::Aside)?.saturating_add(1);
     rows.set_counter(Counter::Aside, number)?;
-    rows.put_aside(number, packed)
+    rows.set_aside(number, Some(packed))
 }
 
 /// The bytes of a quarantined record.
@@ -244,16 +262,11 @@ pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
             }
             let mut records = rows.totals().records;
             records.change(None, Some(opened.bytes));
-            if records.rows > MAX_RECORDS {
-                return Err(StoreError::TooManyRecords { key: opened.key, found: records.rows });
-            }
-            if records.bytes > MAX_BYTES {
-                return Err(StoreError::TooManyBytes { key: opened.key, found: records.bytes });
-            }
+            records.check(&opened.key, [(RECORDS, MAX_RECORDS), (BYTES, MAX_BYTES)])?;
             let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
             rows.set_counter(Counter::Sequence, sequence)?;
-            rows.put_record(row, &envelope::seal(&opened.key, sequence, opened.payload))?;
-            rows.remove_aside(*number)
+            rows.set_record(row, Some(&envelope::seal(&opened.key, sequence, opened.payload)))?;
+            rows.set_aside(*number, None)
         }
     }
 }
@@ -262,8 +275,8 @@ pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), Sto
 pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
     quarantined(rows, id)?;
     match &id.0 {
-        Place::Row(row) => rows.remove_record(row),
-        Place::Aside(number) => rows.remove_aside(*number),
+        Place::Row(row) => rows.set_record(row, None),
+        Place::Aside(number) => rows.set_aside(*number, None),
     }
 }
 
@@ -279,8 +292,8 @@ impl Loading {
     pub(super) fn add_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
         let total = &mut self.totals.records;
         total.change(None, Some(bytes.len()));
-        within("records", total.rows, MAX_RECORDS)?;
-        within("bytes of records", total.bytes, MAX_BYTES)?;
+        within(RECORDS, total.rows, MAX_RECORDS)?;
+        within(BYTES, total.bytes, MAX_BYTES)?;
         match envelope::open(row, bytes) {
             Ok(opened) => self.loaded.records.push((opened.key, opened.payload.to_vec())),
             Err(reason) => self.loaded.quarantined.push(Quarantined {
@@ -297,7 +310,7 @@ impl Loading {
     pub(super) fn add_aside(&mut self, number: u64, packed: &[u8]) -> Result<(), StoreError> {
         let total = &mut self.totals.aside;
         total.change(None, Some(packed.len()));
-        within("quarantined records aside", total.rows, MAX_ASIDE)?;
+        within(ASIDE, total.rows, MAX_ASIDE)?;
         let (key, reason, bytes) = match unpack(packed) {
             None => (None, Defect::NoRecord, packed.len()),
             Some((origin, row, bytes)) => {
@@ -372,7 +385,7 @@ mod tests {
     fn a_store_that_is_full_takes_no_new_record_but_goes_on_with_those_that_it_has() {
         let mut store = MemoryStore::default();
         match store.commit(&puts(0, MAX_RECORDS + 1)) {
-            Err(StoreError::TooManyRecords { key: named, found }) => {
+            Err(StoreError::Refused { key: named, what: RECORDS, found, .. }) => {
                 assert_eq!((named, found), (key(MAX_RECORDS), MAX_RECORDS + 1));
             }
             other => panic!("{other:?}"),
@@ -382,7 +395,7 @@ mod tests {
         store.commit(&puts(5, 10)).unwrap();
         assert!(matches!(
             store.commit(&puts(MAX_RECORDS, MAX_RECORDS + 1)),
-            Err(StoreError::TooManyRecords { .. })
+            Err(StoreError::Refused { what: RECORDS, .. })
         ));
         store.commit(&[Change::Put(key(MAX_RECORDS), Vec::new()), Change::Remove(key(0))]).unwrap();
         assert_eq!(store.load().unwrap().records.len() as u64, MAX_RECORDS);
@@ -394,7 +407,7 @@ mod tests {
         store.commit(&puts(0, MAX_ASIDE + 1)).unwrap();
         let aside = |from, to| (from..to).map(|number| Change::SetAside(key(number))).collect::<Vec<_>>();
         match store.commit(&aside(0, MAX_ASIDE + 1)) {
-            Err(StoreError::TooManyAside { key: named, found }) => {
+            Err(StoreError::Refused { key: named, what: ASIDE, found, .. }) => {
                 assert_eq!((named, found), (key(MAX_ASIDE), MAX_ASIDE + 1));
             }
             other => panic!("{other:?}"),
@@ -402,7 +415,7 @@ mod tests {
         store.commit(&aside(0, MAX_ASIDE)).unwrap();
         assert!(matches!(
             store.commit(&aside(MAX_ASIDE, MAX_ASIDE + 1)),
-            Err(StoreError::TooManyAside { .. })
+            Err(StoreError::Refused { what: ASIDE, .. })
         ));
         store.commit(&puts(0, 2)).unwrap();
         let quarantined = store.load().unwrap().quarantined;
@@ -457,7 +470,7 @@ mod tests {
         store.commit(&[Change::Put(key(1), vec![3; 100])]).unwrap();
         store.commit(&[Change::Put(key(1), vec![3; 90])]).unwrap();
         match store.commit(&[Change::Put(key(1), vec![3; 180])]) {
-            Err(StoreError::TooManyBytes { key: named, found }) => {
+            Err(StoreError::Refused { key: named, what: BYTES, found, .. }) => {
                 assert_eq!((named, found), (key(1), MAX_BYTES - 200 + 24 + 9 + 180));
             }
             other => panic!("{other:?}"),
@@ -469,7 +482,7 @@ mod tests {
         let id = store.load().unwrap().quarantined.pop().unwrap().id;
         let error = store.release(&id).unwrap_err();
         assert!(
-            matches!(error, StoreError::TooManyBytes { .. }) && error.refused() == Some(&key(1)),
+            matches!(error, StoreError::Refused { what: BYTES, .. }) && error.refused() == Some(&key(1)),
             "{error}"
         );
         store.discard(&id).unwrap();

@@ -92,8 +92,8 @@ pub(super) fn a_refusal_changes_nothing(medium: &mut impl Medium) -> Outcome {
     commit(&mut *store, &[put("a", b"1")?])?;
     let changes = [put("a", b"2")?, put("b", &vec![0; MAX_PAYLOAD_BYTES + 1])?, put("c", b"3")?];
     match store.commit(&changes) {
-        Err(StoreError::PayloadTooLarge { key: found, found: bytes }) => {
-            same("the record that is named", &(found, bytes), &(key("b")?, MAX_PAYLOAD_BYTES + 1))?;
+        Err(StoreError::Refused { key: found, found: bytes, .. }) => {
+            same("the record that is named", &(found, bytes), &(key("b")?, MAX_PAYLOAD_BYTES as u64 + 1))?;
         }
         other => return Err(format!("a payload beyond the bound: {other:?}")),
     }

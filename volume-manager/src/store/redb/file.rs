@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use ::redb::Database;
 use ::redb::backends::FileBackend;
 
-use super::rows::{self, Failure};
 use super::salvage::salvage;
-use super::table::{Layout, TableSetAside};
-use super::{Settings, start, start_over};
+use super::tables::{self, Layout, TableSetAside, unopened};
+use super::{start, start_over};
 use crate::store::OpenError;
 
 /// What every redb file begins with.
@@ -28,12 +27,11 @@ const FORMAT_PLACES: [usize; 2] = [64, 192];
 pub(super) fn open_or_create(
     path: &Path,
     layout: &Layout,
-    settings: Settings,
 ) -> Result<(Database, Vec<TableSetAside>), OpenError> {
-    match open(path, layout, settings) {
+    match open(path, layout) {
         Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            match start_over::last_kept(path).map_err(|error| Failure::Disk(error).on(path))? {
-                None => Ok((create(path, layout, settings)?, Vec::new())),
+            match start_over::last_kept(path).map_err(OpenError::disk(path))? {
+                None => Ok((create(path, layout)?, Vec::new())),
                 Some((_, kept)) => Err(start_over::unfinished(path, &kept)),
             }
         }
@@ -48,15 +46,11 @@ pub(super) fn open_or_create(
 }
 
 /// Opens the store that must be there.
-pub(super) fn open(
-    path: &Path,
-    layout: &Layout,
-    settings: Settings,
-) -> Result<(Database, Vec<TableSetAside>), OpenError> {
-    let disk = |error: io::Error| Failure::Disk(error).on(path);
-    let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(disk)?;
+pub(super) fn open(path: &Path, layout: &Layout) -> Result<(Database, Vec<TableSetAside>), OpenError> {
+    let disk = OpenError::disk(path);
+    let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(&disk)?;
     let mut head = Vec::new();
-    file.by_ref().take(256).read_to_end(&mut head).map_err(disk)?;
+    file.by_ref().take(256).read_to_end(&mut head).map_err(&disk)?;
     if !head.starts_with(&MAGIC) {
         head.truncate(MAGIC.len());
         return Err(misbegun(path, &head));
@@ -64,11 +58,10 @@ pub(super) fn open(
     if let Some(found) = other_format(&head) {
         return Err(OpenError::OtherFormat { path: path.into(), found, supported: FORMAT });
     }
-    let database =
-        backend(file).and_then(|backend| start(backend, settings)).map_err(|failure| failure.on(path))?;
-    let set_aside = rows::check(&database, layout, path)?;
+    let database = database(file).map_err(unopened(path))?;
+    let set_aside = tables::check(&database, layout, path)?;
     // Whoever gave the file its name may have been ended before it was on the disk.
-    sync_directory(path).map_err(disk)?;
+    sync_directory(path).map_err(&disk)?;
     Ok((database, set_aside))
 }
 
@@ -86,7 +79,7 @@ fn other_format(head: &[u8]) -> Option<u8> {
 
 /// What a file is that does not begin as it should: a store that has lost its beginning, or something else.
 fn misbegun(path: &Path, magic: &[u8]) -> OpenError {
-    let damaged = |what: &str| Failure::Damaged(what.into()).on(path);
+    let damaged = |what: &str| OpenError::Damaged { path: path.into(), what: what.into() };
     if magic.is_empty() {
         return damaged("it is empty");
     }
@@ -99,46 +92,46 @@ fn misbegun(path: &Path, magic: &[u8]) -> OpenError {
     OpenError::Foreign { path: path.into(), what: format!("it begins with \"{}\"", magic.escape_ascii()) }
 }
 
-fn backend(file: File) -> Result<FileBackend, Failure> {
-    Ok(FileBackend::new(file)?)
+fn database(file: File) -> Result<Database, ::redb::Error> {
+    start(FileBackend::new(file)?)
 }
 
 /// Makes an empty store. Its name appears when it is whole and on the disk, and never replaces another file.
-fn create(path: &Path, layout: &Layout, settings: Settings) -> Result<Database, OpenError> {
-    let disk = |error: io::Error| Failure::Disk(error).on(path);
+fn create(path: &Path, layout: &Layout) -> Result<Database, OpenError> {
+    let disk = OpenError::disk(path);
     let (new, file) = claim(path)?;
-    let database = make(file, layout, settings).map_err(|failure| failure.on(path))?;
-    give_name(&new, path).map_err(disk)?;
-    sync_directory(path).map_err(disk)?;
+    let database = make(file, layout).map_err(unopened(path))?;
+    give_name(&new, path).map_err(&disk)?;
+    sync_directory(path).map_err(&disk)?;
     Ok(database)
 }
 
 /// Makes an empty store in a file that was [claimed](claim).
-pub(super) fn make(file: File, layout: &Layout, settings: Settings) -> Result<Database, Failure> {
-    let database = backend(file).and_then(|backend| start(backend, settings))?;
-    rows::make(&database, layout)?;
+pub(super) fn make(file: File, layout: &Layout) -> Result<Database, ::redb::Error> {
+    let database = database(file)?;
+    tables::make(&database, layout)?;
     Ok(database)
 }
 
 /// The file in which a store of this path is made, under the name that it has until it is whole. One process at a time
 /// has it.
 pub(super) fn claim(path: &Path) -> Result<(PathBuf, File), OpenError> {
-    let disk = |error: io::Error| Failure::Disk(error).on(path);
+    let disk = OpenError::disk(path);
     let new = sibling(path, ".new");
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-    let file = options.open(&new).map_err(disk)?;
+    let file = options.open(&new).map_err(&disk)?;
     // Whoever holds the lock on the file of that name is the one who makes the store.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
         Err(TryLockError::Error(error)) => return Err(disk(error)),
         Ok(()) => {}
     }
-    let here = file.metadata().map_err(disk)?;
-    let named = fs::metadata(&new).map_err(disk)?;
+    let here = file.metadata().map_err(&disk)?;
+    let named = fs::metadata(&new).map_err(&disk)?;
     if (here.dev(), here.ino()) != (named.dev(), named.ino()) || here.nlink() != 1 {
         return Err(OpenError::InUse { path: path.into() });
     }
-    file.set_len(0).and_then(|()| file.set_permissions(Permissions::from_mode(0o600))).map_err(disk)?;
+    file.set_len(0).and_then(|()| file.set_permissions(Permissions::from_mode(0o600))).map_err(&disk)?;
     Ok((new, file))
 }
 

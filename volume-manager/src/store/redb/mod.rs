@@ -15,80 +15,51 @@
 //! names. Neither the order of writes before a sync nor their atomicity is.
 
 mod file;
-mod rows;
 mod salvage;
-mod shared;
 mod start_over;
-mod table;
+mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, WriteTransaction};
 
-use self::rows::{Failure, Tables};
-use self::shared::{Shared, Source};
-use self::table::{Layout, Names};
-use super::error::Stop;
+use self::start_over::OpenedFile;
+use self::tables::{Layout, Names, Tables, failed};
 use super::rows::{self as contents, Loading, Plan, Rows as _, Totals};
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError};
 
-use self::start_over::OpenedFile;
 pub use salvage::{MAX_SALVAGED_BYTES, Salvage, Salvaged, salvage};
 pub use start_over::{StartedOver, open_or_start_over};
-pub use table::{Table, TableSetAside};
+pub use tables::{Table, TableSetAside};
 
 /// The layout of a table that is written.
 pub const LAYOUT: u64 = 1;
 
-/// How a [`RedbStore`] is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Settings {
-    /// The most bytes of the file that are kept in memory.
-    pub cache_bytes: usize,
-}
-
-impl Settings {
-    /// Sets the most bytes of the file that are kept in memory.
-    #[must_use]
-    pub const fn with_cache_bytes(mut self, bytes: usize) -> Self {
-        self.cache_bytes = bytes;
-        self
-    }
-}
-
-impl Default for Settings {
-    /// A cache of 4 MiB: all of the file, but on a node of thousands of volumes.
-    fn default() -> Self {
-        Self { cache_bytes: 4 << 20 }
-    }
-}
+/// The most bytes of the file that are kept in memory: all of it, but on a node of thousands of volumes.
+const CACHE_BYTES: usize = 4 << 20;
 
 /// Opens a file of several tables as [`open_tables`] does, for who looks at it and is not to begin anything anew: what is
 /// damaged, or cannot be used, is an error and left as it is.
 ///
 /// # Errors
 /// As [`open_tables`], and if the file or one of the tables cannot be used as it is.
-pub fn open_intact_tables(
-    path: impl Into<PathBuf>,
-    tables: &[Table],
-    settings: Settings,
-) -> Result<Vec<RedbStore>, OpenError> {
+pub fn open_intact_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<Vec<RedbStore>, OpenError> {
     let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: false, is_all: false });
-    let (database, _) = file::open_or_create(&path, &layout, settings)?;
-    Ok(RedbStore::of_tables(path, layout, settings, database))
+    let (database, _) = file::open_or_create(&path, &layout)?;
+    Ok(RedbStore::of_file(path, layout, database))
 }
 
 /// A store in a table of a redb database file. One process at a time has the file open.
 pub struct RedbStore {
-    path: PathBuf,
     names: Names,
-    shared: Shared,
+    file: Arc<Mutex<OpenFile>>,
     /// Why the store is stopped. The stores of other tables may not be.
-    stop: Option<Stop>,
+    stop: Option<StoreError>,
     /// How much the table holds, once that is known.
     totals: Option<Totals>,
 }
@@ -116,15 +87,42 @@ pub struct OpenedTables {
 ///
 /// # Errors
 /// If the file cannot be opened, is in use or is no store's, or what is damaged cannot be kept.
-pub fn open_tables(
-    path: impl Into<PathBuf>,
-    tables: &[Table],
-    settings: Settings,
-) -> Result<OpenedTables, OpenError> {
+pub fn open_tables(path: impl Into<PathBuf>, tables: &[Table]) -> Result<OpenedTables, OpenError> {
     let (path, layout) = (path.into(), Layout { tables: tables.to_vec(), sets_aside: true, is_all: false });
-    let OpenedFile { database, started_over, set_aside } = start_over::open_file(&path, &layout, settings)?;
-    let stores = RedbStore::of_tables(path, layout, settings, database);
+    let OpenedFile { database, started_over, set_aside } = start_over::open_file(&path, &layout)?;
+    let stores = RedbStore::of_file(path, layout, database);
     Ok(OpenedTables { stores, started_over, set_aside })
+}
+
+/// The database of a file, which the stores of its tables have in common. One of them at a time uses it.
+struct OpenFile {
+    /// Opens the file again.
+    open: Box<dyn FnMut() -> Result<Database, OpenError> + Send>,
+    /// Closed from a failure of the disk, after which redb cannot use it, until it is opened again.
+    database: Result<Database, StoreError>,
+}
+
+impl OpenFile {
+    fn new(path: PathBuf, layout: Layout, database: Database) -> Arc<Mutex<Self>> {
+        // A file that was there and is gone is not made again: its records would be forgotten without a word.
+        let open = move || file::open(&path, &layout).map(|(database, _)| database);
+        Arc::new(Mutex::new(Self { open: Box::new(open), database: Ok(database) }))
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        // The old one must have let go of its lock before.
+        self.database = Err(StoreError::disk("reopening", io::Error::other("not done yet")).stopped());
+        match (self.open)().map_err(StoreError::from) {
+            Ok(database) => {
+                self.database = Ok(database);
+                Ok(())
+            }
+            Err(error) => {
+                self.database = Err(error.stopped());
+                Err(error)
+            }
+        }
+    }
 }
 
 impl RedbStore {
@@ -134,41 +132,26 @@ impl RedbStore {
     /// If the file cannot be opened, is in use, is not a store, or is damaged. An empty file is damaged: a new store
     /// gets its name only when it is whole. So is one that is not there, while a damaged one of
     /// [`open_or_start_over`] is kept beside it: to begin anew, take that elsewhere too.
-    pub fn open(path: impl Into<PathBuf>, settings: Settings) -> Result<Self, OpenError> {
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
         let (path, layout) = (path.into(), Layout::only());
-        let (database, _) = file::open_or_create(&path, &layout, settings)?;
-        Ok(Self::of_file(path, layout, settings, database))
+        let (database, _) = file::open_or_create(&path, &layout)?;
+        Ok(Self::only_of_file(path, database))
     }
 
     /// The store of the one table of a file.
-    fn of_file(path: PathBuf, layout: Layout, settings: Settings, database: Database) -> Self {
-        let shared = Self::shared(&path, layout, settings, database);
-        Self::new(path, Table::ONLY, shared)
+    fn only_of_file(path: PathBuf, database: Database) -> Self {
+        Self::new(Table::ONLY, &OpenFile::new(path, Layout::only(), database))
     }
 
     /// A store for each table of a file.
-    fn of_tables(path: PathBuf, layout: Layout, settings: Settings, database: Database) -> Vec<Self> {
+    fn of_file(path: PathBuf, layout: Layout, database: Database) -> Vec<Self> {
         let tables = layout.tables.clone();
-        let shared = Self::shared(&path, layout, settings, database);
-        tables.into_iter().map(|table| Self::new(path.clone(), table, shared.clone())).collect()
+        let file = OpenFile::new(path, layout, database);
+        tables.into_iter().map(|table| Self::new(table, &file)).collect()
     }
 
-    fn shared(path: &Path, layout: Layout, settings: Settings, database: Database) -> Shared {
-        let reopened = path.to_owned();
-        // A file that was there and is gone is not made again: its records would be forgotten without a word.
-        let source: Source =
-            Box::new(move |settings| file::open(&reopened, &layout, settings).map(|(database, _)| database));
-        Shared::new(settings, source, database)
-    }
-
-    fn new(path: PathBuf, table: Table, shared: Shared) -> Self {
-        Self { path, names: table.names(), shared, stop: None, totals: None }
-    }
-
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    fn new(table: Table, file: &Arc<Mutex<OpenFile>>) -> Self {
+        Self { names: table.names(), file: Arc::clone(file), stop: None, totals: None }
     }
 
     /// Uses the database, and stops the store if that fails for the disk's sake.
@@ -177,16 +160,19 @@ impl RedbStore {
         use_it: impl FnOnce(&Database, &Names, Option<Totals>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if let Some(stop) = &self.stop {
-            return Err(stop.into());
+            return Err(stop.clone());
         }
-        let mut shared = self.shared.lock();
-        let outcome = shared.database().and_then(|database| use_it(database, &self.names, self.totals));
+        // A transaction that was begun and panicked is no part of the database.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let database = file.database.as_ref().map_err(Clone::clone);
+        let outcome = database.and_then(|database| use_it(database, &self.names, self.totals));
         if let Err(error) = &outcome
             && error.is_stopped()
         {
-            let stop = error.stop();
-            shared.stop(&stop);
-            self.stop = Some(stop);
+            self.stop = Some(error.stopped());
+            if file.database.is_ok() {
+                file.database = Err(error.stopped());
+            }
         }
         outcome
     }
@@ -224,15 +210,10 @@ impl RedbStore {
 
 /// A transaction that is committed in two phases, which quick repair implies: with one, redb would take a damaged last
 /// commit for one that was cut off, and go back to the one before without a word.
-fn begin(database: &Database) -> Result<WriteTransaction, Failure> {
+fn begin(database: &Database) -> Result<WriteTransaction, ::redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     Ok(transaction)
-}
-
-/// Names what was under way.
-fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> StoreError {
-    move |error| error.into().during(action)
 }
 
 impl Store for RedbStore {
@@ -268,13 +249,13 @@ impl Store for RedbStore {
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.totals = None;
-        let mut shared = self.shared.lock();
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // The store of another table may have opened the file again since this one was stopped.
-        let outcome = match (&self.stop, shared.database()) {
+        let outcome = match (&self.stop, &file.database) {
             (Some(_), Ok(_)) => Ok(()),
-            _ => shared.reopen(),
+            _ => file.reopen(),
         };
-        self.stop = outcome.as_ref().err().map(StoreError::stop);
+        self.stop = outcome.as_ref().err().map(StoreError::stopped);
         outcome
     }
 
@@ -294,7 +275,6 @@ impl Store for RedbStore {
 impl fmt::Debug for RedbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedbStore")
-            .field("path", &self.path)
             .field("table", &self.names)
             .field("stopped", &self.stop)
             .finish_non_exhaustive()
@@ -302,8 +282,8 @@ impl fmt::Debug for RedbStore {
 }
 
 /// Opens the database in a backend, whose bytes are a database or none, and verifies all of it.
-fn start(backend: impl StorageBackend, settings: Settings) -> Result<Database, Failure> {
+fn start(backend: impl StorageBackend) -> Result<Database, ::redb::Error> {
     let mut builder = Builder::new();
-    builder.set_cache_size(settings.cache_bytes).set_check_integrity_on_open(true);
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
     Ok(builder.create_with_backend(backend)?)
 }

@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 
 use ::redb::Database;
 
-use super::rows::{Failure, Tables};
 use super::salvage::{Salvage, Salvaged, salvage};
-use super::table::{Layout, TableSetAside};
-use super::{RedbStore, Settings, begin, failed, file};
+use super::tables::{Layout, TableSetAside, Tables, failed, unopened};
+use super::{RedbStore, begin, file};
 use crate::store::rows::{self as contents, Counter, Origin, Rows, Totals};
 use crate::store::{OpenError, StoreError, envelope};
 
@@ -44,13 +43,10 @@ pub struct StartedOver {
 /// # Errors
 /// As [`RedbStore::open`], but not for damage; and if the damaged file cannot be read or renamed, or the new one cannot
 /// be written: then the damaged one is left as it is.
-pub fn open_or_start_over(
-    path: impl Into<PathBuf>,
-    settings: Settings,
-) -> Result<(RedbStore, Option<StartedOver>), OpenError> {
-    let (path, layout) = (path.into(), Layout::only());
-    let OpenedFile { database, started_over, .. } = open_file(&path, &layout, settings)?;
-    Ok((RedbStore::of_file(path, layout, settings, database), started_over))
+pub fn open_or_start_over(path: impl Into<PathBuf>) -> Result<(RedbStore, Option<StartedOver>), OpenError> {
+    let path = path.into();
+    let OpenedFile { database, started_over, .. } = open_file(&path, &Layout::only())?;
+    Ok((RedbStore::only_of_file(path, database), started_over))
 }
 
 /// A file that is open.
@@ -61,37 +57,37 @@ pub(super) struct OpenedFile {
 }
 
 /// Opens a file, or starts over with a new one in place of one that is damaged.
-pub(super) fn open_file(path: &Path, layout: &Layout, settings: Settings) -> Result<OpenedFile, OpenError> {
+pub(super) fn open_file(path: &Path, layout: &Layout) -> Result<OpenedFile, OpenError> {
     let whole = |(database, set_aside)| OpenedFile { database, started_over: None, set_aside };
-    match file::open_or_create(path, layout, settings) {
+    match file::open_or_create(path, layout) {
         Err(OpenError::Damaged { .. }) => {}
         outcome => return outcome.map(whole),
     }
-    let disk = |error| Failure::Disk(error).on(path);
+    let disk = OpenError::disk(path);
     let new = file::sibling(path, ".new");
-    if same_file(&new, path).map_err(disk)? {
+    if same_file(&new, path).map_err(&disk)? {
         // The making of the one that is damaged now was cut off, after it had got its name.
-        fs::remove_file(&new).map_err(disk)?;
+        fs::remove_file(&new).map_err(&disk)?;
     }
     let (new, made) = file::claim(path)?;
     // Another process may have been quicker: only what is damaged still is replaced.
-    let reason = match file::open(path, layout, settings) {
+    let reason = match file::open(path, layout) {
         Ok(opened) => {
             let _ = fs::remove_file(&new);
             return Ok(whole(opened));
         }
         Err(error @ OpenError::Damaged { .. }) => error,
-        Err(error) => match (is_not_found(&error), last_kept(path).map_err(disk)?) {
+        Err(error) => match (is_not_found(&error), last_kept(path).map_err(&disk)?) {
             (true, Some((_, kept))) => unfinished(path, &kept),
             _ => return Err(error),
         },
     };
-    let kept = kept_as(path).map_err(disk)?;
-    let damaged = if path.try_exists().map_err(disk)? { path } else { &kept };
-    let salvage = salvage(damaged).map_err(disk)?;
-    let database = file::make(made, layout, settings).map_err(|failure| failure.on(path))?;
+    let kept = kept_as(path).map_err(&disk)?;
+    let damaged = if path.try_exists().map_err(&disk)? { path } else { &kept };
+    let salvage = salvage(damaged).map_err(&disk)?;
+    let database = file::make(made, layout).map_err(unopened(path))?;
     keep(&database, layout, &salvage).map_err(|error| not_kept(error, path))?;
-    replace(path, &new, &kept).map_err(disk)?;
+    replace(path, &new, &kept).map_err(&disk)?;
     let Salvage { records, truncated } = salvage;
     let over = StartedOver { reason, kept, salvaged: records.len(), truncated };
     Ok(OpenedFile { database, started_over: Some(over), set_aside: Vec::new() })
@@ -175,11 +171,10 @@ fn keep(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), S
 }
 
 fn not_kept(error: StoreError, path: &Path) -> OpenError {
-    let source = match error {
-        StoreError::Disk { source, .. } => source,
-        other => io::Error::other(other.to_string()),
-    };
-    Failure::Disk(source).on(path)
+    match error {
+        StoreError::Disk { source, .. } => OpenError::Disk { path: path.into(), source },
+        other => OpenError::disk(path)(io::Error::other(other)),
+    }
 }
 
 /// Keeps the damaged file under another name, and gives its own to the new one.

@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fastrand::Rng;
 use redb::{Database, StorageBackend};
 
-use super::super::rows::{check, make};
-use super::super::shared::{Shared, Source};
-use super::super::table::Layout;
-use super::super::{RedbStore, Settings, start};
+use super::super::tables::{Layout, check, make, unopened};
+use super::super::{OpenFile, RedbStore, start};
 use crate::store::OpenError;
 
 /// A write that was not synced.
@@ -97,20 +95,19 @@ impl Disk {
     /// The stores of several tables on this disk.
     pub(super) fn open_tables(&self, layout: Layout) -> Result<Vec<RedbStore>, OpenError> {
         let (disk, tables) = (self.clone(), layout.tables.clone());
-        let mut source: Source = Box::new(move |settings| disk.database(&layout, settings));
-        let database = source(Settings::default())?;
-        let shared = Shared::new(Settings::default(), source, database);
-        let stores = tables.into_iter().map(|table| RedbStore::new("disk".into(), table, shared.clone()));
-        Ok(stores.collect())
+        let open = move || disk.database(&layout);
+        let database = open()?;
+        let file = Arc::new(Mutex::new(OpenFile { open: Box::new(open), database: Ok(database) }));
+        Ok(tables.into_iter().map(|table| RedbStore::new(table, &file)).collect())
     }
 
-    fn database(&self, layout: &Layout, settings: Settings) -> Result<Database, OpenError> {
+    fn database(&self, layout: &Layout) -> Result<Database, OpenError> {
         let path = "disk".as_ref();
-        let database = start(self.clone(), settings).map_err(|failure| failure.on(path))?;
+        let database = start(self.clone()).map_err(unopened(path))?;
         if self.state().made {
             check(&database, layout, path)?;
         } else {
-            make(&database, layout).map_err(|failure| failure.on(path))?;
+            make(&database, layout).map_err(unopened(path))?;
             self.state().made = true;
         }
         Ok(database)

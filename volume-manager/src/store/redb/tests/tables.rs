@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::super::RedbStore;
-use super::super::table::{Layout, Table};
+use super::super::tables::{Layout, Table};
 use super::disk::Disk;
 use crate::store::{Change, OpenError, RecordKey, RecordKind, Store, StoreError};
 

@@ -1,18 +1,103 @@
-//! The parts of a table in the database.
+//! The tables of a file, and the parts of each.
 
 use std::io;
 use std::path::Path;
 
 use ::redb::{
-    CommitError, Database, DatabaseError, MultimapTableHandle, ReadTransaction, ReadableDatabase,
-    ReadableTable, StorageError, Table, TableDefinition, TableError, TableHandle, TransactionError,
-    WriteTransaction,
+    Database, MultimapTableHandle, ReadTransaction, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, TableError, TableHandle, WriteTransaction,
 };
 
-use super::table::{Layout, Names, TableSetAside};
 use super::{LAYOUT, begin};
 use crate::store::rows::{Counter, Rows, Totals};
-use crate::store::{OpenError, StoreError, Trouble};
+use crate::store::{OpenError, RecordKind, StoreError};
+
+/// A table of a database file: where one store has its records.
+///
+/// Each has a layout's number of its own, and what is quarantined of its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// The kind of its records, if the file has several tables: what is salvaged of a damaged file finds its table by it.
+    pub kind: RecordKind,
+}
+
+impl Table {
+    /// The only table of a file that has one, for records of any kind.
+    pub(super) const ONLY: Self = Self::new("records", RecordKind(0));
+
+    /// A table for records of this kind, which no other table of the file has. The name has no dot.
+    #[must_use]
+    pub const fn new(name: &'static str, kind: RecordKind) -> Self {
+        Self { name, kind }
+    }
+
+    pub(super) fn names(self) -> Names {
+        let part = |part: &str| format!("{}.{part}", self.name);
+        Names { records: self.name.to_owned(), aside: part("aside"), numbers: part("numbers") }
+    }
+}
+
+/// What the parts of a table are called in the file.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    records: String,
+    aside: String,
+    numbers: String,
+}
+
+impl Names {
+    /// All of them.
+    pub(super) fn all(&self) -> [&str; 3] {
+        [&self.records, &self.aside, &self.numbers]
+    }
+
+    /// Records in their envelopes, by the row of their key.
+    pub(super) fn records(&self) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
+        TableDefinition::new(&self.records)
+    }
+
+    /// What was moved aside, packed, by number.
+    pub(super) fn aside(&self) -> TableDefinition<'_, u64, &'static [u8]> {
+        TableDefinition::new(&self.aside)
+    }
+
+    /// The layout's number and the counters.
+    pub(super) fn numbers(&self) -> TableDefinition<'_, &'static str, u64> {
+        TableDefinition::new(&self.numbers)
+    }
+}
+
+/// How the tables of a file are opened.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub(super) tables: Vec<Table>,
+    /// Whether a table that cannot be used is set aside. If not, that is an error.
+    pub(super) sets_aside: bool,
+    /// Whether another table in the file is an error. If not, it is left alone.
+    pub(super) is_all: bool,
+}
+
+impl Layout {
+    /// A file that has one table and nothing else.
+    pub(super) fn only() -> Self {
+        Self { tables: vec![Table::ONLY], sets_aside: false, is_all: true }
+    }
+}
+
+/// A table that could not be used. It is kept in the file, and an empty one is in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableSetAside {
+    /// Its name.
+    pub table: &'static str,
+    /// What it is called in the file now.
+    pub kept: String,
+    /// Why.
+    pub reason: String,
+}
 
 const LAYOUT_NAME: &str = "layout";
 
@@ -26,9 +111,9 @@ const fn name(counter: Counter) -> &'static str {
 /// The tables in a transaction that writes.
 pub(super) struct Tables<'t> {
     action: &'static str,
-    records: Table<'t, &'static [u8], &'static [u8]>,
-    aside: Table<'t, u64, &'static [u8]>,
-    numbers: Table<'t, &'static str, u64>,
+    records: ::redb::Table<'t, &'static [u8], &'static [u8]>,
+    aside: ::redb::Table<'t, u64, &'static [u8]>,
+    numbers: ::redb::Table<'t, &'static str, u64>,
     totals: Totals,
 }
 
@@ -40,12 +125,11 @@ impl<'t> Tables<'t> {
         totals: Option<Totals>,
         action: &'static str,
     ) -> Result<Self, StoreError> {
-        let during = |error: TableError| Failure::from(error).during(action);
         let mut tables = Self {
             action,
-            records: transaction.open_table(names.records()).map_err(during)?,
-            aside: transaction.open_table(names.aside()).map_err(during)?,
-            numbers: transaction.open_table(names.numbers()).map_err(during)?,
+            records: transaction.open_table(names.records()).map_err(failed(action))?,
+            aside: transaction.open_table(names.aside()).map_err(failed(action))?,
+            numbers: transaction.open_table(names.numbers()).map_err(failed(action))?,
             totals: Totals::default(),
         };
         tables.totals = match totals {
@@ -67,7 +151,7 @@ impl<'t> Tables<'t> {
     }
 
     fn during<T>(&self, outcome: Result<T, StorageError>) -> Result<T, StoreError> {
-        outcome.map_err(|error| Failure::from(error).during(self.action))
+        outcome.map_err(failed(self.action))
     }
 }
 
@@ -76,17 +160,13 @@ impl Rows for Tables<'_> {
         Ok(self.during(self.records.get(row))?.map(|bytes| bytes.value().to_vec()))
     }
 
-    fn put_record(&mut self, row: &[u8], bytes: &[u8]) -> Result<(), StoreError> {
-        let old = self.records.insert(row, bytes).map(|old| old.map(|old| old.value().len()));
-        let old = self.during(old)?;
-        self.totals.records.change(old, Some(bytes.len()));
-        Ok(())
-    }
-
-    fn remove_record(&mut self, row: &[u8]) -> Result<(), StoreError> {
-        let old = self.records.remove(row).map(|old| old.map(|old| old.value().len()));
-        let old = self.during(old)?;
-        self.totals.records.change(old, None);
+    fn set_record(&mut self, row: &[u8], bytes: Option<&[u8]>) -> Result<(), StoreError> {
+        let old = match bytes {
+            Some(bytes) => self.records.insert(row, bytes),
+            None => self.records.remove(row),
+        };
+        let old = old.map(|old| old.map(|old| old.value().len())).map_err(failed(self.action))?;
+        self.totals.records.change(old, bytes.map(<[u8]>::len));
         Ok(())
     }
 
@@ -94,17 +174,13 @@ impl Rows for Tables<'_> {
         Ok(self.during(self.aside.get(number))?.map(|bytes| bytes.value().to_vec()))
     }
 
-    fn put_aside(&mut self, number: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let old = self.aside.insert(number, bytes).map(|old| old.map(|old| old.value().len()));
-        let old = self.during(old)?;
-        self.totals.aside.change(old, Some(bytes.len()));
-        Ok(())
-    }
-
-    fn remove_aside(&mut self, number: u64) -> Result<(), StoreError> {
-        let old = self.aside.remove(number).map(|old| old.map(|old| old.value().len()));
-        let old = self.during(old)?;
-        self.totals.aside.change(old, None);
+    fn set_aside(&mut self, number: u64, bytes: Option<&[u8]>) -> Result<(), StoreError> {
+        let old = match bytes {
+            Some(bytes) => self.aside.insert(number, bytes),
+            None => self.aside.remove(number),
+        };
+        let old = old.map(|old| old.map(|old| old.value().len())).map_err(failed(self.action))?;
+        self.totals.aside.change(old, bytes.map(<[u8]>::len));
         Ok(())
     }
 
@@ -123,7 +199,7 @@ impl Rows for Tables<'_> {
 }
 
 /// Makes the tables of a new file.
-pub(super) fn make(database: &Database, layout: &Layout) -> Result<(), Failure> {
+pub(super) fn make(database: &Database, layout: &Layout) -> Result<(), ::redb::Error> {
     let transaction = begin(database)?;
     for table in &layout.tables {
         make_table(&transaction, &table.names())?;
@@ -131,7 +207,7 @@ pub(super) fn make(database: &Database, layout: &Layout) -> Result<(), Failure> 
     Ok(transaction.commit()?)
 }
 
-fn make_table(transaction: &WriteTransaction, names: &Names) -> Result<(), Failure> {
+fn make_table(transaction: &WriteTransaction, names: &Names) -> Result<(), ::redb::Error> {
     transaction.open_table(names.records())?;
     transaction.open_table(names.aside())?;
     transaction.open_table(names.numbers())?.insert(LAYOUT_NAME, LAYOUT)?;
@@ -154,14 +230,13 @@ pub(super) fn check(
     path: &Path,
 ) -> Result<Vec<TableSetAside>, OpenError> {
     let foreign = |what: String| OpenError::Foreign { path: path.into(), what };
-    let failed = |failure: Failure| failure.on(path);
-    let transaction = database.begin_read().map_err(|error| failed(error.into()))?;
-    let there = names_in(&transaction).map_err(|error| failed(error.into()))?;
+    let transaction = database.begin_read().map_err(|error| unopened(path)(error.into()))?;
+    let there = names_in(&transaction).map_err(unopened(path))?;
     let mut missing = Vec::new();
     let mut unusable = Vec::new();
     for table in &layout.tables {
         let names = table.names();
-        match look_at(&transaction, &names, &there).map_err(failed)? {
+        match look_at(&transaction, &names, &there).map_err(unopened(path))? {
             Found::Usable => {}
             Found::Missing => missing.push(names),
             Found::Newer(found) if !layout.sets_aside => {
@@ -188,10 +263,10 @@ pub(super) fn check(
         _ if missing.is_empty() && unusable.is_empty() => return Ok(Vec::new()),
         _ => {}
     }
-    replace(database, &there, &missing, unusable).map_err(failed)
+    replace(database, &there, &missing, unusable).map_err(unopened(path))
 }
 
-fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, StorageError> {
+fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, ::redb::Error> {
     let mut names: Vec<String> = transaction.list_tables()?.map(|table| table.name().to_owned()).collect();
     let tables = transaction.list_multimap_tables()?;
     names.extend(tables.map(|table| MultimapTableHandle::name(&table).to_owned()));
@@ -199,7 +274,7 @@ fn names_in(transaction: &ReadTransaction) -> Result<Vec<String>, StorageError> 
 }
 
 /// Looks at a table. The error is the disk's or that of the whole file.
-fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Result<Found, Failure> {
+fn look_at(transaction: &ReadTransaction, names: &Names, there: &[String]) -> Result<Found, ::redb::Error> {
     let parts = names.all().map(|name| there.iter().any(|there| there == name));
     if parts == [false; 3] {
         return Ok(Found::Missing);
@@ -229,7 +304,7 @@ fn replace(
     there: &[String],
     missing: &[Names],
     unusable: Vec<(&'static str, Names, String)>,
-) -> Result<Vec<TableSetAside>, Failure> {
+) -> Result<Vec<TableSetAside>, ::redb::Error> {
     let transaction = begin(database)?;
     let mut set_aside = Vec::new();
     for (table, names, reason) in unusable {
@@ -253,82 +328,54 @@ fn replace(
     Ok(set_aside)
 }
 
+/// Names what was under way when redb failed.
+pub(super) fn failed<E: Into<::redb::Error>>(action: &'static str) -> impl Fn(E) -> StoreError {
+    move |error| match Failure::from(error.into()) {
+        Failure::Disk(source) => StoreError::disk(action, source),
+        Failure::InUse => StoreError::disk(action, io::Error::other("another process has it open")),
+        Failure::Damaged(what) => StoreError::Damaged { action, what },
+    }
+}
+
+/// Names the file that redb could not open.
+pub(super) fn unopened(path: &Path) -> impl Fn(::redb::Error) -> OpenError {
+    move |error| match Failure::from(error) {
+        Failure::Disk(source) => OpenError::disk(path)(source),
+        Failure::InUse => OpenError::InUse { path: path.into() },
+        Failure::Damaged(what) => OpenError::Damaged { path: path.into(), what },
+    }
+}
+
 /// Why redb did not do something.
-#[derive(Debug)]
-pub(super) enum Failure {
+enum Failure {
     Disk(io::Error),
     InUse,
     Damaged(String),
 }
 
-impl Failure {
-    pub(super) fn during(self, action: &'static str) -> StoreError {
-        match self {
-            Self::Disk(source) => StoreError::disk(action, source),
-            Self::InUse => StoreError::disk(action, io::Error::other("another process has it open")),
-            Self::Damaged(what) => StoreError::Damaged { action, what },
-        }
-    }
-
-    pub(super) fn on(self, path: &Path) -> OpenError {
-        let path = path.into();
-        match self {
-            Self::Disk(source) => OpenError::Disk { path, trouble: Trouble::of(&source), source },
-            Self::InUse => OpenError::InUse { path },
-            Self::Damaged(what) => OpenError::Damaged { path, what },
-        }
-    }
-}
-
-impl From<StorageError> for Failure {
-    fn from(error: StorageError) -> Self {
+impl From<::redb::Error> for Failure {
+    fn from(error: ::redb::Error) -> Self {
+        use ::redb::Error;
         match error {
             // A file that ends too early is how truncation shows.
-            StorageError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Damaged("it ends too early".into())
             }
-            StorageError::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Self::Damaged(error.to_string())
             }
-            StorageError::Io(error) => Self::Disk(error),
-            StorageError::Corrupted(what) => Self::Damaged(what),
-            other => Self::Disk(io::Error::other(other.to_string())),
-        }
-    }
-}
-
-impl From<DatabaseError> for Failure {
-    fn from(error: DatabaseError) -> Self {
-        match error {
-            DatabaseError::Storage(error) => error.into(),
-            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse,
-            other => Self::Damaged(other.to_string()),
-        }
-    }
-}
-
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Self {
-        match error {
-            TableError::Storage(error) => error.into(),
-            other => Self::Damaged(other.to_string()),
-        }
-    }
-}
-
-impl From<TransactionError> for Failure {
-    fn from(error: TransactionError) -> Self {
-        match error {
-            TransactionError::Storage(error) => error.into(),
-            other => Self::Disk(io::Error::other(other.to_string())),
-        }
-    }
-}
-
-impl From<CommitError> for Failure {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Storage(error) => error.into(),
+            Error::Io(error) => Self::Disk(error),
+            Error::Corrupted(what) => Self::Damaged(what),
+            Error::DatabaseAlreadyOpen | Error::LockProtocolMismatch => Self::InUse,
+            Error::RepairAborted
+            | Error::UpgradeRequired(_)
+            | Error::TableTypeMismatch { .. }
+            | Error::TableIsMultimap(_)
+            | Error::TableIsNotMultimap(_)
+            | Error::TypeDefinitionChanged { .. }
+            | Error::TableDoesNotExist(_)
+            | Error::TableExists(_)
+            | Error::TableAlreadyOpen(..) => Self::Damaged(error.to_string()),
             other => Self::Disk(io::Error::other(other.to_string())),
         }
     }
