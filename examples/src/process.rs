@@ -48,7 +48,7 @@ impl fmt::Display for Fatal {
 }
 
 /// An error with its causes, without those that the error's own text already holds.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

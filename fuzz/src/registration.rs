@@ -1,8 +1,11 @@
 //! What a driver says of itself when it registers: a socket's path, versions, a name.
 
+use std::time::Duration;
+
 use csi_proto::DriverName;
-use volume_manager::registry::core::SocketName;
-use volume_manager::registry::{DriverEndpoint, PluginVersion};
+use csi_proto::pluginregistration::v1::PluginInfo;
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::registry::core::{Action, Event, Generation, Registry, SocketFile, SocketName};
 
 /// Reads as each of them; what could be read comes back from its text.
 pub fn run(data: &[u8]) {
@@ -11,8 +14,16 @@ pub fn run(data: &[u8]) {
         assert_eq!(endpoint.to_string().parse::<DriverEndpoint>().as_ref(), Ok(&endpoint));
         assert!(endpoint.path().is_absolute());
     }
-    if let Ok(version) = text.parse::<PluginVersion>() {
-        assert_eq!(version.to_string().parse::<PluginVersion>().as_ref(), Ok(&version));
+    if let Some(name) = SocketName::new("a-reg.sock") {
+        let mut registry = Registry::new("/registry");
+        let generation = Generation { inode: 1, modified_nanos: 0 };
+        let listed = Event::Listed(vec![SocketFile { name, generation }]);
+        if let [Action::Inspect { attempt, .. }] = registry.step(listed, Duration::ZERO)[..] {
+            let (name, supported_versions) = ("a".to_owned(), vec![text.to_string()]);
+            let info = PluginInfo { r#type: "CSIPlugin".to_owned(), name, supported_versions, ..PluginInfo::default() };
+            let told = registry.step(Event::Inspected { attempt, info: Some(info) }, Duration::ZERO);
+            assert!(matches!(told[..], [.., Action::Notify { .. }]));
+        }
     }
     if let Ok(name) = DriverName::new(&*text) {
         assert!(DriverName::new(name.as_str()).is_ok());

@@ -39,7 +39,7 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let (volumes, run) = Volumes::open(parts, Settings::new(directory.join("staging"))).await?;
     tokio::spawn(run);
 
-    let drivers = registry::watch(directory.join("plugins_registry"), registry::Settings::default())?;
+    let drivers = registry::watch(directory.join("plugins_registry"))?;
     let registered = volumes.clone();
     tokio::spawn(async move { registered.follow(drivers, |_| DriverPolicy::default()).await });
 

@@ -42,7 +42,7 @@
 //! let (volumes, run) = Volumes::open(parts, Settings::new("/var/lib/edge/volumes")).await?;
 //! tokio::spawn(run);
 //!
-//! let drivers = registry::watch("/var/lib/edge/plugins_registry", registry::Settings::default())?;
+//! let drivers = registry::watch("/var/lib/edge/plugins_registry")?;
 //! let registered = volumes.clone();
 //! tokio::spawn(async move { registered.follow(drivers, |_| DriverPolicy::default()).await });
 //!
@@ -56,6 +56,7 @@
 //! # }
 //! ```
 
+mod backoff;
 pub mod driver;
 mod excerpt;
 mod generated;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proto::DriverName;
 use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
 use tokio::task::JoinHandle;
-use volume_manager::registry::{self, DriverEvent, Settings};
+use volume_manager::registry::{self, DriverEvent};
 
 use super::shim::Shim;
 use super::volumes::NodeVolumes;
@@ -22,7 +22,7 @@ pub(super) fn start(
     shim: Option<Arc<Shim>>,
 ) -> Result<JoinHandle<()>, Fatal> {
     let named = dispatcher.drivers();
-    let mut events = registry::watch(directory, Settings::default()).map_err(Fatal::runtime)?;
+    let mut events = registry::watch(directory).map_err(Fatal::runtime)?;
     Ok(tokio::spawn(async move {
         while let Some(event) = events.recv().await {
             let told = event.clone();

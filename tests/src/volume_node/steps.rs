@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use csi_proto::DriverName;
 use rustix::process::{Signal, getpid, kill_process};
 use volume_manager::driver::{
-    self, CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
+    CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, NoSecrets, Operation, VolumeSpec,
 };
 use volume_manager::mounts::{
-    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, RemoveError,
-    Removed, SafeRemoval, TableError,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, RemoveError, Removed, SafeRemoval,
+    TableError, Trouble,
 };
 use volume_manager::node::{Connection, Dial, Drivers};
 use volume_manager::registry::DriverEndpoint;
@@ -117,11 +117,11 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
         self.mounts.table().await
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
         self.mounts.inspect(path).await
     }
 
-    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+    async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
         self.steps.around_async("a creation", self.mounts.create_directory(path)).await
     }
 
@@ -154,9 +154,7 @@ impl Drivers for SteppedDrivers {
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
     ) -> Result<Arc<dyn Dial>, String> {
-        let (settings, secrets) = (driver::Settings::default(), Arc::new(NoSecrets));
-        let driver = Driver::new(name.clone(), endpoint.clone(), policy.clone(), settings, secrets);
-        let driver = driver.map_err(|error| error.to_string())?;
+        let driver = Driver::new(name.clone(), endpoint.clone(), policy.clone(), Arc::new(NoSecrets));
         Ok(Arc::new(SteppedDial(driver, Arc::clone(&self.0))))
     }
 }

@@ -44,7 +44,7 @@ impl LocalNode {
     /// # Panics
     /// If they cannot be opened.
     pub async fn open_with_deadline(storage: &Storage, program: &str, deadline: Duration) -> Self {
-        let settings = linux::Settings::default().deadline(deadline);
+        let settings = linux::Settings { deadline, ..linux::Settings::default() };
         let mounts = LinuxMounts::open(ProbeCommand::new(program), settings).await.expect("mounts");
         let store = RedbStore::open(storage.directory.join("volumes.redb"));
         let settings = Settings::new(storage.root())

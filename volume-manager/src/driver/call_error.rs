@@ -2,29 +2,32 @@
 
 use std::time::Duration;
 
-use csi_proto::Method;
+use csi_proto::{DriverName, Method};
 
-use super::request_error::RequestError;
-use super::secret_error::SecretError;
+use super::policy::PolicyConflict;
+use super::secret_reference::SecretReference;
+use crate::name::ConsumerId;
 
 /// How a call to a driver failed. No variant holds a secret: what a driver wrote is searched for the values it was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// Not sent: this cannot be asked of this driver.
-    #[error("{} was not sent: {reason}", method.name())]
+    #[error("{} was not sent", method.name())]
     Request {
         /// The method.
         method: Method,
         /// Why.
+        #[source]
         reason: RequestError,
     },
     /// Not sent: a secret could not be had.
-    #[error("{} was not sent: {reason}", method.name())]
+    #[error("{} was not sent", method.name())]
     Secret {
         /// The method.
         method: Method,
         /// Why.
+        #[source]
         reason: SecretError,
     },
     /// Not sent: the driver could not be reached, its connection was gone, or it refused to take a call.
@@ -104,4 +107,84 @@ impl CallError {
             | Self::Answer { method, .. } => *method,
         }
     }
+}
+
+/// Why an operation cannot be asked of a driver at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The volume is another driver's.
+    #[error("the volume belongs to driver {expected}, and this is {found}; ask the other one")]
+    Driver {
+        /// The volume's driver.
+        expected: DriverName,
+        /// The driver that was asked.
+        found: DriverName,
+    },
+    /// The driver does not have the call.
+    #[error("the driver lacks {capability}; leave the call out")]
+    Capability {
+        /// The capability, as the spec names it.
+        capability: &'static str,
+    },
+    /// A volume of an ephemeral kind has no such call.
+    #[error("the volume is ephemeral, which is only ever published and unpublished")]
+    Ephemeral,
+    /// The driver does not take such a volume.
+    #[error(transparent)]
+    Policy(#[from] PolicyConflict),
+    /// There is no id to attach to or detach from.
+    #[error("the driver has no id of this node; it needs NodeGetInfo to attach volumes")]
+    NoNodeId,
+    /// The driver wants tokens of a pod, and there is no pod.
+    #[error("the driver asks for service-account tokens, and {consumer} is no pod; give its PodInfo")]
+    NoPod {
+        /// Who it is for.
+        consumer: ConsumerId,
+    },
+}
+
+/// Why there is no secret. None of the texts may hold a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// There is no secret of this name.
+    #[error("there is no secret {reference}; make it, or take the reference out of the volume")]
+    NotFound {
+        /// The name.
+        reference: SecretReference,
+    },
+    /// It may be there, and cannot be had now.
+    #[error("secret {reference} cannot be had now: {reason}")]
+    Unavailable {
+        /// The name.
+        reference: SecretReference,
+        /// Why.
+        reason: String,
+    },
+    /// More than [`SecretReference::MAX_VALUE_BYTES`].
+    #[error("secret {reference} has {found} bytes; at most {} are sent", SecretReference::MAX_VALUE_BYTES)]
+    TooLarge {
+        /// The name.
+        reference: SecretReference,
+        /// The bytes of all keys and values.
+        found: usize,
+    },
+    /// Nobody issues tokens here.
+    #[error(
+        "the driver asks for service-account tokens, and nobody issues them here; implement Secrets::service_account_tokens"
+    )]
+    NoTokens,
+    /// Tokens cannot be had now.
+    #[error("service-account tokens cannot be had now: {reason}")]
+    TokensUnavailable {
+        /// Why.
+        reason: String,
+    },
+    /// The resolver did not answer.
+    #[error("the secrets were not resolved within {bound:?}")]
+    Late {
+        /// The time that it had.
+        bound: Duration,
+    },
 }

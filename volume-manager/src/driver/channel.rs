@@ -1,4 +1,4 @@
-//! A call over a connection to a driver.
+//! A call over a connection to a driver, and what the driver wrote, without what nobody else may see.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use prost::Message;
 use tokio::time::timeout;
 
 use super::call_error::CallError;
-use super::strip::Stripper;
+use crate::excerpt::{chain, excerpt};
 
 /// The most bytes of a driver's message that are kept.
 const MAX_MESSAGE: usize = 4096;
@@ -16,30 +16,27 @@ const MAX_MESSAGE: usize = 4096;
 /// The most bytes of any other reason that are kept.
 const MAX_REASON: usize = 1024;
 
-/// What one call may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// From the sending to the end of the answer.
-    pub(super) bound: Duration,
-    /// In bytes.
-    pub(super) max_answer: usize,
-}
+/// How long a call may take, from its sending to the end of its answer: as with kubelet. The end of this time ends the wait,
+/// not the work: the driver is told the time that it has, and may go on.
+pub(super) const BOUND: Duration = Duration::from_secs(120);
+
+/// The most bytes of one answer.
+const MAX_ANSWER: usize = 1024 * 1024;
 
 /// Makes a call that ends at its deadline.
 pub(super) async fn call<Q: Message, A: Message + Default>(
     connection: &Connection,
     method: Method,
     request: Q,
-    limits: Limits,
+    bound: Duration,
     stripper: &Stripper<'_>,
 ) -> Result<A, CallError> {
-    let Limits { bound, max_answer } = limits;
-    let call = connection.unary(method.path(), request, bound, max_answer);
+    let call = connection.unary(method.path(), request, bound, MAX_ANSWER);
     // Until then it may have waited for other calls to end, which is not to be told from one that the driver works on.
     let ended = timeout(bound, call).await.map_err(|_| CallError::Late { method, bound })?;
     ended.map_err(|error| {
         let delivery = error.delivery();
-        let reason = stripper.strip(&error.to_string(), MAX_REASON);
+        let reason = stripper.strip(&chain(&error), MAX_REASON);
         match error {
             UnaryError::Status(status) => CallError::Status {
                 method,
@@ -54,4 +51,47 @@ pub(super) async fn call<Q: Message, A: Message + Default>(
             _ => CallError::Broken { method, reason },
         }
     })
+}
+
+/// What must not appear in a text that a driver wrote, and takes it out.
+pub(super) struct Stripper<'a>(Vec<&'a str>);
+
+impl<'a> Stripper<'a> {
+    /// Values shorter than this are left in: they would be found in words that are no secret.
+    const MIN_BYTES: usize = 4;
+
+    pub(super) fn new(sensitive: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut texts: Vec<&str> =
+            sensitive.into_iter().map(str::trim).filter(|text| text.len() >= Self::MIN_BYTES).collect();
+        // The longest first: of a value that holds another one, nothing may stay.
+        texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
+        Self(texts)
+    }
+
+    /// The text without what is sensitive, on one line, at most `max` bytes of it.
+    pub(super) fn strip(&self, text: &str, max: usize) -> String {
+        let mut text = text.to_owned();
+        for sensitive in &self.0 {
+            if text.contains(sensitive) {
+                text = text.replace(sensitive, "***stripped***");
+            }
+        }
+        excerpt(&text, max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sensitive_leaves_no_rest_whatever_the_order_and_the_cut() {
+        let stripper = Stripper::new(["hunter2", "hunter2-and-more", "ab"]);
+        let text = "mount -o password=hunter2-and-more,user=ab: bad\nhunter2";
+        assert_eq!(stripper.strip(text, 200), "mount -o password=***stripped***,user=ab: bad ***stripped***");
+        for max in 0..text.len() {
+            let cut = stripper.strip(text, max);
+            assert!(!cut.contains("hunt") && cut.len() <= max + '…'.len_utf8(), "{cut}");
+        }
+    }
 }

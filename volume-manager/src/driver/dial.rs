@@ -1,8 +1,6 @@
 //! A driver that is connected to again whenever that is needed.
 
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -19,10 +17,12 @@ use super::outcome::CallOutcome;
 use super::policy::DriverPolicy;
 use super::process::{Predecessors, Process};
 use super::secrets::Secrets;
-use super::settings::{InvalidSettings, Settings};
 use super::volume_spec::VolumeSpec;
-use crate::excerpt::excerpt;
+use crate::excerpt::{chain, excerpt};
 use crate::registry::DriverEndpoint;
+
+/// How long a dial may take: as with kubelet.
+const DIAL: Duration = Duration::from_secs(10);
 
 /// A storage driver behind its socket. Clones are the same driver.
 ///
@@ -33,12 +33,12 @@ use crate::registry::DriverEndpoint;
 /// # use std::sync::Arc;
 /// # use csi_proto::DriverName;
 /// # use volume_manager::driver::{
-/// #     Driver, DriverPolicy, MountPath, NoSecrets, Operation, Settings, VolumeSpec,
+/// #     Driver, DriverPolicy, MountPath, NoSecrets, Operation, VolumeSpec,
 /// # };
 /// # async fn stage(volume: VolumeSpec) -> Result<(), Box<dyn std::error::Error>> {
 /// let name = DriverName::new("hostpath.csi.example.org")?;
 /// let endpoint = "unix:///plugins/hostpath/csi.sock".parse()?;
-/// let driver = Driver::new(name, endpoint, DriverPolicy::default(), Settings::default(), Arc::new(NoSecrets))?;
+/// let driver = Driver::new(name, endpoint, DriverPolicy::default(), Arc::new(NoSecrets));
 ///
 /// let generation = driver.generation().await?;
 /// if generation.facts().capabilities.node.stage_unstage {
@@ -72,19 +72,13 @@ struct Lineage {
 
 impl Driver {
     /// A driver that was announced. Nothing is dialled yet.
-    ///
-    /// # Errors
-    /// If a setting is out of bounds.
     pub fn new(
         name: DriverName,
         endpoint: DriverEndpoint,
         policy: DriverPolicy,
-        settings: Settings,
         secrets: Arc<dyn Secrets>,
-    ) -> Result<Self, InvalidSettings> {
-        settings.check()?;
-        let dealings = Dealings { policy, settings, secrets };
-        Ok(Self::announced(name, endpoint, dealings, Arc::default()))
+    ) -> Self {
+        Self::announced(name, endpoint, Dealings { policy, secrets }, Arc::default())
     }
 
     /// The same driver after it was announced anew, perhaps elsewhere or with another policy.
@@ -93,8 +87,7 @@ impl Driver {
     /// comes back. The old one keeps its connection, for the calls that are under way.
     #[must_use]
     pub fn announced_anew(&self, endpoint: DriverEndpoint, policy: DriverPolicy) -> Self {
-        let Dealings { settings, secrets, .. } = &*self.0.dealings;
-        let dealings = Dealings { policy, settings: settings.clone(), secrets: secrets.clone() };
+        let dealings = Dealings { policy, secrets: self.0.dealings.secrets.clone() };
         Self::announced(self.0.name.clone(), endpoint, dealings, self.0.lineage.clone())
     }
 
@@ -179,7 +172,7 @@ impl Driver {
     /// As [`Generation::call`]; [`CallError::NotSent`] if there is no connection to be had.
     pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
         let generation = self.generation().await.map_err(|error| {
-            let reason = excerpt(&error.to_string(), 1024);
+            let reason = excerpt(&chain(&error), 1024);
             CallError::NotSent { method: operation.method(), reason }
         })?;
         generation.call(volume, operation).await
@@ -198,18 +191,10 @@ impl fmt::Debug for Driver {
 
 impl Shared {
     async fn connect(&self) -> Result<Generation, ConnectError> {
-        let settings = &self.dealings.settings;
-        let path = || self.endpoint.path().to_owned();
-        let dialled = Connection::open(self.endpoint.path(), Windows::AT_ONCE, settings.dial).await;
-        let connection = dialled.map_err(|error| match error {
-            grpc::ConnectError::Http2 { source, .. } => {
-                ConnectError::Http2 { path: path(), reason: source.to_string() }
-            }
-            grpc::ConnectError::Late { bound, .. } => ConnectError::Late { path: path(), bound },
-            error => ConnectError::Dial { path: path(), kind: error.kind(), reason: error.to_string() },
-        })?;
+        let connection =
+            Connection::open(self.endpoint.path(), Windows::AT_ONCE, DIAL).await.map_err(Arc::new)?;
         let process = connection.peer_process().and_then(Process::find);
-        let facts = identify(&connection, &self.name, settings).await?;
+        let facts = identify(&connection, &self.name).await?;
         let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
         lineage.generations += 1;
         Ok(Generation {
@@ -223,35 +208,12 @@ impl Shared {
 }
 
 /// Why there is no new generation.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody could be reached.
-    #[error("{reason}")]
-    Dial {
-        /// The socket.
-        path: PathBuf,
-        /// What the system said.
-        kind: io::ErrorKind,
-        /// The same, in words, with the socket.
-        reason: String,
-    },
-    /// Reached, but not in HTTP/2.
-    #[error("{} does not speak HTTP/2: {reason}", path.display())]
-    Http2 {
-        /// The socket.
-        path: PathBuf,
-        /// What came instead.
-        reason: String,
-    },
-    /// Not reached in time.
-    #[error("dialling {} took longer than {bound:?}", path.display())]
-    Late {
-        /// The socket.
-        path: PathBuf,
-        /// The time that it had.
-        bound: Duration,
-    },
+    /// Nobody could be reached, in time or at all.
+    #[error(transparent)]
+    Dial(#[from] Arc<grpc::ConnectError>),
     /// Another plugin serves there.
     #[error(
         "wrong plugin on the socket: {expected} was announced, and {found:?} answers; correct the endpoint or the name"

@@ -5,34 +5,30 @@ use std::time::Duration;
 
 use csi_proto::Method;
 use csi_proto::csi::v1::{
-    ControllerExpandVolumeResponse, ControllerPublishVolumeResponse, ControllerUnpublishVolumeResponse,
-    NodeExpandVolumeResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
-    NodeGetVolumeStatsRequest, NodePublishVolumeResponse, NodeStageVolumeResponse,
-    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-    NodeUnstageVolumeResponse,
+    ControllerExpandVolumeResponse, ControllerPublishVolumeResponse, NodeExpandVolumeResponse,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
 use csi_proto::grpc::Connection;
 use prost::Message;
 use tokio::time::timeout;
 
 use super::bounds::MAX_CONTEXT_BYTES;
-use super::call_error::CallError;
-use super::channel::{self, Limits};
+use super::call_error::{CallError, SecretError};
+use super::channel::{self, BOUND, Stripper};
 use super::facts::DriverFacts;
 use super::operation::{CapacityRange, Operation};
 use super::outcome::CallOutcome;
 use super::policy::DriverPolicy;
 use super::process::Earlier;
 use super::request::Requests;
-use super::secret_error::SecretError;
 use super::secret_reference::SecretReference;
-use super::secret_values::SecretValues;
-use super::secrets::Secrets;
-use super::settings::Settings;
+use super::secrets::{SecretValues, Secrets, ServiceAccountToken, tokens_json};
 use super::stats::{self, StatsAnswer};
-use super::strip::Stripper;
-use super::tokens::{self, ServiceAccountToken};
 use super::volume_spec::VolumeSpec;
+
+/// How long the secrets of a call may take to be resolved.
+const SECRETS_WITHIN: Duration = Duration::from_secs(30);
 
 /// One connection to a driver, and what the driver said when it was made. Facts never change within a generation.
 ///
@@ -49,16 +45,12 @@ pub struct Generation {
 /// What is the same for all generations of a driver.
 pub(super) struct Dealings {
     pub(super) policy: DriverPolicy,
-    pub(super) settings: Settings,
     pub(super) secrets: Arc<dyn Secrets>,
 }
 
 impl std::fmt::Debug for Dealings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dealings")
-            .field("policy", &self.policy)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("Dealings").field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 
@@ -112,8 +104,8 @@ impl Generation {
         let refused = |reason| CallError::Request { method, reason };
         let requests = Requests { volume, facts: &self.facts, policy: &self.dealings.policy };
         requests.check(operation).map_err(refused)?;
-        let resolved = timeout(self.dealings.settings.secrets, self.resolve(&requests, operation)).await;
-        let late = SecretError::Late { bound: self.dealings.settings.secrets };
+        let resolved = timeout(SECRETS_WITHIN, self.resolve(&requests, operation)).await;
+        let late = SecretError::Late { bound: SECRETS_WITHIN };
         let (secrets, issued) =
             resolved.unwrap_or(Err(late)).map_err(|reason| CallError::Secret { method, reason })?;
         let sensitive = secrets.values().chain(issued.iter().flatten().map(ServiceAccountToken::token));
@@ -123,48 +115,40 @@ impl Generation {
         match operation {
             Operation::ControllerPublish => {
                 let request = requests.controller_publish(&secrets).map_err(refused)?;
-                let answer: ControllerPublishVolumeResponse = to.send(request).await?;
-                attached(answer).map_err(|reason| CallError::Answer { method, reason })
+                attached(to.send(request).await?)
             }
             Operation::ControllerUnpublish { node_id } => {
                 let request = requests.controller_unpublish(node_id.as_ref(), &secrets).map_err(refused)?;
-                let ControllerUnpublishVolumeResponse {} = to.send(request).await?;
-                Ok(CallOutcome::Done)
+                to.done(request).await
             }
             Operation::NodeStage { staging_path } => {
-                let NodeStageVolumeResponse {} = to.send(requests.node_stage(staging_path, &secrets)).await?;
-                Ok(CallOutcome::Done)
+                to.done(requests.node_stage(staging_path, &secrets)).await
             }
             Operation::NodeUnstage { staging_path } => {
                 let request = NodeUnstageVolumeRequest {
                     volume_id: requests.volume_id(),
                     staging_target_path: staging_path.as_str().to_owned(),
                 };
-                let NodeUnstageVolumeResponse {} = to.send(request).await?;
-                Ok(CallOutcome::Done)
+                to.done(request).await
             }
             Operation::NodePublish { consumer, staging_path } => {
-                let tokens = issued.as_deref().map(tokens::json);
+                let tokens = issued.as_deref().map(tokens_json);
                 let request = requests.node_publish(consumer, staging_path, tokens, &secrets);
-                let NodePublishVolumeResponse {} = to.send(request).await?;
-                Ok(CallOutcome::Done)
+                to.done(request).await
             }
             Operation::NodeUnpublish { target_path } => {
                 let request = NodeUnpublishVolumeRequest {
                     volume_id: requests.volume_id(),
                     target_path: target_path.as_str().to_owned(),
                 };
-                let NodeUnpublishVolumeResponse {} = to.send(request).await?;
-                Ok(CallOutcome::Done)
+                to.done(request).await
             }
             Operation::ControllerExpand { size } => {
-                let answer = to.send(requests.controller_expand(*size, &secrets)).await?;
-                controller_expanded(answer, *size).map_err(|reason| CallError::Answer { method, reason })
+                controller_expanded(to.send(requests.controller_expand(*size, &secrets)).await?, *size)
             }
             Operation::NodeExpand { size, volume_path, staging_path } => {
                 let request = requests.node_expand(*size, volume_path, staging_path, &secrets);
-                let answer: NodeExpandVolumeResponse = to.send(request).await?;
-                node_expanded(answer, *size).map_err(|reason| CallError::Answer { method, reason })
+                node_expanded(to.send(request).await?, *size)
             }
             Operation::Stats { volume_path, staging_path } => {
                 let request = NodeGetVolumeStatsRequest {
@@ -231,11 +215,14 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Makes a call whose answer says nothing.
+    async fn done(&self, request: impl Message) -> Result<CallOutcome, CallError> {
+        let () = self.send(request).await?;
+        Ok(CallOutcome::Done)
+    }
+
     async fn send<Q: Message, A: Message + Default>(&self, request: Q) -> Result<A, CallError> {
-        let settings = &self.generation.dealings.settings;
-        let bound: Duration = settings.bound(self.method);
-        let limits = Limits { bound, max_answer: settings.max_answer };
-        channel::call(&self.generation.connection, self.method, request, limits, self.stripper).await
+        channel::call(&self.generation.connection, self.method, request, BOUND, self.stripper).await
     }
 }
 
@@ -247,11 +234,12 @@ fn sensitive_parts(flags: &str) -> impl Iterator<Item = &str> {
     [flags].into_iter().filter(|flags| flags.contains('=')).chain(options).chain(values)
 }
 
-fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, String> {
+fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, CallError> {
     let publish_context = answer.publish_context;
     let found: usize = publish_context.iter().map(|(key, value)| key.len() + value.len()).sum();
     if found > MAX_CONTEXT_BYTES {
-        return Err(format!("publish_context has {found} bytes; at most {MAX_CONTEXT_BYTES} are kept"));
+        let reason = format!("publish_context has {found} bytes; at most {MAX_CONTEXT_BYTES} are kept");
+        return Err(CallError::Answer { method: Method::ControllerPublishVolume, reason });
     }
     Ok(CallOutcome::Attached { publish_context })
 }
@@ -259,25 +247,30 @@ fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, Stri
 fn controller_expanded(
     answer: ControllerExpandVolumeResponse,
     size: CapacityRange,
-) -> Result<CallOutcome, String> {
+) -> Result<CallOutcome, CallError> {
     let found = answer.capacity_bytes;
     // Too few bytes are an end that is known; what follows from it is for the volume to say.
     let capacity_bytes = u64::try_from(found).unwrap_or(0);
     if capacity_bytes == 0 {
-        return Err(format!("capacity_bytes is {found}, and {} were required", size.required()));
+        return Err(no_size(Method::ControllerExpandVolume, found, size));
     }
     let node_expansion_required = answer.node_expansion_required;
     Ok(CallOutcome::ControllerExpanded { capacity_bytes, node_expansion_required })
 }
 
-fn node_expanded(answer: NodeExpandVolumeResponse, size: CapacityRange) -> Result<CallOutcome, String> {
-    let found = answer.capacity_bytes;
-    let capacity_bytes = u64::try_from(found).ok().filter(|bytes| *bytes != 0);
+fn node_expanded(answer: NodeExpandVolumeResponse, size: CapacityRange) -> Result<CallOutcome, CallError> {
     // A file system takes some of its device for itself, so less than required is no contradiction here.
-    match capacity_bytes {
-        None if found < 0 => Err(format!("capacity_bytes is {found}, and {} were required", size.required())),
-        capacity_bytes => Ok(CallOutcome::NodeExpanded { capacity_bytes }),
+    match u64::try_from(answer.capacity_bytes) {
+        Ok(bytes) => {
+            Ok(CallOutcome::NodeExpanded { capacity_bytes: Some(bytes).filter(|bytes| *bytes != 0) })
+        }
+        Err(_) => Err(no_size(Method::NodeExpandVolume, answer.capacity_bytes, size)),
     }
+}
+
+fn no_size(method: Method, found: i64, size: CapacityRange) -> CallError {
+    let reason = format!("capacity_bytes is {found}, and {} were required", size.required());
+    CallError::Answer { method, reason }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What a driver is asked when it is connected to, before the first volume.
 
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use csi_proto::csi::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse, GetPluginCapabilitiesRequest,
     GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodeGetCapabilitiesRequest,
@@ -9,15 +10,12 @@ use csi_proto::grpc::Connection;
 use csi_proto::validate::NODE_ID_MAX_BYTES;
 use csi_proto::{Code, DriverName, Method};
 use prost::Message;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Duration, Instant, sleep_until};
 
 use super::call_error::CallError;
-use super::capabilities::{Capabilities, ControllerCapabilities, NodeCapabilities, PluginCapabilities};
-use super::channel::{self, Limits};
+use super::channel::{self, BOUND, Stripper};
 use super::dial::ConnectError;
-use super::facts::DriverFacts;
-use super::settings::Settings;
-use super::strip::Stripper;
+use super::facts::{Capabilities, ControllerCapabilities, DriverFacts, NodeCapabilities};
 use crate::excerpt::excerpt;
 
 /// gRPC codes that decide something here.
@@ -26,6 +24,15 @@ const UNAUTHENTICATED: i32 = Code::UNAUTHENTICATED.number() as i32;
 const UNIMPLEMENTED: i32 = Code::UNIMPLEMENTED.number() as i32;
 const FAILED_PRECONDITION: i32 = Code::FAILED_PRECONDITION.number() as i32;
 const PERMISSION_DENIED: i32 = Code::PERMISSION_DENIED.number() as i32;
+
+/// How long a driver may be not ready (Probe) before connecting to it fails.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long to wait before a driver that is not ready is probed again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest time that a probe has.
+const SHORTEST_PROBE: Duration = Duration::from_millis(1);
 
 /// The most bytes of a version that are kept.
 const MAX_VERSION: usize = 128;
@@ -37,9 +44,8 @@ const MAX_SEGMENTS: usize = 64;
 pub(super) async fn identify(
     connection: &Connection,
     expected: &DriverName,
-    settings: &Settings,
 ) -> Result<DriverFacts, ConnectError> {
-    let driver = Asked { connection, settings };
+    let driver = Asked(connection);
     driver.wait_until_ready().await?;
     let info: GetPluginInfoResponse = driver.ask(Method::GetPluginInfo, GetPluginInfoRequest {}).await?;
     if info.name != expected.as_str() {
@@ -48,11 +54,10 @@ pub(super) async fn identify(
     }
     let plugin: GetPluginCapabilitiesResponse =
         driver.ask(Method::GetPluginCapabilities, GetPluginCapabilitiesRequest {}).await?;
-    let plugin = PluginCapabilities::read(&plugin);
     let node: NodeGetCapabilitiesResponse =
         driver.ask(Method::NodeGetCapabilities, NodeGetCapabilitiesRequest {}).await?;
     let mut controller = ControllerCapabilities::default();
-    if plugin.controller_service {
+    if plugin.has_service(Service::ControllerService) {
         // The plugin as a whole has the service, which on the sockets of the nodes is often not served.
         let answer: Option<ControllerGetCapabilitiesResponse> = driver
             .ask_if_there(Method::ControllerGetCapabilities, ControllerGetCapabilitiesRequest {})
@@ -63,27 +68,25 @@ pub(super) async fn identify(
         driver.ask_if_there(Method::NodeGetInfo, NodeGetInfoRequest {}).await?;
     let mut facts = DriverFacts::new(expected.clone());
     facts.vendor_version = excerpt(&info.vendor_version, MAX_VERSION);
-    facts.capabilities = Capabilities { plugin, controller, node: NodeCapabilities::read(&node) };
+    facts.capabilities = Capabilities { controller, node: NodeCapabilities::read(&node) };
     if let Some(place) = place {
-        put(place, &mut facts).map_err(|reason| {
-            ConnectError::Call(CallError::Answer { method: Method::NodeGetInfo, reason })
-        })?;
+        put(place, &mut facts)?;
     }
     Ok(facts)
 }
 
 /// Checks what a driver says of the node, and takes it over.
-fn put(place: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result<(), String> {
+fn put(place: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result<(), CallError> {
+    let unusable = |reason| CallError::Answer { method: Method::NodeGetInfo, reason };
     let found = place.node_id.len();
     if !(1..=NODE_ID_MAX_BYTES).contains(&found) {
-        return Err(format!("node_id has {found} bytes; 1 to {NODE_ID_MAX_BYTES} are allowed"));
+        return Err(unusable(format!("node_id has {found} bytes; 1 to {NODE_ID_MAX_BYTES} are allowed")));
     }
     let topology = place.accessible_topology.map(|topology| topology.segments).unwrap_or_default();
-    if topology.len() > MAX_SEGMENTS {
-        return Err(format!(
-            "accessible_topology has {} segments; at most {MAX_SEGMENTS} are kept",
-            topology.len()
-        ));
+    let found = topology.len();
+    if found > MAX_SEGMENTS {
+        let reason = format!("accessible_topology has {found} segments; at most {MAX_SEGMENTS} are kept");
+        return Err(unusable(reason));
     }
     facts.node_id = Some(place.node_id);
     // 0 leaves the limit to the caller, and a negative one makes no sense.
@@ -93,10 +96,7 @@ fn put(place: NodeGetInfoResponse, facts: &mut DriverFacts) -> Result<(), String
 }
 
 /// A driver that is not known yet.
-struct Asked<'a> {
-    connection: &'a Connection,
-    settings: &'a Settings,
-}
+struct Asked<'a>(&'a Connection);
 
 impl Asked<'_> {
     async fn ask<Q: Message, A: Message + Default>(
@@ -104,8 +104,7 @@ impl Asked<'_> {
         method: Method,
         request: Q,
     ) -> Result<A, CallError> {
-        let limits = Limits { bound: self.settings.bound(method), max_answer: self.settings.max_answer };
-        channel::call(self.connection, method, request, limits, &Stripper::new([])).await
+        channel::call(self.0, method, request, BOUND, &Stripper::new([])).await
     }
 
     /// `None` if the driver does not have the call.
@@ -123,15 +122,12 @@ impl Asked<'_> {
 
     /// Probes until the driver says that it is ready, in vain for a while at most.
     async fn wait_until_ready(&self) -> Result<(), ConnectError> {
-        let within = self.settings.ready_within;
-        let end = Instant::now() + within;
+        let end = Instant::now() + READY_WITHIN;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let bound = self.settings.bound(Method::Probe).min(left).max(Settings::MIN_TIME);
-            let limits = Limits { bound, max_answer: self.settings.max_answer };
+            let (bound, stripper) = (left.max(SHORTEST_PROBE), Stripper::new([]));
             let answer: Result<ProbeResponse, CallError> =
-                channel::call(self.connection, Method::Probe, ProbeRequest {}, limits, &Stripper::new([]))
-                    .await;
+                channel::call(self.0, Method::Probe, ProbeRequest {}, bound, &stripper).await;
             match answer {
                 Ok(ProbeResponse { ready: None | Some(true) }) => return Ok(()),
                 // Kubelet does not probe, so there are drivers that have nothing to answer.
@@ -146,9 +142,9 @@ impl Asked<'_> {
                 | Err(CallError::Status { .. } | CallError::Late { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
-            let next = Instant::now() + self.settings.probe_interval;
+            let next = Instant::now() + PROBE_INTERVAL;
             if next >= end {
-                return Err(ConnectError::NotReady { within });
+                return Err(ConnectError::NotReady { within: READY_WITHIN });
             }
             sleep_until(next).await;
         }

@@ -17,7 +17,6 @@
 mod access;
 mod bounds;
 mod call_error;
-mod capabilities;
 mod conflict;
 mod consumer_spec;
 mod facts;
@@ -25,27 +24,22 @@ mod mount_path;
 mod operation;
 mod outcome;
 mod policy;
-mod request_error;
-mod secret_error;
 mod secret_reference;
 mod volume_spec;
 
 pub use crate::lifecycle::Attach;
 pub use access::{Access, AccessMode};
 pub use bounds::InvalidSpec;
-pub use call_error::CallError;
-pub use capabilities::{Capabilities, ControllerCapabilities, NodeCapabilities, PluginCapabilities};
+pub use call_error::{CallError, RequestError, SecretError};
 pub use conflict::ConsumerConflict;
 pub use consumer_spec::{ConsumerSpec, PodInfo};
-pub use facts::DriverFacts;
+pub use facts::{Capabilities, ControllerCapabilities, DriverFacts, NodeCapabilities};
 pub use mount_path::{InvalidMountPath, MountPath};
 pub use operation::{CapacityRange, InvalidCapacityRange, Operation};
 pub use outcome::{CallOutcome, HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
 pub use policy::{DriverPolicy, FsGroupPolicy, OwnershipChange, PolicyConflict, TokenRequest};
-pub use request_error::RequestError;
-pub use secret_error::SecretError;
 pub use secret_reference::{InvalidSecretReference, SecretReference};
-pub use volume_spec::{SecretReferences, VolumeLifecycleMode, VolumeSpec, VolumeSpecBuilder};
+pub use volume_spec::{SecretReferences, VolumeSpec, VolumeSpecBuilder};
 
 #[cfg(feature = "runtime")]
 mod channel;
@@ -60,27 +54,13 @@ mod process;
 #[cfg(feature = "runtime")]
 mod request;
 #[cfg(feature = "runtime")]
-mod secret_values;
-#[cfg(feature = "runtime")]
 mod secrets;
 #[cfg(feature = "runtime")]
-mod settings;
-#[cfg(feature = "runtime")]
 mod stats;
-#[cfg(feature = "runtime")]
-mod strip;
-#[cfg(feature = "runtime")]
-mod tokens;
 
 #[cfg(feature = "runtime")]
 pub use dial::{ConnectError, Driver};
 #[cfg(feature = "runtime")]
 pub use generation::Generation;
 #[cfg(feature = "runtime")]
-pub use secret_values::SecretValues;
-#[cfg(feature = "runtime")]
-pub use secrets::{MemorySecrets, NoSecrets, Secrets};
-#[cfg(feature = "runtime")]
-pub use settings::{InvalidSettings, Settings};
-#[cfg(feature = "runtime")]
-pub use tokens::ServiceAccountToken;
+pub use secrets::{MemorySecrets, NoSecrets, SecretValues, Secrets, ServiceAccountToken};

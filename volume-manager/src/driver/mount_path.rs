@@ -1,8 +1,11 @@
 //! Paths that a driver can be told.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Component, Path};
 use std::sync::Arc;
+
+use crate::excerpt::short;
 
 /// A path of this host for a driver: absolute, UTF-8, 2 to 4095 bytes, without `.`, `..`, a slash too many or a control
 /// character. Two equal paths are one place, as far as no link leads there.
@@ -28,7 +31,7 @@ impl MountPath {
     /// If the path is relative, too long, the root, not UTF-8, or not in its plain form.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
         let path = path.as_ref();
-        let excerpt = || path.to_string_lossy().chars().take(64).collect();
+        let excerpt = || short(&path.to_string_lossy());
         let text = path.to_str().ok_or_else(|| InvalidMountPath::NotUtf8 { found: excerpt() })?;
         if text.len() > Self::MAX_BYTES {
             return Err(InvalidMountPath::TooLong { found: text.len() });
@@ -65,6 +68,18 @@ impl MountPath {
     pub fn as_path(&self) -> &Path {
         Path::new(&*self.0)
     }
+
+    /// The directory that it is in.
+    #[must_use]
+    pub fn parent(&self) -> &Path {
+        self.as_path().parent().unwrap_or_else(|| Path::new("/"))
+    }
+
+    /// Its last part.
+    #[must_use]
+    pub fn name(&self) -> &OsStr {
+        self.as_path().file_name().unwrap_or_default()
+    }
 }
 
 impl AsRef<Path> for MountPath {
@@ -85,7 +100,7 @@ impl fmt::Debug for MountPath {
     }
 }
 
-/// Why a path is not a [`MountPath`]. What was found is cut to 64 characters.
+/// Why a path is not a [`MountPath`]. What was found is cut at 64 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMountPath {
@@ -130,16 +145,17 @@ mod tests {
         for bad in ["", "a", "./a"] {
             assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotAbsolute { found: bad.into() }));
         }
-        for bad in ["/", "//a", "/a/", "/a//b", "/a/./b", "/a/../b", "/a/.", "/..", "/a\nb"] {
+        for bad in ["/", "//a", "/a/", "/a//b", "/a/./b", "/a/../b", "/a/.", "/.."] {
             assert_eq!(MountPath::new(bad), Err(InvalidMountPath::NotPlain { found: bad.into() }), "{bad:?}");
         }
+        assert_eq!(MountPath::new("/a\nb"), Err(InvalidMountPath::NotPlain { found: "/a b".into() }));
     }
 
     #[cfg(unix)]
     #[test]
     fn a_path_that_is_no_text_is_refused() {
         use std::os::unix::ffi::OsStrExt;
-        let path = Path::new(std::ffi::OsStr::from_bytes(b"/a\xff"));
+        let path = Path::new(OsStr::from_bytes(b"/a\xff"));
         assert!(matches!(MountPath::new(path), Err(InvalidMountPath::NotUtf8 { .. })));
     }
 }

@@ -1,8 +1,8 @@
 //! What a CSIDriver object says of a driver.
 
-use super::capabilities::NodeCapabilities;
 use super::consumer_spec::ConsumerSpec;
-use super::volume_spec::{VolumeLifecycleMode, VolumeSpec};
+use super::facts::NodeCapabilities;
+use super::volume_spec::VolumeSpec;
 use super::{Access, AccessMode};
 pub use crate::generated::volumes::{FsGroupPolicy, TokenRequest};
 use crate::lifecycle::Attach;
@@ -65,20 +65,15 @@ pub enum OwnershipChange {
     },
 }
 
-/// Why a driver does not take a volume.
+/// A driver does not take volumes that live as long as this one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "volumeLifecycleModes of the driver has no {mode}, as the volume is; use a driver that takes such volumes"
+)]
 #[non_exhaustive]
-pub enum PolicyConflict {
-    /// `volumeLifecycleModes` lacks the volume's.
-    #[error(
-        "the volume is {}, and volumeLifecycleModes of its driver {}; use a driver that takes such volumes",
-        if *.found == VolumeLifecycleMode::Ephemeral { "ephemeral" } else { "persistent" },
-        if *.found == VolumeLifecycleMode::Ephemeral { "has no Ephemeral" } else { "has no Persistent" }
-    )]
-    LifecycleMode {
-        /// The volume's.
-        found: VolumeLifecycleMode,
-    },
+pub struct PolicyConflict {
+    /// `Persistent` or `Ephemeral`.
+    pub mode: &'static str,
 }
 
 impl DriverPolicy {
@@ -87,12 +82,11 @@ impl DriverPolicy {
     /// # Errors
     /// If its `volumeLifecycleModes` lack the volume's.
     pub fn admits(&self, volume: &VolumeSpec) -> Result<(), PolicyConflict> {
-        let found = volume.lifecycle();
-        let admitted = match found {
-            VolumeLifecycleMode::Persistent => self.persistent,
-            VolumeLifecycleMode::Ephemeral => self.ephemeral,
+        let (mode, admitted) = match volume.is_ephemeral() {
+            true => ("Ephemeral", self.ephemeral),
+            false => ("Persistent", self.persistent),
         };
-        if admitted { Ok(()) } else { Err(PolicyConflict::LifecycleMode { found }) }
+        if admitted { Ok(()) } else { Err(PolicyConflict { mode }) }
     }
 
     /// Who attaches the volume once this policy is heeded.

@@ -8,15 +8,14 @@ use csi_proto::csi::v1::{
 };
 
 use super::access::sent_mode;
+use super::call_error::RequestError;
 use super::consumer_spec::ConsumerSpec;
 use super::facts::DriverFacts;
 use super::mount_path::MountPath;
 use super::operation::{CapacityRange, Operation};
 use super::policy::DriverPolicy;
-use super::request_error::RequestError;
 use super::secret_reference::SecretReference;
-use super::secret_values::SecretValues;
-use super::tokens;
+use super::secrets::{SecretValues, TOKENS};
 use super::volume_spec::VolumeSpec;
 
 /// What all requests about one volume to one generation of its driver are built from.
@@ -141,7 +140,7 @@ impl<'a> Requests<'a> {
         let mut secrets = secrets.to_message();
         if let Some(tokens) = tokens {
             let place = if self.policy.token_in_secrets { &mut secrets } else { &mut volume_context };
-            place.insert(tokens::KEY.to_owned(), tokens);
+            place.insert(TOKENS.to_owned(), tokens);
         }
         let group = consumer.own_fs_group().or_else(|| self.volume.fs_group());
         NodePublishVolumeRequest {

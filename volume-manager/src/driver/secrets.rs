@@ -1,16 +1,16 @@
-//! Where the values of secrets come from.
+//! Secrets and service-account tokens: where they come from, and their values for the time of one call.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::hint::black_box;
 
 use async_trait::async_trait;
 use csi_proto::DriverName;
 
+use super::call_error::SecretError;
 use super::consumer_spec::PodInfo;
 use super::policy::TokenRequest;
-use super::secret_error::SecretError;
 use super::secret_reference::SecretReference;
-use super::secret_values::SecretValues;
-use super::tokens::ServiceAccountToken;
 
 /// Resolves secrets. It is asked at each call that takes one, and what it answers is dropped when the call has ended.
 ///
@@ -69,5 +69,151 @@ impl Secrets for MemorySecrets {
     async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError> {
         let values = self.0.get(reference).map(SecretValues::duplicate);
         values.ok_or_else(|| SecretError::NotFound { reference: reference.clone() })
+    }
+}
+
+/// The values of a secret. Neither printed nor copied by anything here, and overwritten when dropped.
+///
+/// The overwriting is the best that safe code can do: the request on its way to the driver is a copy which HTTP/2
+/// drops without it.
+#[derive(Default, PartialEq, Eq)]
+pub struct SecretValues(BTreeMap<String, String>);
+
+impl SecretValues {
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
+    /// A copy for a request.
+    pub(super) fn to_message(&self) -> BTreeMap<String, String> {
+        self.0.clone()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &str> {
+        self.0.values().map(String::as_str)
+    }
+
+    /// A copy for the next call; only the one who keeps secrets has a use for it.
+    pub(super) fn duplicate(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for SecretValues {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        Self(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+}
+
+impl Drop for SecretValues {
+    fn drop(&mut self) {
+        for value in std::mem::take(&mut self.0).into_values() {
+            overwrite(value);
+        }
+    }
+}
+
+impl fmt::Debug for SecretValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretValues({} stripped)", self.0.len())
+    }
+}
+
+fn overwrite(text: String) {
+    let mut bytes = text.into_bytes();
+    bytes.fill(0);
+    // So that the compiler takes the zeros for read.
+    black_box(&bytes);
+}
+
+/// The key of the tokens, in the volume context or among the secrets.
+pub(super) const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
+/// A token that was issued for a pod. Not printed, and overwritten when dropped.
+#[derive(PartialEq, Eq)]
+pub struct ServiceAccountToken {
+    audience: String,
+    token: String,
+    expires: String,
+}
+
+impl ServiceAccountToken {
+    /// A token for an audience, valid until a time in RFC 3339, such as `2026-01-31T12:00:00Z`.
+    #[must_use]
+    pub fn new(audience: impl Into<String>, token: impl Into<String>, expires: impl Into<String>) -> Self {
+        Self { audience: audience.into(), token: token.into(), expires: expires.into() }
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl Drop for ServiceAccountToken {
+    fn drop(&mut self) {
+        overwrite(std::mem::take(&mut self.token));
+    }
+}
+
+impl fmt::Debug for ServiceAccountToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceAccountToken")
+            .field("audience", &self.audience)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The tokens as kubelet writes them: a JSON object by audience.
+pub(super) fn tokens_json(tokens: &[ServiceAccountToken]) -> String {
+    let mut json = String::from("{");
+    for (index, token) in tokens.iter().enumerate() {
+        json.push_str(if index == 0 { "" } else { "," });
+        quote(&mut json, &token.audience);
+        json.push_str(":{\"token\":");
+        quote(&mut json, &token.token);
+        json.push_str(",\"expirationTimestamp\":");
+        quote(&mut json, &token.expires);
+        json.push('}');
+    }
+    json.push('}');
+    json
+}
+
+fn quote(json: &mut String, text: &str) {
+    json.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => json.extend(['\\', character]),
+            // Writing into a String cannot fail.
+            character if character.is_control() => drop(write!(json, "\\u{:04x}", u32::from(character))),
+            character => json.push(character),
+        }
+    }
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_not_printed() {
+        let values: SecretValues = [("user", "root"), ("key", "hunter2")].into_iter().collect();
+        assert_eq!(format!("{values:?}"), "SecretValues(2 stripped)");
+    }
+
+    #[test]
+    fn tokens_are_a_json_object_by_audience_and_are_not_printed() {
+        assert_eq!(tokens_json(&[]), "{}");
+        let tokens = [
+            ServiceAccountToken::new("", "t\"1\\", "2026-01-31T12:00:00Z"),
+            ServiceAccountToken::new("vault\n", "t2", "2026-01-31T13:00:00Z"),
+        ];
+        assert_eq!(
+            tokens_json(&tokens),
+            r#"{"":{"token":"t\"1\\","expirationTimestamp":"2026-01-31T12:00:00Z"},"vault\u000a":{"token":"t2","expirationTimestamp":"2026-01-31T13:00:00Z"}}"#
+        );
+        assert!(!format!("{tokens:?}").contains("t2"));
     }
 }

@@ -8,16 +8,6 @@ use super::secret_reference::SecretReference;
 use crate::lifecycle::Attach;
 use crate::name::VolumeKey;
 
-/// How long a volume lives.
-#[allow(clippy::exhaustive_enums, reason = "the two modes of a CSIDriver object")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VolumeLifecycleMode {
-    /// On its own.
-    Persistent,
-    /// With its one consumer: NodePublishVolume makes it, NodeUnpublishVolume deletes it.
-    Ephemeral,
-}
-
 /// The secrets that each call takes. References only: values are resolved when a call is made, and are never kept.
 ///
 /// NodeUnstageVolume and NodeUnpublishVolume take none, so a teardown needs no secret.
@@ -57,7 +47,7 @@ pub struct VolumeSpec {
     access: Access,
     mode: AccessMode,
     read_only: bool,
-    lifecycle: VolumeLifecycleMode,
+    ephemeral: bool,
     attach: Attach,
     volume_context: BTreeMap<String, String>,
     publish_context: BTreeMap<String, String>,
@@ -75,7 +65,7 @@ impl VolumeSpec {
             access,
             mode,
             read_only: false,
-            lifecycle: VolumeLifecycleMode::Persistent,
+            ephemeral: false,
             attach: Attach::Here,
             volume_context: BTreeMap::new(),
             publish_context: BTreeMap::new(),
@@ -115,16 +105,10 @@ impl VolumeSpec {
         self.read_only || self.mode.is_read_only()
     }
 
-    /// How long it lives.
-    #[must_use]
-    pub fn lifecycle(&self) -> VolumeLifecycleMode {
-        self.lifecycle
-    }
-
-    /// Whether it lives with its one consumer.
+    /// Whether it lives with its one consumer: NodePublishVolume makes it, NodeUnpublishVolume deletes it.
     #[must_use]
     pub fn is_ephemeral(&self) -> bool {
-        self.lifecycle == VolumeLifecycleMode::Ephemeral
+        self.ephemeral
     }
 
     /// Who attaches it.
@@ -239,7 +223,7 @@ impl VolumeSpecBuilder {
     /// A volume that lives with its one consumer, as a pod's inline volume does. It is not attached and not staged.
     #[must_use]
     pub fn ephemeral(mut self) -> Self {
-        self.0.lifecycle = VolumeLifecycleMode::Ephemeral;
+        self.0.ephemeral = true;
         self.0.attach = Attach::NotRequired;
         self
     }

@@ -1,14 +1,16 @@
-//! From bytes to a checked request, piece by piece, so that no message can take more memory than its bounds allow.
+//! From bytes to a checked request, piece by piece, so that no message can take more memory than its bounds allow: an empty
+//! element of a list takes two bytes on the way and hundreds once it is decoded, so lists are counted before anything is made of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use csi_proto::fields::{Value, count, fields};
 use csi_proto::{DriverName, VolumeId};
 use prost::Message;
 
 use super::desired::DesiredSet;
 use super::error::{InvalidConsumer, InvalidDesired, InvalidMessage};
-use super::scan::{Value, fields, occurrences};
 use super::{
     MAX_CONSUMERS, MAX_POLICIES, MAX_POLICY_BYTES, MAX_REQUEST_BYTES, MAX_TOKEN_REQUESTS, MAX_VOLUME_BYTES,
     MAX_VOLUMES, wire,
@@ -17,6 +19,7 @@ use crate::driver::{
     Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, MountPath, PodInfo, SecretReference,
     SecretReferences, VolumeSpec,
 };
+use crate::excerpt::short;
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::DesiredVolume;
 
@@ -28,9 +31,6 @@ const TOKEN_REQUESTS: u32 = 8;
 
 /// The most bytes of the audience of a token request.
 const MAX_AUDIENCE_BYTES: usize = 4096;
-
-/// How much of a name that cannot be is repeated in an error, in characters.
-const EXCERPT: usize = 64;
 
 /// What is asked of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,8 @@ impl Request {
         }
         let mut request = None;
         for field in fields(bytes) {
-            let read = match field? {
+            let field = field?;
+            let read = match (field.number, field.value) {
                 (1, Value::Bytes(desired)) => Self::Desired(read_set(desired)?),
                 (2, Value::Bytes(_)) => Self::Query,
                 _ => continue,
@@ -69,7 +70,7 @@ impl Request {
 
 fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     for (field, number, bound) in [("volumes", 2, MAX_VOLUMES), ("drivers", 3, MAX_POLICIES)] {
-        let found = occurrences(bytes, number)?;
+        let found = count(bytes, number)?;
         if found > bound {
             return Err(InvalidMessage::TooMany { field, found, bound });
         }
@@ -78,8 +79,9 @@ fn read_set(bytes: &[u8]) -> Result<DesiredSet, InvalidMessage> {
     let mut keys = BTreeSet::new();
     let mut drivers = 0;
     for field in fields(bytes) {
-        match field? {
-            (1, Value::Number(revision)) => set.revision = revision,
+        let field = field?;
+        match (field.number, field.value) {
+            (1, Value::Varint(revision)) => set.revision = revision,
             (2, Value::Bytes(volume)) => {
                 let index = set.volumes.len();
                 let (volume, attached) = read_volume(volume)
@@ -114,7 +116,7 @@ fn bounded<M: Message + Default>(
     if bytes.len() > bound {
         return Err(InvalidDesired::TooLarge { found: bytes.len(), bound });
     }
-    let found = occurrences(bytes, number)?;
+    let found = count(bytes, number)?;
     if found > most {
         return Err(InvalidDesired::TooMany { field, found, bound: most });
     }
@@ -127,12 +129,8 @@ fn read_volume(bytes: &[u8]) -> Result<(DesiredVolume, bool), (String, InvalidDe
     let list = ("consumers", CONSUMERS, MAX_CONSUMERS);
     let volume: wire::DesiredVolume = bounded(bytes, MAX_VOLUME_BYTES, list).map_err(unnamed)?;
     let attached = volume.attached;
-    let name = format!("{}/{}", excerpt(&volume.driver), excerpt(&volume.volume_id));
+    let name = format!("{}/{}", short(&volume.driver), short(&volume.volume_id));
     volume.try_into().map(|volume| (volume, attached)).map_err(|error| (name, error))
-}
-
-fn excerpt(text: &str) -> String {
-    text.chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn read_policy(

@@ -19,7 +19,7 @@ pub enum InvalidMessage {
         bound: usize,
     },
     /// No message of this schema.
-    #[error("it is no message of edge_csi.volumes.v1: {0}")]
+    #[error("it is no message of edge_csi.volumes.v1")]
     Malformed(#[from] DecodeError),
     /// Nothing that is known here.
     #[error("the request is none that is known here; give desired volumes or a query, or upgrade the node")]
@@ -47,18 +47,18 @@ pub enum InvalidMessage {
         key: VolumeKey,
     },
     /// A volume that cannot be.
-    #[error("volumes[{index}] ({volume}): {source}")]
+    #[error("volumes[{index}] ({volume}) is not valid")]
     Volume {
         /// Its place in the list, from 0.
         index: usize,
-        /// Driver and id as they are in the message, cut at 64 characters each.
+        /// Driver and id as they are in the message, cut at 64 bytes each.
         volume: String,
         /// What is wrong with it.
         #[source]
         source: InvalidDesired,
     },
     /// A driver policy that cannot be.
-    #[error("drivers[{index}]: {source}")]
+    #[error("drivers[{index}] is not valid")]
     Driver {
         /// Its place in the list, from 0.
         index: usize,
@@ -81,7 +81,7 @@ pub enum InvalidDesired {
         bound: usize,
     },
     /// No message of this schema.
-    #[error("it is no such message: {0}")]
+    #[error("it is no such message")]
     Malformed(#[from] DecodeError),
     /// A list is longer than its bound.
     #[error("{field} has {found} elements; at most {bound} are allowed")]
@@ -94,7 +94,7 @@ pub enum InvalidDesired {
         bound: usize,
     },
     /// The driver's name breaks the rules of CSI.
-    #[error("driver: {0}")]
+    #[error("driver is not valid")]
     DriverName(#[from] InvalidDriverName),
     /// The driver is in the list twice.
     #[error("the driver {name} is in the list twice; give it once")]
@@ -103,7 +103,7 @@ pub enum InvalidDesired {
         name: String,
     },
     /// The volume's id cannot be.
-    #[error("volume_id: {0}")]
+    #[error("volume_id is not valid")]
     VolumeId(#[from] InvalidVolumeId),
     /// Neither a file system nor a block device.
     #[error("access is missing; give filesystem or block")]
@@ -120,7 +120,7 @@ pub enum InvalidDesired {
     #[error(transparent)]
     Spec(#[from] InvalidSpec),
     /// A reference to a secret.
-    #[error("secrets.{field}: {source}")]
+    #[error("secrets.{field} is not valid")]
     Secret {
         /// The call that takes it.
         field: &'static str,
@@ -132,7 +132,7 @@ pub enum InvalidDesired {
     #[error("attached is set, and attach is not AWAITED; leave it out, or set attach to AWAITED")]
     AttachedByNobody,
     /// A consumer that cannot be.
-    #[error("consumers[{index}].{source}")]
+    #[error("consumers[{index}] is not valid")]
     Consumer {
         /// Its place in the list, from 0.
         index: usize,
@@ -165,10 +165,10 @@ pub enum InvalidDesired {
 #[non_exhaustive]
 pub enum InvalidConsumer {
     /// Its id cannot be.
-    #[error("id: {0}")]
+    #[error("id is not valid")]
     Id(#[from] InvalidConsumerId),
     /// Its target cannot be.
-    #[error("target_path: {0}")]
+    #[error("target_path is not valid")]
     Target(#[from] InvalidMountPath),
     /// Its pod cannot be.
     #[error(transparent)]

@@ -27,7 +27,6 @@ mod answers;
 mod decode;
 mod desired;
 mod error;
-mod scan;
 #[cfg(test)]
 mod tests;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use csi_proto::fields::fields;
 use csi_proto::{DriverName, VolumeId};
 use proptest::prelude::*;
 use prost::Message;
 
-use super::scan::fields;
 use super::*;
 use crate::driver::{
     Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, FsGroupPolicy, MountPath, PodInfo,
@@ -137,7 +137,7 @@ fn a_driver_without_a_word_has_the_defaults_of_kubernetes() {
 fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_the_bound() {
     type Spoil = fn(&mut wire::DesiredVolume);
     let spoilt: [(&str, Spoil); 12] = [
-        ("driver: the driver name is empty", |volume| volume.driver.clear()),
+        ("driver is not valid: the driver name is empty", |volume| volume.driver.clear()),
         ("volume_id", |volume| volume.volume_id.clear()),
         ("give filesystem or block", |volume| volume.access = None),
         ("access_mode is 8", |volume| volume.access_mode = 8),
@@ -150,14 +150,14 @@ fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_t
         ("volume_context has 65537 bytes; at most 65536", |volume| {
             volume.volume_context = [("k".to_owned(), "v".repeat(65_536))].into();
         }),
-        ("secrets.node_stage: the secret has no name", |volume| {
+        ("secrets.node_stage is not valid: the secret has no name", |volume| {
             volume.secrets = Some(wire::SecretReferences {
                 node_stage: Some(wire::SecretReference::default()),
                 ..Default::default()
             });
         }),
         ("consumers[1].id is one", |volume| volume.consumers[1].id = "one".into()),
-        ("consumers[0].target_path: the path \"x\" is not absolute", |volume| {
+        ("consumers[0] is not valid: target_path is not valid: the path \"x\" is not absolute", |volume| {
             volume.consumers[0].target_path = "x".into();
         }),
         ("consumers has 257 elements; at most 256", |volume| {
@@ -169,7 +169,7 @@ fn one_bad_volume_refuses_the_set_and_the_error_names_the_volume_the_field_and_t
         spoil(&mut desired.volumes[0]);
         let error = refused(desired);
         assert!(matches!(error, InvalidMessage::Volume { index: 0, .. }), "{error:?}");
-        let text = error.to_string();
+        let text = crate::excerpt::chain(&error);
         assert!(text.starts_with("volumes[0] (") && text.contains(expected), "{expected}: {text}");
     }
 }

@@ -39,8 +39,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{
-    AbsolutePath, CreateError, Expectation, Inspection, InvalidPath, Mounts, Presence, RemoveError, Removed,
-    SafeRemoval, Verdict, verdict,
+    CreateError, Expectation, Inspection, InvalidMountPath, MountPath, Mounts, Presence, RemoveError,
+    Removed, SafeRemoval, Verdict, verdict,
 };
 
 /// Where the suite runs, and what it needs besides the trait.
@@ -128,7 +128,7 @@ fn same<T: PartialEq + Debug>(rule: &'static str, found: T, expected: T) -> Outc
     if found == expected { Ok(()) } else { Err(broken(rule, found)) }
 }
 
-fn path<T>(request: Result<T, InvalidPath>) -> Result<T, Violation> {
+fn path<T>(request: Result<T, InvalidMountPath>) -> Result<T, Violation> {
     fine("the directory of the ground is an absolute path in its shortest form", request)
 }
 
@@ -138,7 +138,7 @@ impl Suite<'_> {
     }
 
     async fn make(&self, at: &Path) -> Outcome {
-        let made = self.mounts.create_directory(&path(AbsolutePath::new(at))?).await;
+        let made = self.mounts.create_directory(&path(MountPath::new(at))?).await;
         fine("a directory is made", made)?;
         same("a directory that was made is there", self.inspect(at).await?.presence, Presence::Directory)
     }
@@ -187,7 +187,7 @@ impl Suite<'_> {
         let file = deep.join("file");
         self.write(&file, b"12345")?;
         self.make(&deep).await?;
-        match self.mounts.create_directory(&path(AbsolutePath::new(&file))?).await {
+        match self.mounts.create_directory(&path(MountPath::new(&file))?).await {
             Err(CreateError::Occupied { found: Presence::RegularFile { size: 5 }, .. }) => {}
             other => return Err(broken(rule, other)),
         }

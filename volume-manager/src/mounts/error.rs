@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::{InvalidMountTable, Presence};
 
-/// Why the operation could not be carried out at all, whatever it was.
+/// Why the operation could not be carried out at all, whatever it was. A path that hangs or whose mount is dead is no error of
+/// an inspection: see [`Presence`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Trouble {
@@ -32,7 +33,7 @@ pub enum Trouble {
         limit: usize,
     },
     /// The system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{} cannot be used", path.display())]
     Io {
         /// Where.
         path: PathBuf,
@@ -40,12 +41,12 @@ pub enum Trouble {
         source: io::Error,
     },
     /// The probe process could not be started, or did not answer as one does.
-    #[error("the mount probe {}: {reason}; its program must serve probes before all else", program.display())]
+    #[error("the mount probe {} does not work; its program must serve probes before all else", program.display())]
     Probe {
         /// The program.
         program: PathBuf,
         /// What was wrong with it.
-        reason: String,
+        source: io::Error,
     },
 }
 
@@ -54,7 +55,7 @@ pub enum Trouble {
 #[non_exhaustive]
 pub enum TableError {
     /// It could not be read.
-    #[error("the mount table cannot be read: {0}")]
+    #[error("the mount table cannot be read")]
     Read(#[source] io::Error),
     /// It changed each time while it was read, and might have lacked a mount that is there.
     #[error(
@@ -75,16 +76,6 @@ pub enum TableError {
     Invalid(#[from] InvalidMountTable),
 }
 
-/// Why it is not known what is at a path. A path that hangs or whose mount is dead is not among the errors: see
-/// [`Presence`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum InspectError {
-    /// It could not be carried out.
-    #[error("cannot inspect: {0}")]
-    Trouble(#[from] Trouble),
-}
-
 /// Why a directory was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,7 +89,7 @@ pub enum CreateError {
         found: Presence,
     },
     /// It could not be carried out.
-    #[error("cannot make: {0}")]
+    #[error("the directory cannot be made")]
     Trouble(#[from] Trouble),
 }
 
@@ -142,7 +133,7 @@ pub enum RemoveError {
         found: Presence,
     },
     /// It could not be carried out.
-    #[error("cannot remove: {0}")]
+    #[error("nothing was removed")]
     Trouble(#[from] Trouble),
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use super::{
-    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, Presence,
-    RemoveError, Removed, SafeRemoval, TableError, Trouble,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, Presence, RemoveError, Removed,
+    SafeRemoval, TableError, Trouble,
 };
 
 /// Which function of [`Mounts`].
@@ -153,16 +153,16 @@ impl<M: Mounts> Mounts for FaultyMounts<M> {
         Ok(table)
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
         match self.begin(Operation::Inspect, path).await {
-            Some(Fault::Fail(errno) | Fault::DoAndFail(errno)) => Err(trouble(path, errno).into()),
+            Some(Fault::Fail(errno) | Fault::DoAndFail(errno)) => Err(trouble(path, errno)),
             Some(Fault::Hang | Fault::Stall) => Ok(Inspection::of(Presence::Hung)),
             Some(Fault::Lie) => Ok(Inspection::of(Presence::Missing)),
             None => self.mounts.inspect(path).await,
         }
     }
 
-    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+    async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
         let call = self.mounts.create_directory(path);
         with_fault!(self, Operation::CreateDirectory, path.as_path(), call, ())
     }

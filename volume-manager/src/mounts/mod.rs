@@ -9,13 +9,10 @@
 //!
 //! The pure parts need no feature. The functions of the system are with the feature `linux`.
 
+mod entry;
 mod error;
 mod escape;
-mod identity;
 mod mount;
-mod path;
-mod presence;
-mod removal;
 mod table;
 mod verdict;
 
@@ -27,20 +24,55 @@ mod faulty;
 pub mod linux;
 #[cfg(feature = "runtime")]
 mod memory;
-#[cfg(feature = "runtime")]
-mod port;
 
-pub use error::{CreateError, InspectError, RemoveError, TableError, Trouble};
+pub use crate::driver::{InvalidMountPath, MountPath};
+pub use entry::{Inspection, Presence, Removable, Removed, SafeRemoval};
+pub use error::{CreateError, RemoveError, TableError, Trouble};
 #[cfg(feature = "runtime")]
 pub use faulty::{Fault, FaultyMounts, Operation};
-pub use identity::MountIdentity;
 #[cfg(feature = "runtime")]
 pub use memory::{MemoryFileSystem, MemoryMounts};
-pub use mount::{DeviceNumber, Mount, MountId};
-pub use path::{AbsolutePath, InvalidPath};
-#[cfg(feature = "runtime")]
-pub use port::{MountChanges, Mounts};
-pub use presence::{Inspection, Presence};
-pub use removal::{Removable, Removed, SafeRemoval};
+pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
 pub use table::{Holder, InvalidMountTable, Kinship, MountTable};
 pub use verdict::{Expectation, Expected, Verdict, held, verdict};
+
+/// The mounts of a node. Only drivers mount and unmount, so there is no function for either.
+///
+/// What every implementation keeps, and [`conformance`] checks:
+///
+/// - No call blocks its thread, and none waits for ever: what hangs is answered as hung, within a bound that the
+///   implementation states.
+/// - A call that was answered has had its whole effect, and the next [`table`](Self::table) shows it.
+/// - A call whose future is dropped may still have its effect, as with one that hung.
+/// - Nothing that holds a byte is ever removed.
+#[cfg(feature = "runtime")]
+#[async_trait::async_trait]
+pub trait Mounts: Send + Sync {
+    /// The mounts that exist now, at least as new as the call.
+    async fn table(&self) -> Result<std::sync::Arc<MountTable>, TableError>;
+
+    /// What is at a path. The last part of the path is not followed if it is a symbolic link.
+    async fn inspect(&self, path: &std::path::Path) -> Result<Inspection, Trouble>;
+
+    /// Makes a directory, with those that are missing on the way to it, unless it is there. Each that is made has the
+    /// permission bits `0o750`, whatever the umask of the process: open to its owner, readable to the group, as kubelet
+    /// makes its directories. One that is there is left as it is.
+    async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError>;
+
+    /// Removes an entry that holds no data.
+    async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError>;
+
+    /// Changes of the table from now on.
+    fn changes(&self) -> std::io::Result<Box<dyn MountChanges>>;
+}
+
+/// The changes of a mount table, since it was asked for them.
+#[cfg(feature = "runtime")]
+#[async_trait::async_trait]
+pub trait MountChanges: Send {
+    /// Waits for a change since the last answer. Many changes may be told as one, and a change may be told twice:
+    /// read the table and compare.
+    ///
+    /// If the future is dropped, no change is lost.
+    async fn changed(&mut self) -> std::io::Result<()>;
+}

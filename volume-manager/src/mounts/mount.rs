@@ -47,7 +47,7 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// A mount, as a line of `/proc/PID/mountinfo` describes it. Its [`Display`](fmt::Display) is that line again.
+/// A mount, as a line of `/proc/PID/mountinfo` describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Mount {
@@ -144,28 +144,6 @@ impl Mount {
         })
     }
 
-    /// Its line, without the end.
-    pub(super) fn line(&self) -> Vec<u8> {
-        let mut line = format!("{} {} {} ", self.id, self.parent, self.device).into_bytes();
-        escape::encode(self.root.as_os_str().as_bytes(), &mut line);
-        line.push(b' ');
-        escape::encode(self.mount_point.as_os_str().as_bytes(), &mut line);
-        line.push(b' ');
-        escape::encode(self.options.as_bytes(), &mut line);
-        for (name, group) in [("shared", self.peer_group), ("master", self.master_group)] {
-            if let Some(group) = group {
-                line.extend_from_slice(format!(" {name}:{group}").as_bytes());
-            }
-        }
-        line.extend_from_slice(b" - ");
-        escape::encode(self.fs_type.as_bytes(), &mut line);
-        line.push(b' ');
-        escape::encode(self.source.as_bytes(), &mut line);
-        line.push(b' ');
-        escape::encode(self.fs_options.as_bytes(), &mut line);
-        line
-    }
-
     /// Where a path below the mount point lies within the file system.
     pub(super) fn within(&self, path: &Path) -> Option<PathBuf> {
         let below = path.strip_prefix(&self.mount_point).ok()?;
@@ -173,9 +151,47 @@ impl Mount {
     }
 }
 
-impl fmt::Display for Mount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", String::from_utf8_lossy(&self.line()))
+/// What tells one mount from another, to be kept with the record of a volume.
+///
+/// It holds while the file system is mounted somewhere. The number of one without a device, such as a network share or FUSE,
+/// is given to another as soon as its last mount is gone; that of a device, when the device is.
+///
+/// `==` compares all its parts, also the source; [`is_of`](Self::is_of) does not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct MountIdentity {
+    /// The device of the file system.
+    pub device: DeviceNumber,
+    /// Which part of the file system.
+    pub root: PathBuf,
+    /// The type of the file system.
+    pub fs_type: OsString,
+    /// What was mounted. Told to people, and not compared with that of a mount: some drivers word it anew each time.
+    pub source: OsString,
+}
+
+impl MountIdentity {
+    /// From its parts, as a record has them.
+    #[must_use]
+    pub fn new(device: DeviceNumber, root: PathBuf, fs_type: OsString, source: OsString) -> Self {
+        Self { device, root, fs_type, source }
+    }
+
+    /// That of a mount.
+    #[must_use]
+    pub fn of(mount: &Mount) -> Self {
+        Self {
+            device: mount.device,
+            root: mount.root.clone(),
+            fs_type: mount.fs_type.clone(),
+            source: mount.source.clone(),
+        }
+    }
+
+    /// Whether a mount is of the same part of the same file system.
+    #[must_use]
+    pub fn is_of(&self, mount: &Mount) -> bool {
+        self.device == mount.device && self.root == mount.root && self.fs_type == mount.fs_type
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::core::{CallOrder, Event, Inspect, LookOrder, Sight};
 use super::link::Connection;
-use crate::driver::{CallError, Operation, VolumeSpec};
-use crate::mounts::{AbsolutePath, MountId, Mounts, Presence, SafeRemoval};
+use crate::driver::{CallError, MountPath, Operation, VolumeSpec};
+use crate::excerpt::chain;
+use crate::mounts::{MountId, Mounts, Presence, SafeRemoval};
 
 /// Makes a call, after the directories that the spec wants of the caller.
 pub(super) async fn call(
@@ -36,20 +37,20 @@ async fn prepare(
     fresh: bool,
 ) -> Result<(), String> {
     let directory = match operation {
-        Operation::NodeStage { staging_path } => AbsolutePath::new(staging_path.as_path()),
+        Operation::NodeStage { staging_path } => MountPath::new(staging_path.as_path()),
         Operation::NodePublish { consumer, staging_path } => {
             let target = consumer.target_path().as_path();
             may_be_target(mounts, target, staging_path.as_path(), spec.access().is_block(), fresh).await?;
             match target.parent() {
                 // The root directory is there, and is nobody's to make.
-                Some(parent) if parent != Path::new("/") => AbsolutePath::new(parent),
+                Some(parent) if parent != Path::new("/") => MountPath::new(parent),
                 _ => return Ok(()),
             }
         }
         _ => return Ok(()),
     };
-    let directory = directory.map_err(|error| error.to_string())?;
-    mounts.create_directory(&directory).await.map_err(|error| error.to_string())
+    let directory = directory.map_err(|error| chain(&error))?;
+    mounts.create_directory(&directory).await.map_err(|error| chain(&error))
 }
 
 /// Refuses what a driver may mount over and hide, take for what it is not, or delete when it unpublishes.
@@ -64,7 +65,7 @@ async fn may_be_target(
     block: bool,
     fresh: bool,
 ) -> Result<(), String> {
-    let inspection = mounts.inspect(target).await.map_err(|error| error.to_string())?;
+    let inspection = mounts.inspect(target).await.map_err(|error| chain(&error))?;
     if fresh {
         if let Some(mount) = inspection.mount
             && is_bind_of_staged(mounts, staging, mount).await
@@ -78,8 +79,8 @@ async fn may_be_target(
             return Err(format!("{at} is in use, and not by this volume; take away what is mounted there"));
         }
         if inspection.presence == Presence::Directory && !block {
-            let removal = SafeRemoval::empty_directory(target).map_err(|error| error.to_string())?;
-            return mounts.remove(&removal).await.map(drop).map_err(|error| error.to_string());
+            let removal = SafeRemoval::empty_directory(target).map_err(|error| chain(&error))?;
+            return mounts.remove(&removal).await.map(drop).map_err(|error| chain(&error));
         }
     }
     let fits = match inspection.presence {
@@ -112,7 +113,7 @@ async fn is_bind_of_staged(mounts: &dyn Mounts, staging: &Path, mount: MountId) 
 /// Looks at the mount table, and at a path.
 pub(super) async fn look(order: LookOrder, mounts: Arc<dyn Mounts>) -> Event {
     let LookOrder { ticket, path, inspect, remove, .. } = order;
-    let mut table = mounts.table().await.map_err(|error| error.to_string());
+    let mut table = mounts.table().await.map_err(|error| chain(&error));
     let mounted = table.as_ref().is_ok_and(|table| table.at(&path).is_some());
     if !mounted && table.is_ok() {
         clear(remove, &*mounts).await;
@@ -126,9 +127,9 @@ pub(super) async fn look(order: LookOrder, mounts: Arc<dyn Mounts>) -> Event {
         let seen = mounts.inspect(&path).await;
         // A mount that the path shows and the table does not is newer than the table.
         if seen.as_ref().is_ok_and(|seen| seen.mount.is_some()) && !mounted {
-            table = mounts.table().await.map_err(|error| error.to_string());
+            table = mounts.table().await.map_err(|error| chain(&error));
         }
-        Some(seen.map_err(|error| error.to_string()))
+        Some(seen.map_err(|error| chain(&error)))
     } else {
         None
     };
@@ -140,7 +141,7 @@ pub(super) async fn clear(places: Vec<PathBuf>, mounts: &dyn Mounts) {
     for place in places {
         let Ok(removal) = SafeRemoval::target(place) else { return };
         if let Err(error) = mounts.remove(&removal).await {
-            tracing::debug!("left in place: {error}");
+            tracing::debug!("left in place: {}", chain(&error));
             return;
         }
     }

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use csi_proto::DriverName;
 
 use crate::driver::{
-    CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, Generation, Operation, Secrets, Settings,
-    VolumeSpec,
+    CallError, CallOutcome, Driver, DriverFacts, DriverPolicy, Generation, Operation, Secrets, VolumeSpec,
 };
+use crate::excerpt::chain;
 use crate::registry::DriverEndpoint;
 
 /// Makes drivers of what is registered.
@@ -57,7 +57,6 @@ pub trait Connection: Send + Sync {
 
 /// Drivers behind sockets.
 pub(super) struct SocketDrivers {
-    settings: Settings,
     secrets: Arc<dyn Secrets>,
     /// Each driver that was registered, as it was first announced. These never connect: they stand for what is known of the
     /// processes that served the driver, which has to outlive a registration.
@@ -65,8 +64,8 @@ pub(super) struct SocketDrivers {
 }
 
 impl SocketDrivers {
-    pub(super) fn new(settings: Settings, secrets: Arc<dyn Secrets>) -> Self {
-        Self { settings, secrets, known: Mutex::default() }
+    pub(super) fn new(secrets: Arc<dyn Secrets>) -> Self {
+        Self { secrets, known: Mutex::default() }
     }
 }
 
@@ -81,9 +80,8 @@ impl Drivers for SocketDrivers {
         let driver = match known.get(name) {
             Some(first) => first.announced_anew(endpoint.clone(), policy.clone()),
             None => {
-                let (settings, secrets) = (self.settings.clone(), Arc::clone(&self.secrets));
-                let first = Driver::new(name.clone(), endpoint.clone(), policy.clone(), settings, secrets)
-                    .map_err(|error| error.to_string())?;
+                let secrets = Arc::clone(&self.secrets);
+                let first = Driver::new(name.clone(), endpoint.clone(), policy.clone(), secrets);
                 let driver = first.announced_anew(endpoint.clone(), policy.clone());
                 known.insert(name.clone(), first);
                 driver
@@ -98,7 +96,7 @@ impl Dial for Driver {
     async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
         match self.generation().await {
             Ok(generation) => Ok(generation),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(chain(&error)),
         }
     }
 }

@@ -14,7 +14,8 @@ use super::run::Run;
 use super::settings::Settings;
 use super::volumes::Volumes;
 use super::watch::Changes;
-use crate::driver::{self, Secrets};
+use crate::driver::Secrets;
+use crate::excerpt::chain;
 use crate::mounts::Mounts;
 use crate::store::{BootId, Loaded, Store, StoreError, take_back_salvaged};
 
@@ -38,7 +39,7 @@ impl Parts {
         mounts: impl Mounts + 'static,
         secrets: impl Secrets + 'static,
     ) -> Self {
-        let drivers = SocketDrivers::new(driver::Settings::default(), Arc::new(secrets));
+        let drivers = SocketDrivers::new(Arc::new(secrets));
         Self {
             store: Box::new(store),
             mounts: Arc::new(mounts),
@@ -48,17 +49,10 @@ impl Parts {
         }
     }
 
-    /// Dials drivers in another way, or with other times.
+    /// Dials drivers in another way.
     #[must_use]
     pub fn drivers(mut self, drivers: impl Drivers + 'static) -> Self {
         self.drivers = Arc::new(drivers);
-        self
-    }
-
-    /// Dials drivers with these times and secrets.
-    #[must_use]
-    pub fn driver_settings(mut self, settings: driver::Settings, secrets: impl Secrets + 'static) -> Self {
-        self.drivers = Arc::new(SocketDrivers::new(settings, Arc::new(secrets)));
         self
     }
 
@@ -131,17 +125,15 @@ impl Volumes {
         }
         let root = settings.root.clone();
         let found = tokio::task::spawn_blocking(move || without_links(&root)).await;
-        settings.root = found.map_err(|error| OpenError::Mounts { reason: error.to_string() })?;
+        settings.root = found.map_err(|error| OpenError::Mounts { reason: chain(&error) })?;
         let boot = match boot {
             Some(boot) => boot,
-            None => {
-                BootId::read(BootId::PATH).map_err(|error| OpenError::Boot { reason: error.to_string() })?
-            }
+            None => BootId::read(BootId::PATH).map_err(|error| OpenError::Boot { reason: chain(&error) })?,
         };
         let read = tokio::task::spawn_blocking(move || (load(&mut *store, take_back_salvaged), store)).await;
-        let (loaded, store) = read.map_err(|error| OpenError::Store { reason: error.to_string() })?;
-        let loaded = loaded.map_err(|error| OpenError::Store { reason: error.to_string() })?;
-        let table = mounts.table().await.map_err(|error| OpenError::Mounts { reason: error.to_string() })?;
+        let (loaded, store) = read.map_err(|error| OpenError::Store { reason: chain(&error) })?;
+        let loaded = loaded.map_err(|error| OpenError::Store { reason: chain(&error) })?;
+        let table = mounts.table().await.map_err(|error| OpenError::Mounts { reason: chain(&error) })?;
         let (node, opening) = Node::open(settings.clone(), boot, loaded, table);
         let (changes, _) = broadcast::channel(Changes::CAPACITY);
         let (sender, commands) = mpsc::channel(WAITING_COMMANDS);

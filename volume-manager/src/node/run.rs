@@ -18,6 +18,7 @@ use super::settings::Settings;
 use super::volumes::{Command, Reply};
 use super::{errands, metrics};
 use crate::driver::CallOutcome;
+use crate::excerpt::chain;
 use crate::lifecycle::BackOff;
 use crate::mounts::{MountChanges, MountTable, Mounts};
 use crate::registry::DriverEndpoint;
@@ -181,7 +182,7 @@ impl Run {
                         loop {
                             match mounts.table().await {
                                 Ok(table) => return seen(table, since),
-                                Err(error) => tracing::warn!("the mount table cannot be read: {error}"),
+                                Err(error) => tracing::warn!("{}", chain(&error)),
                             }
                             sleep(wait).await;
                         }
@@ -420,7 +421,7 @@ impl Run {
             let event = match mounts.table().await {
                 Ok(table) => Some(Box::new(seen(table, since))),
                 Err(error) => {
-                    tracing::warn!("the mount table cannot be read: {error}");
+                    tracing::warn!("{}", chain(&error));
                     None
                 }
             };

@@ -17,20 +17,25 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proto::pluginregistration::v1::PluginInfo;
 
-use super::event::{DeregistrationReason, DriverEvent};
-use super::plugin::{Plugin, Refusal};
+use super::plugin::{DriverEndpoint, Plugin, Refusal};
+use crate::backoff::doubled;
 
-mod backoff;
 mod socket;
 
-use backoff::Backoff;
 pub use socket::{Generation, SocketFile, SocketName};
+
+/// The wait before a call is tried again, after the first failure.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// The longest wait. A registrar that comes right again is noticed within it.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// One call to a registrar. No two calls have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +96,47 @@ pub enum Action {
     Tell(DriverEvent),
 }
 
+/// A driver came or went.
+///
+/// For one name the two kinds alternate, beginning with `Registered`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverEvent {
+    /// A registrar announced a driver and nothing speaks against it.
+    Registered {
+        /// The driver's name; no other registered driver has it.
+        name: DriverName,
+        /// Where the driver serves CSI. Nobody has dialled it yet.
+        endpoint: DriverEndpoint,
+    },
+    /// A driver that was registered is so no more.
+    Deregistered {
+        /// The driver's name; it is free again.
+        name: DriverName,
+        /// What ended the registration.
+        reason: DeregistrationReason,
+    },
+}
+
+/// What ended a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeregistrationReason {
+    /// The registration socket is gone from the directory.
+    SocketRemoved,
+    /// Another socket stands at the same path: the registrar began anew. If it answers, `Registered` follows.
+    SocketReplaced,
+}
+
+impl fmt::Display for DeregistrationReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SocketRemoved => "the registration socket was removed",
+            Self::SocketReplaced => "the registration socket was replaced by a new one",
+        })
+    }
+}
+
 /// The registration sockets of one directory, and the drivers that came through them.
 #[derive(Debug)]
 pub struct Registry {
@@ -104,7 +150,8 @@ pub struct Registry {
 #[derive(Debug)]
 struct Socket {
     generation: Generation,
-    backoff: Backoff,
+    /// How many calls have failed in a row.
+    failures: u32,
     phase: Phase,
 }
 
@@ -172,7 +219,7 @@ impl Registry {
             }
             if self.sockets.len() < Self::MAX_SOCKETS {
                 let phase = Phase::Waiting { until: now };
-                self.sockets.insert(name, Socket { generation, backoff: Backoff::default(), phase });
+                self.sockets.insert(name, Socket { generation, failures: 0, phase });
             } else {
                 self.untracked += 1;
             }
@@ -225,7 +272,7 @@ impl Registry {
         let verdict = info.map(|info| self.judge(info, &name));
         let Some(socket) = self.sockets.get_mut(&name) else { return Vec::new() };
         let Some(verdict) = verdict else {
-            socket.phase = Phase::Waiting { until: now + socket.backoff.failed() };
+            socket.phase = Phase::Waiting { until: now + failed(&mut socket.failures) };
             return Vec::new();
         };
         if let Err(Refusal::Type { found }) = verdict {
@@ -234,13 +281,13 @@ impl Registry {
         }
         let attempt = next(&mut self.attempts);
         match verdict {
-            Ok(Plugin { name: driver, endpoint, versions }) => {
+            Ok(Plugin { name: driver, endpoint }) => {
                 let notice = Notice::Sending(attempt);
                 socket.phase = Phase::Registered { driver: driver.clone(), notice };
-                socket.backoff = Backoff::default();
+                socket.failures = 0;
                 // The user knows before the registrar does, as with kubelet: what is announced is already served.
                 vec![
-                    Action::Tell(DriverEvent::Registered { name: driver, endpoint, versions }),
+                    Action::Tell(DriverEvent::Registered { name: driver, endpoint }),
                     Action::Notify { attempt, socket: name, verdict: Ok(()) },
                 ]
             }
@@ -253,11 +300,11 @@ impl Registry {
 
     fn notified(&mut self, attempt: Attempt, delivered: bool, now: Duration) -> Vec<Action> {
         let Some(name) = self.waiting_for(attempt) else { return Vec::new() };
-        let Some(Socket { backoff, phase, .. }) = self.sockets.get_mut(&name) else { return Vec::new() };
+        let Some(Socket { failures, phase, .. }) = self.sockets.get_mut(&name) else { return Vec::new() };
         match phase {
-            Phase::Refusing(_) => *phase = Phase::Waiting { until: now + backoff.failed() },
+            Phase::Refusing(_) => *phase = Phase::Waiting { until: now + failed(failures) },
             Phase::Registered { notice, .. } if delivered => *notice = Notice::Delivered,
-            Phase::Registered { notice, .. } => *notice = Notice::Waiting { until: now + backoff.failed() },
+            Phase::Registered { notice, .. } => *notice = Notice::Waiting { until: now + failed(failures) },
             // An answer to a call of the other kind: the driver of this core mixed up its events.
             Phase::Waiting { .. } | Phase::Inspecting(_) | Phase::Foreign => {}
         }
@@ -294,6 +341,12 @@ impl Phase {
             Self::Waiting { .. } | Self::Foreign | Self::Registered { .. } => None,
         }
     }
+}
+
+/// Notes a failure and answers how long to wait. No jitter: there is one caller, and its peers are local.
+fn failed(failures: &mut u32) -> Duration {
+    *failures = failures.saturating_add(1);
+    doubled(FIRST_WAIT, LONGEST_WAIT, *failures)
 }
 
 /// A name for a new call.

@@ -6,10 +6,10 @@
 //!
 #![cfg_attr(feature = "runtime", doc = "```no_run")]
 #![cfg_attr(not(feature = "runtime"), doc = "```ignore")]
-//! use volume_manager::registry::{self, DriverEvent, Settings};
+//! use volume_manager::registry::{self, DriverEvent};
 //!
 //! # async fn agent() -> Result<(), registry::WatchError> {
-//! let mut drivers = registry::watch("/var/lib/kubelet/plugins_registry", Settings::default())?;
+//! let mut drivers = registry::watch("/var/lib/kubelet/plugins_registry")?;
 //! while let Some(event) = drivers.recv().await {
 //!     match event {
 //!         DriverEvent::Registered { name, endpoint, .. } => println!("{name} serves on {endpoint}"),
@@ -34,17 +34,12 @@
 //! What kubelet does besides is left to the caller: dialling the driver, and NodeGetInfo.
 
 pub mod core;
-mod event;
 mod plugin;
 
 #[cfg(feature = "runtime")]
-mod connection;
-#[cfg(feature = "runtime")]
-mod directory;
-#[cfg(feature = "runtime")]
 mod watch;
 
-pub use event::{DeregistrationReason, DriverEvent};
-pub use plugin::{DriverEndpoint, InvalidDriverEndpoint, InvalidPluginVersion, PluginVersion, Refusal};
+pub use self::core::{DeregistrationReason, DriverEvent};
+pub use plugin::{DriverEndpoint, InvalidDriverEndpoint, Refusal};
 #[cfg(feature = "runtime")]
-pub use watch::{Settings, WatchError, watch};
+pub use watch::{WatchError, watch};

@@ -9,6 +9,7 @@ use csi_proto::name::InvalidDriverName;
 use csi_proto::pluginregistration::v1::PluginInfo;
 
 use super::core::SocketName;
+use crate::excerpt::short;
 
 /// The one type of plugin that is registered here.
 const CSI_PLUGIN: &str = "CSIPlugin";
@@ -24,59 +25,59 @@ const MAX_VERSIONS: usize = 16;
 pub(super) struct Plugin {
     pub(super) name: DriverName,
     pub(super) endpoint: DriverEndpoint,
-    pub(super) versions: Vec<PluginVersion>,
 }
 
 impl Plugin {
     /// Checks what GetInfo answered. An empty endpoint means that the driver serves on `socket` too.
     pub(super) fn check(info: PluginInfo, socket: &Path) -> Result<Self, Refusal> {
         if info.r#type != CSI_PLUGIN {
-            return Err(Refusal::Type { found: excerpt(&info.r#type) });
+            return Err(Refusal::Type { found: short(&info.r#type) });
         }
         let name = DriverName::new(info.name)?;
         let endpoint = match info.endpoint.as_str() {
             "" => DriverEndpoint::from_path(socket)?,
             text => text.parse()?,
         };
-        Ok(Self { name, endpoint, versions: supported(&info.supported_versions)? })
+        check_versions(&info.supported_versions)?;
+        Ok(Self { name, endpoint })
     }
 }
 
-/// The versions that are supported here, highest first.
-fn supported(listed: &[String]) -> Result<Vec<PluginVersion>, Refusal> {
+/// Whether one of the versions is spoken here.
+fn check_versions(listed: &[String]) -> Result<(), Refusal> {
     if listed.len() > MAX_VERSIONS {
         return Err(Refusal::TooManyVersions { found: listed.len() });
     }
-    let mut versions: Vec<PluginVersion> = listed
-        .iter()
-        .filter_map(|text| text.parse().ok())
-        .filter(|version: &PluginVersion| version.major == SUPPORTED_MAJOR)
-        .collect();
-    versions.sort_unstable_by(|a, b| b.cmp(a));
-    versions.dedup();
-    if versions.is_empty() {
-        return Err(Refusal::Version { found: listed.iter().map(|text| excerpt(text)).collect() });
+    if listed.iter().any(|version| major(version) == Some(SUPPORTED_MAJOR)) {
+        return Ok(());
     }
-    Ok(versions)
+    Err(Refusal::Version { found: listed.iter().map(|text| short(text)).collect() })
 }
 
-/// Enough of a foreign text to recognise it by.
-fn excerpt(text: &str) -> String {
-    text.chars().take(64).collect()
+/// The first number of a version: `1`, `1.13` or `1.13.0`, with or without a `v` before it.
+fn major(version: &str) -> Option<u32> {
+    let parts: Vec<&str> = version.strip_prefix('v').unwrap_or(version).split('.').collect();
+    let mut numbers = Vec::new();
+    for part in parts {
+        // A sign is accepted by the parser of numbers, but not in a version.
+        let digits = Some(part).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        numbers.push(digits.parse::<u32>().ok()?);
+    }
+    numbers.first().copied().filter(|_| numbers.len() <= 3)
 }
 
-/// Why a driver is not registered. The text of this error is what the registrar is told.
+/// Why a driver is not registered. The text of this error and its cause is what the registrar is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The plugin is of another type.
     #[error("type is {found:?}; only plugins of type {CSI_PLUGIN:?} are registered here")]
     Type {
-        /// The type that GetInfo answered, at most 64 characters of it.
+        /// The type that GetInfo answered, at most 64 bytes of it.
         found: String,
     },
     /// The name is not a driver name.
-    #[error("name: {0}")]
+    #[error("name is not valid")]
     Name(#[from] InvalidDriverName),
     /// Another registrar holds the name.
     #[error(
@@ -91,7 +92,7 @@ pub enum Refusal {
     /// No listed version is supported.
     #[error("supported_versions is {found:?}; one version of the form {SUPPORTED_MAJOR}.x.y is needed")]
     Version {
-        /// The listed versions, at most 64 characters of each.
+        /// The listed versions, cut at 64 bytes each.
         found: Vec<String>,
     },
     /// The list of versions is too long.
@@ -101,7 +102,7 @@ pub enum Refusal {
         found: usize,
     },
     /// The endpoint cannot be dialled.
-    #[error("endpoint: {0}")]
+    #[error("endpoint is not valid")]
     Endpoint(#[from] InvalidDriverEndpoint),
 }
 
@@ -132,7 +133,7 @@ impl DriverEndpoint {
             return Err(InvalidDriverEndpoint::TooLong { found: bytes });
         }
         if !path.is_absolute() || path.as_os_str().as_encoded_bytes().contains(&0) {
-            return Err(InvalidDriverEndpoint::NotAbsolute { found: excerpt(&path.to_string_lossy()) });
+            return Err(InvalidDriverEndpoint::NotAbsolute { found: short(&path.to_string_lossy()) });
         }
         Ok(Self(path))
     }
@@ -168,7 +169,7 @@ pub enum InvalidDriverEndpoint {
     /// No absolute path.
     #[error("{found:?} is not an absolute path; give /path/to/csi.sock or unix:///path/to/csi.sock")]
     NotAbsolute {
-        /// What was given, at most 64 characters of it.
+        /// What was given, at most 64 bytes of it.
         found: String,
     },
     /// No address can hold the path.
@@ -180,56 +181,4 @@ pub enum InvalidDriverEndpoint {
         /// How many bytes the path has.
         found: usize,
     },
-}
-
-/// A version of CSI as a registrar lists it: `1`, `1.13` or `1.13.0`, with or without a `v` before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub struct PluginVersion {
-    /// Only this number decides whether a driver is registered.
-    pub major: u32,
-    /// 0 if it is not given.
-    pub minor: u32,
-    /// 0 if it is not given.
-    pub patch: u32,
-}
-
-impl FromStr for PluginVersion {
-    type Err = InvalidPluginVersion;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPluginVersion> {
-        let invalid = || InvalidPluginVersion { found: excerpt(text) };
-        let mut numbers = [0; 3];
-        let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
-        for (index, number) in numbers.iter_mut().enumerate() {
-            match parts.next() {
-                // A sign is accepted by the parser of numbers, but not in a version.
-                Some(part) if part.bytes().all(|byte| byte.is_ascii_digit()) => {
-                    *number = part.parse().map_err(|_| invalid())?;
-                }
-                None if index > 0 => break,
-                _ => return Err(invalid()),
-            }
-        }
-        if parts.next().is_some() {
-            return Err(invalid());
-        }
-        let [major, minor, patch] = numbers;
-        Ok(Self { major, minor, patch })
-    }
-}
-
-impl fmt::Display for PluginVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
-
-/// A text that is not a [`PluginVersion`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is not a version; expected one to three numbers with dots between, as in 1.0.0")]
-#[non_exhaustive]
-pub struct InvalidPluginVersion {
-    /// What was given, at most 64 characters of it.
-    pub found: String,
 }

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use csi_proto::Method;
 use csi_proto::csi::v1::ControllerPublishVolumeResponse;
 use tokio::time::{Instant, timeout};
-use volume_manager::driver::{CallError, CallOutcome, Operation, Settings};
+use volume_manager::driver::{CallError, CallOutcome, Operation};
 
 use super::scripted::{Reply, Scripted};
-use super::{NoSecrets, Place, path, publish, stage, volume};
+use super::{Place, path, publish, stage, volume};
 
 const METHOD: Method = Method::NodeStageVolume;
 
@@ -109,13 +109,12 @@ async fn a_driver_that_dies_in_a_call_leaves_it_uncertain_and_the_next_call_find
 /// Anchors (f) 10: hung replies.
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_ends_at_its_deadline_and_delays_no_other() {
-    let own = Duration::from_secs(7);
-    let settings = Settings::default().call_of(Method::NodePublishVolume, own);
-    let place = Place::with(Default::default(), settings, std::sync::Arc::new(NoSecrets));
+    let bound = Duration::from_secs(120);
+    let place = Place::new();
     let scripted = place.start();
     let generation = place.driver.generation().await.expect("a generation");
     for reply in [Reply::Silence, Reply::Half] {
-        for (operation, bound) in [(stage(), Duration::from_secs(120)), (publish(), own)] {
+        for operation in [stage(), publish()] {
             scripted.once(operation.method(), reply.clone());
             let volume = volume("v");
             let started = Instant::now();
@@ -174,10 +173,9 @@ async fn a_call_that_is_dropped_leaves_the_connection_to_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_read_up_to_its_bound_and_no_further() {
-    let settings = Settings::default().max_answer(1024);
-    let place = Place::with(Default::default(), settings, std::sync::Arc::new(NoSecrets));
+    let place = Place::new();
     let scripted = place.start();
-    for (bytes, read) in [(1024, true), (1025, false), (1 << 20, false)] {
+    for (bytes, read) in [(1 << 20, true), ((1 << 20) + 1, false), (1 << 22, false)] {
         // An unknown field of a length that makes the whole message as long as wanted.
         let mut message = vec![0x7a];
         prost::encode_length_delimiter(bytes, &mut message).expect("a length");
@@ -190,7 +188,7 @@ async fn an_answer_is_read_up_to_its_bound_and_no_further() {
         match ended {
             Ok(CallOutcome::Done) => assert!(read, "{bytes}"),
             Err(CallError::Answer { ref reason, .. }) => {
-                assert!(!read && reason.contains("at most 1024"), "{bytes}: {reason}");
+                assert!(!read && reason.contains("at most 1048576"), "{bytes}: {reason}");
             }
             other => panic!("{bytes}: {other:?}"),
         }

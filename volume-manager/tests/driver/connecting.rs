@@ -12,7 +12,7 @@ use csi_proto::csi::v1::{
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, timeout};
-use volume_manager::driver::{CallError, CallOutcome, ConnectError, Settings};
+use volume_manager::driver::{CallError, CallOutcome, ConnectError};
 
 use super::scripted::{Reply, Scripted, info, node_capabilities, node_info};
 use super::{Place, publish, stage, volume};
@@ -50,7 +50,10 @@ async fn a_mount_on_a_warm_driver_is_two_calls_on_the_one_connection() {
         assert_eq!(place.driver.call(&volume, &publish()).await, Ok(CallOutcome::Done));
         assert_eq!(scripted.calls().len(), 2 * mount);
     }
-    assert_eq!((scripted.connections(), place.driver.generation().await.map(|g| g.number())), (1, Ok(1)));
+    assert_eq!(
+        (scripted.connections(), place.driver.generation().await.ok().map(|g| g.number())),
+        (1, Some(1))
+    );
 }
 
 /// Anchors (f) 10: not ready for 30 s.
@@ -81,11 +84,11 @@ async fn a_driver_that_does_not_become_ready_is_given_up_in_time_and_may_be_trie
         let started = Instant::now();
         let within = Duration::from_secs(60);
         let error = place.driver.generation().await.expect_err("not ready");
-        assert_eq!(error, ConnectError::NotReady { within }, "{bad:?}");
+        assert!(matches!(error, ConnectError::NotReady { within: bound } if bound == within), "{bad:?}");
         assert!(started.elapsed() <= within, "{bad:?}: {:?}", started.elapsed());
     }
     scripted.always(Method::Probe, Reply::ok(&ProbeResponse { ready: None }));
-    assert_eq!(place.driver.generation().await.map(|generation| generation.number()), Ok(1));
+    assert_eq!(place.driver.generation().await.ok().map(|generation| generation.number()), Some(1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +97,7 @@ async fn an_unhealthy_driver_is_given_up_at_once_and_one_that_does_not_probe_is_
     let scripted = place.start();
     scripted.always(Method::Probe, Reply::Status(9, "no%20kernel%20module"));
     let error = place.driver.generation().await.expect_err("unhealthy");
-    assert_eq!(error, ConnectError::Unhealthy { message: "no kernel module".into() });
+    assert!(matches!(error, ConnectError::Unhealthy { message } if message == "no kernel module"));
     scripted.always(Method::Probe, Reply::Status(12, ""));
     place.driver.generation().await.expect("a generation");
 }
@@ -136,7 +139,8 @@ async fn a_driver_that_comes_back_otherwise_is_asked_anew_and_the_changes_are_to
     // Both drivers live in this very process, so nothing proves that calls of the first have ended.
     assert!(!second.earlier_processes_ended());
     let error = place.driver.call(&volume("v"), &stage()).await.expect_err("it stages no more");
-    assert!(!error.was_sent() && error.to_string().contains("STAGE_UNSTAGE_VOLUME"), "{error}");
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(!error.was_sent() && cause.contains("STAGE_UNSTAGE_VOLUME"), "{error}: {cause}");
     // The old generation stays dead.
     let error = first.call(&volume("v"), &stage()).await.expect_err("a dead connection");
     assert!(matches!(error, CallError::NotSent { .. }), "{error}");
@@ -168,7 +172,7 @@ async fn a_controller_that_is_not_served_on_this_socket_attaches_nothing() {
     scripted.always(Method::ControllerGetCapabilities, Reply::Status(12, "unknown service"));
     scripted.always(Method::NodeGetInfo, Reply::Status(12, ""));
     let generation = place.driver.generation().await.expect("a generation");
-    assert!(generation.facts().capabilities.plugin.controller_service);
+    assert!(scripted.calls().contains(&Method::ControllerGetCapabilities));
     assert!(!generation.facts().capabilities.lifecycle().publish_unpublish);
     assert_eq!(generation.facts().node_id, None);
 }
@@ -210,7 +214,7 @@ async fn those_who_ask_at_once_share_one_connection_and_one_failure() {
     assert_eq!(scripted.connections(), 1);
     scripted.always(Method::Probe, Reply::ok(&ProbeResponse { ready: Some(true) }));
     for asked in ask(20) {
-        assert_eq!(asked.await.expect("no panic"), Ok(1));
+        assert!(matches!(asked.await.expect("no panic"), Ok(1)));
     }
     assert_eq!(scripted.connections(), 2);
 }
@@ -228,14 +232,16 @@ async fn one_who_gives_up_connecting_leaves_the_way_free() {
 /// Anchors (f) 10: a socket that is gone, served by nobody, or by no driver.
 #[tokio::test(start_paused = true)]
 async fn a_socket_without_a_driver_ends_in_an_error_that_says_so() {
-    let settings = Settings::default();
-    let place = Place::with(Default::default(), settings, std::sync::Arc::new(super::NoSecrets));
+    let place = Place::new();
     let error = place.driver.generation().await.expect_err("no socket");
-    assert!(matches!(error, ConnectError::Dial { kind: std::io::ErrorKind::NotFound, .. }), "{error}");
+    assert!(
+        matches!(&error, ConnectError::Dial(source) if source.kind() == std::io::ErrorKind::NotFound),
+        "{error}"
+    );
     drop(UnixListener::bind(&place.socket).expect("a socket that nobody serves"));
     let error = place.driver.generation().await.expect_err("nobody");
     assert!(
-        matches!(error, ConnectError::Dial { kind: std::io::ErrorKind::ConnectionRefused, .. }),
+        matches!(&error, ConnectError::Dial(source) if source.kind() == std::io::ErrorKind::ConnectionRefused),
         "{error}"
     );
     let error = place.driver.call(&volume("v"), &stage()).await.expect_err("nobody");

@@ -19,7 +19,7 @@ use scripted::{NAME, Scripted};
 use tempfile::TempDir;
 use volume_manager::driver::{
     Access, AccessMode, Attach, ConsumerSpec, Driver, DriverPolicy, MountPath, NoSecrets, Operation, Secrets,
-    Settings, VolumeSpec,
+    VolumeSpec,
 };
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::{ConsumerId, VolumeKey};
@@ -33,14 +33,14 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        Self::with(DriverPolicy::default(), Settings::default(), Arc::new(NoSecrets))
+        Self::with(DriverPolicy::default(), Arc::new(NoSecrets))
     }
 
-    fn with(policy: DriverPolicy, settings: Settings, secrets: Arc<dyn Secrets>) -> Self {
+    fn with(policy: DriverPolicy, secrets: Arc<dyn Secrets>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("csi.sock");
         let endpoint = DriverEndpoint::from_path(&socket).expect("an endpoint");
-        let driver = Driver::new(name(), endpoint, policy, settings, secrets).expect("settings");
+        let driver = Driver::new(name(), endpoint, policy, secrets);
         Self { _directory: directory, socket, driver }
     }
 

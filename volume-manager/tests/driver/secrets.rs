@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use csi_proto::csi::v1::{NodePublishVolumeRequest, NodeStageVolumeRequest};
 use csi_proto::{DriverName, Method};
@@ -10,7 +9,7 @@ use volume_manager::ConsumerId;
 use volume_manager::driver::{
     Access, AccessMode, CallError, CallOutcome, ConsumerSpec, DriverPolicy, MemorySecrets, Operation,
     PodInfo, SecretError, SecretReference, SecretReferences, SecretValues, Secrets, ServiceAccountToken,
-    Settings, TokenRequest, VolumeSpec,
+    TokenRequest, VolumeSpec,
 };
 
 use super::scripted::Reply;
@@ -38,7 +37,7 @@ async fn each_call_gets_its_own_secret_and_an_error_gives_none_away() {
     let secrets = MemorySecrets::default()
         .with(reference("stage"), values(&[("user", "admin"), ("key", "hunter2 100%")]))
         .with(reference("publish"), values(&[("key", "correct-horse")]));
-    let place = Place::with(DriverPolicy::default(), Settings::default(), Arc::new(secrets));
+    let place = Place::with(DriverPolicy::default(), Arc::new(secrets));
     let scripted = place.start();
     let access = Access::Filesystem {
         fs_type: "cifs".into(),
@@ -74,7 +73,8 @@ async fn a_call_whose_secret_is_missing_is_not_sent_and_a_teardown_needs_none() 
     let scripted = place.start();
     let volume = with_secrets();
     let error = place.driver.call(&volume, &stage()).await.expect_err("no secret");
-    assert!(!error.was_sent() && error.to_string().contains("storage/stage"), "{error}");
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(!error.was_sent() && cause.contains("storage/stage"), "{error}: {cause}");
     assert!(!scripted.calls().contains(&Method::NodeStageVolume));
     for down in [
         Operation::NodeUnpublish { target_path: path("/target/1") },
@@ -105,8 +105,7 @@ impl Secrets for Changing {
 #[tokio::test(start_paused = true)]
 async fn secrets_are_resolved_anew_for_each_call_and_within_bounds() {
     let secrets = Arc::new(Changing::default());
-    let settings = Settings::default().secrets(Duration::from_secs(3));
-    let place = Place::with(DriverPolicy::default(), settings, secrets.clone());
+    let place = Place::with(DriverPolicy::default(), secrets.clone());
     let scripted = place.start();
     let volume = with_secrets();
     for asked in 0..2 {
@@ -158,7 +157,7 @@ async fn tokens_go_where_the_policy_says_and_nowhere_else() {
         let mut policy = DriverPolicy::default();
         policy.token_requests = vec![TokenRequest { audience: "vault".into(), expiration_seconds: None }];
         policy.token_in_secrets = in_secrets;
-        let place = Place::with(policy, Settings::default(), Arc::new(Tokens));
+        let place = Place::with(policy, Arc::new(Tokens));
         let scripted = place.start();
         scripted.once(Method::NodePublishVolume, Reply::Status(16, "bad token token-of-web-0"));
         let error = place.driver.call(&volume("v"), &of_pod).await.expect_err("an error");

@@ -20,14 +20,11 @@ async fn the_death_of_a_fuse_server_is_seen() {
     let place = directory.join("fuse");
     fs::create_dir(&place).unwrap();
     let server = FuseServer::start(&place, Manner::Answers);
-    let wish = Expectation::file_system(&place).fs_type("fuse");
+    let wish = Expectation::file_system(&place);
     assert_eq!(judge(&mounts, &wish).await, Verdict::AsExpected);
     server.kill();
     let within = mounts.inspect(&place.join("file")).await;
-    assert!(
-        matches!(within, Err(InspectError::Trouble(Trouble::Io { .. }))),
-        "no mount is there: {within:?}"
-    );
+    assert!(matches!(within, Err(Trouble::Io { .. })), "no mount is there: {within:?}");
     let table = mounts.table().await.unwrap();
     let mount = table.at(&place).map(|mount| mount.id);
     assert!(mount.is_some(), "the table knows nothing of it");
@@ -52,7 +49,7 @@ async fn an_error_of_a_live_server_does_not_make_its_mount_dead() {
     fs::create_dir(&place).unwrap();
     let _server = FuseServer::start(&place, Manner::Fails);
     match mounts.inspect(&place).await {
-        Err(InspectError::Trouble(Trouble::Io { source, .. })) => assert_eq!(source.raw_os_error(), Some(5)),
+        Err(Trouble::Io { source, .. }) => assert_eq!(source.raw_os_error(), Some(5)),
         other => panic!("{other:?}"),
     }
 }
@@ -172,7 +169,7 @@ async fn a_frozen_file_system_does_not_use_up_what_others_may_lose() {
     else {
         return;
     };
-    let settings = Settings::default().deadline(Duration::from_secs(2)).hung_processes(8);
+    let settings = Settings { deadline: Duration::from_secs(2), hung_processes: 8, ..Settings::default() };
     let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
     let device = LoopDevice::with_ext4(&directory);
     let disk = directory.join("frozen");
@@ -194,7 +191,7 @@ async fn a_frozen_file_system_does_not_use_up_what_others_may_lose() {
 #[tokio::test]
 async fn who_gets_no_turn_is_told_so() {
     let Some(directory) = private("failures::who_gets_no_turn_is_told_so") else { return };
-    let settings = Settings::default().deadline(Duration::from_secs(2)).running_processes(1);
+    let settings = Settings { deadline: Duration::from_secs(2), running_processes: 1, ..Settings::default() };
     let mounts = LinuxMounts::open(probe_command(), settings).await.unwrap();
     let place = directory.join("fuse");
     fs::create_dir(&place).unwrap();
@@ -210,7 +207,7 @@ async fn who_gets_no_turn_is_told_so() {
     for answer in asked {
         match answer.await.unwrap() {
             Ok(Inspection { presence: Presence::Hung, .. }) => hung += 1,
-            Err(InspectError::Trouble(Trouble::Crowded { .. })) => crowded += 1,
+            Err(Trouble::Crowded { .. }) => crowded += 1,
             other => panic!("{other:?}"),
         }
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::mount::{MountFlags, UnmountFlags};
 use volume_manager::mounts::conformance::Ground;
 use volume_manager::mounts::linux::{LinuxMounts, ProbeCommand, Settings};
-use volume_manager::mounts::{AbsolutePath, CreateError, Mounts};
+use volume_manager::mounts::{CreateError, MountPath, Mounts};
 
 const VARIABLE: &str = "VOLUME_MANAGER_MOUNTS_GROUND";
 
@@ -52,16 +52,22 @@ pub(super) fn probe_command() -> ProbeCommand {
 }
 
 pub(super) async fn mounts() -> LinuxMounts {
-    LinuxMounts::open(probe_command(), Settings::default().deadline(std::time::Duration::from_secs(60)))
-        .await
-        .unwrap()
+    LinuxMounts::open(
+        probe_command(),
+        Settings { deadline: std::time::Duration::from_secs(60), ..Settings::default() },
+    )
+    .await
+    .unwrap()
 }
 
 /// With a deadline that passes while a test waits.
 pub(super) async fn impatient_mounts() -> LinuxMounts {
-    LinuxMounts::open(probe_command(), Settings::default().deadline(std::time::Duration::from_secs(2)))
-        .await
-        .unwrap()
+    LinuxMounts::open(
+        probe_command(),
+        Settings { deadline: std::time::Duration::from_secs(2), ..Settings::default() },
+    )
+    .await
+    .unwrap()
 }
 
 pub(super) fn tmpfs(at: &Path) -> io::Result<()> {
@@ -80,7 +86,7 @@ pub(super) fn unmount(at: &Path) {
 
 /// A directory, as the manager of volumes makes it.
 pub(super) async fn make(mounts: &LinuxMounts, at: &Path) -> Result<(), CreateError> {
-    mounts.create_directory(&AbsolutePath::new(at).unwrap()).await
+    mounts.create_directory(&MountPath::new(at).unwrap()).await
 }
 
 pub(super) fn mount_device(device: &Path, at: &Path) {

@@ -297,7 +297,10 @@ impl Plugin {
             }
             Err(error) => {
                 self.again = Some(Instant::now() + self.backoff.next_wait());
-                tracing::error!("the volumes of the pods cannot be wanted, trying again: {error}");
+                tracing::error!(
+                    "the volumes of the pods cannot be wanted, trying again: {}",
+                    crate::process::chain(&error)
+                );
             }
         }
     }

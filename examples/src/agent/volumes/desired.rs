@@ -3,6 +3,7 @@
 use volume_manager::message::{DesiredSet, Request};
 
 use super::super::store::{Content, Document, DocumentError};
+use crate::process::chain;
 
 /// Reads the set and leaves it as it is: nothing, a set, or why it is none.
 pub(super) fn read(document: &Document) -> Result<Option<Result<DesiredSet, String>>, DocumentError> {
@@ -33,7 +34,7 @@ fn decode(request: &[u8]) -> Result<DesiredSet, String> {
     match Request::decode(request) {
         Ok(Request::Desired(set)) => Ok(set),
         Ok(_) => Err("it is another request".to_owned()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(chain(&error)),
     }
 }
 

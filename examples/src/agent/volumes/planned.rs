@@ -11,7 +11,9 @@ use super::NodeVolumes;
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum NotTaken {
     /// It could not be read from the disk again.
-    #[error("{0}; the node keeps the volumes that it has, so take pods from it")]
+    #[error(
+        "the volumes of the pods are no valid set; the node keeps the volumes that it has, so take pods from it"
+    )]
     Invalid(#[from] InvalidMessage),
     /// It cannot be had now.
     #[error("{}", .0.message)]

@@ -9,6 +9,7 @@ use volume_manager::message::refusal::Reason;
 use volume_manager::message::{Answer, Refusal, Request};
 
 use super::NodeVolumes;
+use crate::process::chain;
 
 #[async_trait]
 impl Service for NodeVolumes {
@@ -55,7 +56,7 @@ impl NodeVolumes {
                 Err(stopped) => Refusal::new(Reason::Unavailable, stopped, self.shown().revision),
             },
             Ok(_) => Refusal::new(Reason::Invalid, "this agent has no answer to it", self.shown().revision),
-            Err(error) => Refusal::new(Reason::Invalid, error, self.shown().revision),
+            Err(error) => Refusal::new(Reason::Invalid, chain(&error), self.shown().revision),
         };
         tracing::warn!(%from, reason = ?refusal.reason(), "request for volumes refused: {}", refusal.message);
         vec![Kind::Refusal(refusal).into()]

@@ -28,7 +28,8 @@ impl NodeVolumes {
         let is_new = set.revision != revision;
         if is_new {
             self.0.document.save_from(move || request.to_vec()).await.map_err(|error| {
-                let reason = format!("the set cannot be written to --state-dir: {error}");
+                let reason =
+                    format!("the set cannot be written to --state-dir: {}", crate::process::chain(&error));
                 Refusal::new(Reason::Unavailable, reason, revision)
             })?;
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use super::super::{AbsolutePath, DeviceNumber, Inspection, MountId, Presence};
+use super::super::{DeviceNumber, Inspection, MountId, MountPath, Presence};
 use super::table::read_table;
 
 /// An entry and the directory that it is in. Neither can be exchanged for another while this is held.
@@ -22,7 +22,7 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 impl Entry {
     /// Follows links on the way, and none at the end.
-    pub(super) fn open(path: &AbsolutePath) -> Result<Self, Errno> {
+    pub(super) fn open(path: &MountPath) -> Result<Self, Errno> {
         Self::open_in(open_directory(path.parent())?, path.name())
     }
 
@@ -51,7 +51,7 @@ impl Entry {
 }
 
 /// What is at a path, and in which mount.
-pub(super) fn inspect(path: &AbsolutePath) -> Result<Inspection, Errno> {
+pub(super) fn inspect(path: &MountPath) -> Result<Inspection, Errno> {
     let parent = match open_directory(path.parent()) {
         Ok(parent) => parent,
         Err(Errno::NOENT) => return Ok(Inspection::of(Presence::Missing)),

@@ -1,7 +1,9 @@
 //! Asking a probe process, with a deadline.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +14,70 @@ use tokio::time::timeout;
 use super::super::Trouble;
 use super::probe::{Answer, Request};
 use super::reading::Reading;
-use super::reaping::{Reaping, Walk, end_of};
-use super::settings::{ProbeCommand, Settings};
-use super::storage::Storage;
-use super::turns::Turns;
+use super::reaping::{Reaping, end_of};
+use super::turns::{Storage, Turns, Walk};
+
+/// How a probe process is started. The arguments of the [`probe`](super::probe) follow those that are given here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProbeCommand {
+    /// The program. A relative path without a slash is searched for as a shell does.
+    pub program: PathBuf,
+    /// Its first arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl ProbeCommand {
+    /// This program itself, whose `main` begins with [`serve_if_asked`](super::probe::serve_if_asked). It is the same
+    /// program also after its file was replaced by an upgrade.
+    ///
+    /// Without that beginning of `main`, the whole program is started a second time, until the deadline ends it.
+    #[must_use]
+    pub fn own() -> Self {
+        Self::new("/proc/self/exe")
+    }
+
+    /// Another program.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), arguments: Vec::new() }
+    }
+
+    /// With one more argument before those of the probe.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+}
+
+/// The bounds of the mounts of Linux.
+#[allow(clippy::exhaustive_structs, reason = "written as a change of the default")]
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// After what time an operation counts as hung. Default: 5 s, and then up to 0.2 s more for the process to end.
+    ///
+    /// The mount table has to be read within it too. So an answer of any kind comes within 6 deadlines and 0.2 s: one for
+    /// the table, [`Self::DEADLINES_FOR_A_TURN`] for a turn, and one for the operation.
+    pub deadline: Duration,
+    /// How many operations run at the same time. Default: 16. More wait for a turn: on one
+    /// storage (a device, or all shares of one server) run half of them at most, and on all those together that hung
+    /// the last time a quarter.
+    pub running_processes: usize,
+    /// How many processes may be left behind that cannot be killed, since they hang deep in the kernel. Default: 64.
+    /// One storage may have a quarter of them. On a path on which one hangs, nothing more is tried until it has ended.
+    pub hung_processes: usize,
+}
+
+impl Settings {
+    /// How many deadlines an operation waits for its turn before it is refused as crowded out.
+    pub const DEADLINES_FOR_A_TURN: u32 = 4;
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { deadline: Duration::from_secs(5), running_processes: 16, hung_processes: 64 }
+    }
+}
 
 /// How long a process that was killed is waited for before it counts as one that cannot be killed.
 const GRACE: Duration = Duration::from_millis(200);
@@ -38,9 +100,9 @@ impl Probes {
         Self {
             command,
             deadline: settings.deadline,
-            turns: Turns::new(settings.running),
+            turns: Turns::new(settings.running_processes),
             tables,
-            reaping: Arc::new(Reaping::new(settings.hung)),
+            reaping: Arc::new(Reaping::new(settings.hung_processes)),
         }
     }
 
@@ -49,8 +111,8 @@ impl Probes {
         self.reaping.count()
     }
 
-    pub(super) fn wrong(&self, reason: impl ToString) -> Trouble {
-        Trouble::Probe { program: self.command.program.clone(), reason: reason.to_string() }
+    pub(super) fn wrong(&self, source: io::Error) -> Trouble {
+        Trouble::Probe { program: self.command.program.clone(), source }
     }
 
     /// Has one request carried out. If this is dropped, the process is killed.
@@ -59,7 +121,7 @@ impl Probes {
         self.reaping.admit(&walk)?;
         let patience = self.deadline.saturating_mul(Settings::DEADLINES_FOR_A_TURN);
         let Ok(_turn) = timeout(patience, self.turns.turn(&walk)).await else {
-            return Err(Trouble::Crowded { path: walk.at().to_owned(), waited: patience });
+            return Err(Trouble::Crowded { path: walk.path, waited: patience });
         };
         // Another of the same path may have hung while this one waited.
         self.reaping.admit(&walk)?;
@@ -69,11 +131,12 @@ impl Probes {
                 self.turns.clear(&probe.walk);
                 Ok(answer)
             }
-            Ok(Ok((None, status))) => Err(self.wrong(format!("it ended ({status}) and gave no answer"))),
+            Ok(Ok((None, status))) => {
+                Err(self.wrong(io::Error::other(format!("it ended ({status}) and gave no answer"))))
+            }
             Ok(Err(error)) => Err(self.wrong(error)),
-            Err(_) if *request == Request::Hello => Err(self.wrong("it does not answer")),
             Err(_) => {
-                let path = probe.walk.at().to_owned();
+                let path = probe.walk.path.clone();
                 self.turns.suspect(&probe.walk);
                 probe.end_now().await;
                 Err(Trouble::Hung { path })
@@ -82,14 +145,11 @@ impl Probes {
     }
 
     async fn walk(&self, request: &Request) -> Walk {
-        let path = request.path().map(|path| path.as_path().to_owned());
+        let path = request.path().as_path().to_owned();
         // Where the table is not known, only the paths tell what hangs together.
-        let table = match path {
-            Some(_) => self.tables.table().await.ok(),
-            None => None,
-        };
-        let storage = table.as_ref().zip(path.as_ref()).and_then(|(table, path)| table.covering(path));
-        Walk { storage: storage.map(Storage::of), path }
+        let table = self.tables.table().await.ok();
+        let storage = table.and_then(|table| table.covering(&path).map(Storage::of));
+        Walk { path, storage }
     }
 
     async fn start(&self, request: &Request, walk: Walk) -> Result<Probe, Trouble> {
@@ -106,11 +166,7 @@ impl Probes {
             let child = command.spawn()?;
             Ok::<_, io::Error>(Probe { child: Some(child), walk, reaping })
         });
-        match started.await {
-            Ok(Ok(probe)) => Ok(probe),
-            Ok(Err(error)) => Err(self.wrong(error)),
-            Err(error) => Err(self.wrong(error)),
-        }
+        started.await.unwrap_or_else(|error| Err(error.into())).map_err(|error| self.wrong(error))
     }
 }
 

@@ -1,16 +1,20 @@
-//! Reading the table for many who ask, with a deadline.
+//! Reading the table for many who ask, with a deadline; and being told that it has changed.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::super::{MountTable, TableError};
+use super::super::{MountChanges, MountTable, TableError};
 
 type Read = Result<Arc<MountTable>, TableError>;
 
@@ -71,6 +75,26 @@ impl Reading {
 impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reading").field("deadline", &self.deadline).field("begun", &self.begun).finish()
+    }
+}
+
+/// The kernel marks the open file as urgent at each change, until it was asked.
+#[derive(Debug)]
+pub(super) struct Changes(AsyncFd<File>);
+
+impl Changes {
+    #[allow(deprecated, reason = "sound for a file, which owns its descriptor; what replaces it is unsafe")]
+    pub(super) fn open() -> io::Result<Self> {
+        let file = File::open("/proc/self/mountinfo")?;
+        Ok(Self(AsyncFd::with_interest(file, Interest::PRIORITY)?))
+    }
+}
+
+#[async_trait]
+impl MountChanges for Changes {
+    async fn changed(&mut self) -> io::Result<()> {
+        self.0.ready(Interest::PRIORITY).await?.clear_ready();
+        Ok(())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The processes that were killed and have not ended yet.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use super::super::Trouble;
-use super::storage::Storage;
+use super::turns::Walk;
 
 /// How often it is asked whether a process has ended, if nothing tells of it.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -33,21 +32,6 @@ async fn collect(child: &mut Child, end_of: impl Fn(&Child) -> std::io::Result<A
             Ok(end) if end.readable().await.is_ok() => {}
             _ => tokio::time::sleep(AGAIN).await,
         }
-    }
-}
-
-/// What a process walks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Walk {
-    pub(super) path: Option<PathBuf>,
-    /// What is asked on the way. `None` if the mount table is not known.
-    pub(super) storage: Option<Storage>,
-}
-
-impl Walk {
-    /// Where, for an error.
-    pub(super) fn at(&self) -> &Path {
-        self.path.as_deref().unwrap_or_else(|| Path::new("/"))
     }
 }
 
@@ -74,12 +58,12 @@ impl Reaping {
     /// have theirs.
     pub(super) fn admit(&self, walk: &Walk) -> Result<(), Trouble> {
         let left = self.left();
-        let of_path = |hung: &Walk| walk.path.is_some() && hung.path == walk.path;
+        let of_path = |hung: &Walk| hung.path == walk.path;
         let of_storage = |hung: &Walk| walk.storage.is_some() && hung.storage == walk.storage;
         let hung = || left.processes.iter().map(|(_, walk)| walk);
         let quarter = (self.limit / 4).max(1);
         if hung().any(of_path) || hung().filter(|hung| of_storage(hung)).count() >= quarter {
-            return Err(Trouble::Hung { path: walk.at().to_owned() });
+            return Err(Trouble::Hung { path: walk.path.clone() });
         }
         if left.processes.len() >= self.limit {
             return Err(Trouble::TooManyHung { limit: self.limit });
@@ -135,11 +119,14 @@ impl Drop for Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::super::DeviceNumber;
+    use super::super::turns::Storage;
     use super::*;
 
     fn walk(path: &str, minor: u32) -> Walk {
-        Walk { path: Some(path.into()), storage: Some(Storage::Device(DeviceNumber { major: 0, minor })) }
+        Walk { path: path.into(), storage: Some(Storage::Device(DeviceNumber { major: 0, minor })) }
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,14 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::super::{
-    AbsolutePath, CreateError, InspectError, Inspection, MountChanges, MountTable, Mounts, Presence,
-    RemoveError, Removed, SafeRemoval, TableError, Trouble,
+    CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, Presence, RemoveError, Removed,
+    SafeRemoval, TableError, Trouble,
 };
-use super::changes::Changes;
 use super::probe::{Answer, Request};
-use super::process::Probes;
-use super::reading::Reading;
-use super::settings::{InvalidSettings, ProbeCommand, Settings};
+use super::process::{ProbeCommand, Probes, Settings};
+use super::reading::{Changes, Reading};
 use super::table::TableReader;
 
 /// The mounts of the mount namespace of this process. Clones share their bounds.
@@ -31,9 +29,8 @@ impl LinuxMounts {
     /// Opens the table, and tries a probe once.
     ///
     /// # Errors
-    /// If a setting is out of bounds, the table cannot be read, or the program is no probe.
+    /// If the table cannot be read, or the program is no probe.
     pub async fn open(command: ProbeCommand, settings: Settings) -> Result<Self, OpenError> {
-        settings.check()?;
         let table = TableReader::open().map_err(TableError::Read)?;
         let table = Mutex::new(table);
         // Nothing of the reader is left half done by a panic: it has no table then and reads anew.
@@ -42,9 +39,9 @@ impl LinuxMounts {
         let probes = Arc::new(Probes::new(command, &settings, Arc::clone(&tables)));
         let mounts = Self { probes, tables };
         mounts.table().await?;
-        match mounts.probes.ask(&Request::Hello).await? {
-            Answer::Hello => Ok(mounts),
-            other => Err(mounts.misunderstood(&other).into()),
+        match mounts.inspect(Path::new("/proc")).await?.presence {
+            Presence::Hung => Err(mounts.probes.wrong(io::Error::other("it does not answer")).into()),
+            _ => Ok(mounts),
         }
     }
 
@@ -54,17 +51,16 @@ impl LinuxMounts {
         self.probes.hung()
     }
 
-    fn misunderstood(&self, answer: &Answer) -> Trouble {
-        self.probes.wrong(format!("it answered {answer:?}, which was not asked"))
-    }
-
-    fn trouble(&self, path: &AbsolutePath, answer: &Answer) -> Trouble {
+    /// What a probe says that it could not do, or what it says though it was not asked.
+    fn trouble(&self, path: &MountPath, answer: &Answer) -> Trouble {
         match answer {
             Answer::Errno(errno) => {
                 let source = io::Error::from_raw_os_error(*errno);
                 Trouble::Io { path: path.as_path().to_owned(), source }
             }
-            other => self.misunderstood(other),
+            other => {
+                self.probes.wrong(io::Error::other(format!("it answered {other:?}, which was not asked")))
+            }
         }
     }
 }
@@ -73,9 +69,6 @@ impl LinuxMounts {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A setting is out of bounds.
-    #[error(transparent)]
-    Settings(#[from] InvalidSettings),
     /// The table cannot be read.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -90,23 +83,25 @@ impl Mounts for LinuxMounts {
         self.tables.table().await
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
-        let path = AbsolutePath::new(path).map_err(|error| Trouble::Io {
+    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
+        let path = MountPath::new(path).map_err(|error| Trouble::Io {
             path: path.to_owned(),
             source: io::Error::new(io::ErrorKind::InvalidInput, error),
         })?;
         match self.probes.ask(&Request::Inspect(path.clone())).await {
-            Ok(Answer::Inspected(inspection)) => Ok(inspection),
-            Ok(other) => Err(self.trouble(&path, &other).into()),
+            Ok(Answer::Is(inspection)) => Ok(inspection),
+            Ok(other) => Err(self.trouble(&path, &other)),
             Err(Trouble::Hung { .. }) => Ok(Inspection::of(Presence::Hung)),
-            Err(trouble) => Err(trouble.into()),
+            Err(trouble) => Err(trouble),
         }
     }
 
-    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+    async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
         match self.probes.ask(&Request::CreateDirectory(path.clone())).await? {
-            Answer::Created => Ok(()),
-            Answer::Occupied(found) => Err(CreateError::Occupied { path: path.as_path().to_owned(), found }),
+            Answer::Done => Ok(()),
+            Answer::Is(Inspection { presence: found, .. }) => {
+                Err(CreateError::Occupied { path: path.as_path().to_owned(), found })
+            }
             other => Err(self.trouble(path, &other).into()),
         }
     }
@@ -114,11 +109,10 @@ impl Mounts for LinuxMounts {
     async fn remove(&self, removal: &SafeRemoval) -> Result<Removed, RemoveError> {
         let path = removal.path().as_path().to_owned();
         match self.probes.ask(&Request::Remove(removal.clone())).await? {
-            Answer::Removed(removed) => Ok(removed),
+            Answer::Done => Ok(Removed::Removed),
+            Answer::Is(found) => removal.refused(found.presence),
             Answer::Mounted => Err(RemoveError::Mounted { path }),
             Answer::NotEmpty { count, first } => Err(RemoveError::NotEmpty { path, count, first }),
-            Answer::HasBytes(size) => Err(RemoveError::HasBytes { path, size }),
-            Answer::Unfit(found) => Err(RemoveError::Unfit { path, found }),
             other => Err(self.trouble(removal.path(), &other).into()),
         }
     }

@@ -1,6 +1,5 @@
 //! Mounts in memory, for tests of who embeds this crate.
 
-mod rules;
 mod tree;
 
 use std::io;
@@ -8,13 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use rules::Refusal;
 use tokio::sync::watch;
-use tree::Tree;
+use tree::{Refusal, Tree};
 
 use super::{
-    AbsolutePath, CreateError, DeviceNumber, InspectError, Inspection, MountChanges, MountId, MountTable,
-    Mounts, Presence, Removable, RemoveError, Removed, SafeRemoval, TableError, Trouble,
+    CreateError, DeviceNumber, Inspection, MountChanges, MountId, MountPath, MountTable, Mounts, Presence,
+    RemoveError, Removed, SafeRemoval, TableError, Trouble,
 };
 
 /// A node's directories and mounts, in memory. Clones are the same node.
@@ -167,11 +165,11 @@ impl Mounts for MemoryMounts {
         Ok(self.tree().table())
     }
 
-    async fn inspect(&self, path: &Path) -> Result<Inspection, InspectError> {
-        self.tree().inspect(path).map_err(|refusal| InspectError::Trouble(refusal.at(path)))
+    async fn inspect(&self, path: &Path) -> Result<Inspection, Trouble> {
+        self.tree().inspect(path).map_err(|refusal| refusal.at(path))
     }
 
-    async fn create_directory(&self, path: &AbsolutePath) -> Result<(), CreateError> {
+    async fn create_directory(&self, path: &MountPath) -> Result<(), CreateError> {
         let path = path.as_path();
         self.tree().create_directory(path).map_err(|refusal| match refusal {
             Refusal::Found(found) => CreateError::Occupied { path: path.to_owned(), found },
@@ -186,16 +184,11 @@ impl Mounts for MemoryMounts {
         if inspection.mount.is_some() {
             return Err(RemoveError::Mounted { path: path.to_owned() });
         }
-        let what = removal.what();
-        match inspection.presence {
-            Presence::Missing => return Ok(Removed::WasMissing),
-            Presence::Directory => {}
-            Presence::RegularFile { size: 0 } if what == Removable::EmptyTarget => {}
-            Presence::RegularFile { size } if what == Removable::EmptyTarget => {
-                return Err(RemoveError::HasBytes { path: path.to_owned(), size });
-            }
-            Presence::Hung => return Err(Trouble::Hung { path: path.to_owned() }.into()),
-            found => return Err(RemoveError::Unfit { path: path.to_owned(), found }),
+        if inspection.presence == Presence::Hung {
+            return Err(Trouble::Hung { path: path.to_owned() }.into());
+        }
+        if !removal.admits(inspection.presence) {
+            return removal.refused(inspection.presence);
         }
         if let Some((count, first)) = tree.entries(path) {
             return Err(RemoveError::NotEmpty { path: path.to_owned(), count, first });

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::{DeviceNumber, Holder, Inspection, Kinship, Mount, MountId, MountIdentity, MountTable, Presence};
@@ -29,8 +30,6 @@ pub enum Expected {
         identity: Option<MountIdentity>,
         /// The file system, whichever part of it.
         device: Option<DeviceNumber>,
-        /// Its type. A subtype counts as its type: `fuse` takes `fuse.sshfs`, `nfs` takes `nfs4`.
-        fs_type: Option<String>,
         /// Whether it can be only read.
         read_only: Option<bool>,
     },
@@ -51,7 +50,7 @@ impl Expectation {
     /// A file system is mounted at the path, whichever.
     #[must_use]
     pub fn file_system(path: impl Into<PathBuf>) -> Self {
-        let expected = Expected::FileSystem { identity: None, device: None, fs_type: None, read_only: None };
+        let expected = Expected::FileSystem { identity: None, device: None, read_only: None };
         Self { path: path.into(), expected }
     }
 
@@ -75,15 +74,6 @@ impl Expectation {
     pub fn device(mut self, expected: DeviceNumber) -> Self {
         if let Expected::FileSystem { device, .. } | Expected::BlockDevice { device } = &mut self.expected {
             *device = Some(expected);
-        }
-        self
-    }
-
-    /// And it is of this type. Of no meaning to other than file systems.
-    #[must_use]
-    pub fn fs_type(mut self, expected: impl Into<String>) -> Self {
-        if let Expected::FileSystem { fs_type, .. } = &mut self.expected {
-            *fs_type = Some(expected.into());
         }
         self
     }
@@ -335,7 +325,7 @@ fn stacked(mount: Option<&Mount>, table: &MountTable) -> Option<Verdict> {
 
 /// The first thing in which a mount is not as expected.
 fn compare(expected: &Expected, mount: &Mount) -> Option<Verdict> {
-    let Expected::FileSystem { identity, device, fs_type, read_only } = expected else { return None };
+    let Expected::FileSystem { identity, device, read_only } = expected else { return None };
     let device = identity.as_ref().map(|identity| identity.device).or(*device);
     if let Some(expected) = device.filter(|device| *device != mount.device) {
         return Some(Verdict::AnotherDevice { expected, found: mount.device });
@@ -343,21 +333,12 @@ fn compare(expected: &Expected, mount: &Mount) -> Option<Verdict> {
     if let Some(identity) = identity.as_ref().filter(|identity| identity.root != mount.root) {
         return Some(Verdict::AnotherRoot { expected: identity.root.clone(), found: mount.root.clone() });
     }
-    let found = mount.fs_type.to_string_lossy();
-    let of_identity = identity.as_ref().map(|identity| identity.fs_type.to_string_lossy());
-    if let Some(expected) = of_identity.filter(|expected| *expected != found) {
-        return Some(Verdict::AnotherType { expected: expected.into_owned(), found: found.into_owned() });
-    }
-    if let Some(expected) = fs_type.as_ref().filter(|expected| !is_of_type(&found, expected)) {
-        return Some(Verdict::AnotherType { expected: expected.clone(), found: found.into_owned() });
+    if let Some(identity) = identity.as_ref().filter(|identity| identity.fs_type != mount.fs_type) {
+        let name = |fs_type: &OsStr| fs_type.to_string_lossy().into_owned();
+        return Some(Verdict::AnotherType { expected: name(&identity.fs_type), found: name(&mount.fs_type) });
     }
     let is_read_only = mount.is_read_only();
     read_only
         .is_some_and(|expected| expected != is_read_only)
         .then_some(Verdict::OptionsDiffer { read_only: is_read_only })
-}
-
-fn is_of_type(found: &str, expected: &str) -> bool {
-    let Some(rest) = found.strip_prefix(expected) else { return false };
-    rest.is_empty() || rest.starts_with('.') || (expected == "nfs" && rest == "4")
 }

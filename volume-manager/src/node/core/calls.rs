@@ -9,6 +9,7 @@ use super::event::{Action, Answer, CallOrder, Inspect, LookOrder, Sight};
 use super::findings::{self, Found, Wanted};
 use super::{Node, Slot, Ticket};
 use crate::driver::{CallError, CallOutcome, Operation, VolumeSpec};
+use crate::excerpt::chain;
 use crate::lifecycle::{Call, Check, Event as Lifecycle, Finding, Outcome, Rpc, outcome_of};
 use crate::node::change::ChangeKind;
 use crate::node::error::{InspectError, bounded};
@@ -167,7 +168,7 @@ impl Node {
     fn inspect_error(&self, slot: Slot, error: &CallError) -> InspectError {
         let driver = self.volumes.get(&slot).map(|entry| entry.key.driver.clone());
         match driver {
-            Some(driver) => InspectError::Failed { driver, message: bounded(&error.to_string()) },
+            Some(driver) => InspectError::Failed { driver, message: bounded(&chain(error)) },
             None => InspectError::Stopped(crate::node::error::Stopped),
         }
     }
@@ -212,7 +213,7 @@ impl Node {
         };
         let text = match error {
             CallError::Status { message, .. } => message.clone(),
-            error => error.to_string(),
+            error => chain(error),
         };
         entry.fail(call, class, error.code(), &text);
         self.tell_error(slot);

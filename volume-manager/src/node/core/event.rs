@@ -100,7 +100,7 @@ impl CommitFailure {
     /// What an error of the store means.
     #[must_use]
     pub fn of(error: &StoreError) -> Self {
-        Self { reason: error.to_string(), refused: error.refused().cloned() }
+        Self { reason: crate::excerpt::chain(error), refused: error.refused().cloned() }
     }
 }
 

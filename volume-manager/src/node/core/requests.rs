@@ -528,7 +528,7 @@ fn difference(known: &VolumeSpec, asked: &VolumeSpec) -> Option<&'static str> {
         ("access", known.access() == asked.access()),
         ("access mode", known.mode() == asked.mode()),
         ("read_only", known.is_read_only() == asked.is_read_only()),
-        ("lifecycle mode", known.lifecycle() == asked.lifecycle()),
+        ("lifecycle mode", known.is_ephemeral() == asked.is_ephemeral()),
         ("attach", known.attach() == asked.attach()),
         ("volume_context", known.volume_context() == asked.volume_context()),
         ("fs_group", known.fs_group() == asked.fs_group()),

@@ -1,0 +1,117 @@
+//! The operations themselves. Each may hang, and so runs in a probe process only.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::super::{Inspection, MountPath, Presence, RemoveError, SafeRemoval};
+use super::entry::{Entry, inspect, open_directory};
+use super::probe::{Answer, Request};
+
+/// Carries out one request.
+pub(super) fn carry_out(request: &Request) -> Answer {
+    let done = match request {
+        Request::Inspect(path) => inspect(path).map(Answer::Is),
+        Request::CreateDirectory(path) => create_directory(path),
+        Request::Remove(removal) => remove(removal),
+    };
+    done.unwrap_or_else(|errno| Answer::Errno(errno.raw_os_error()))
+}
+
+/// As kubelet makes its directories. The process of a probe has no umask, so it is taken as it is.
+const MODE: Mode = Mode::RWXU.union(Mode::RGRP).union(Mode::XGRP);
+
+fn create_directory(path: &MountPath) -> Result<Answer, Errno> {
+    let parent = match open_directory(path.parent()) {
+        Err(Errno::NOENT) => make_directories(path.parent())?,
+        opened => opened?,
+    };
+    let name = path.name();
+    match rustix::fs::mkdirat(&parent, name, MODE) {
+        Ok(()) => return Ok(Answer::Done),
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    match Entry::open_in(parent, name)?.presence()? {
+        Presence::Directory => Ok(Answer::Done),
+        found => Ok(Answer::Is(Inspection::of(found))),
+    }
+}
+
+fn make_directories(path: &Path) -> Result<OwnedFd, Errno> {
+    let mut at = open_directory(Path::new("/"))?;
+    for part in path.components() {
+        let Component::Normal(name) = part else { continue };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        at = match rustix::fs::openat(&at, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&at, name, MODE) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+                rustix::fs::openat(&at, name, flags | OFlags::NOFOLLOW, Mode::empty())?
+            }
+            opened => opened?,
+        };
+    }
+    Ok(at)
+}
+
+/// The one removal there is. See [`SafeRemoval`] for its rules.
+fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
+    let path = removal.path();
+    let held = match Entry::open(path) {
+        Ok(held) => held,
+        Err(Errno::NOENT) => return Ok(Answer::Is(Inspection::of(Presence::Missing))),
+        Err(errno) => return Err(errno),
+    };
+    if held.mount()?.is_some() {
+        return Ok(Answer::Mounted);
+    }
+    let found = held.presence()?;
+    if !removal.admits(found) {
+        return Ok(Answer::Is(Inspection::of(found)));
+    }
+    let is_directory = found == Presence::Directory;
+    if is_directory && let Some((count, first)) = entries(&held)? {
+        return Ok(Answer::NotEmpty { count, first });
+    }
+    let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    let Entry { parent, entry } = held;
+    drop(entry);
+    unlink(&parent, path.name(), flags)
+}
+
+fn unlink(parent: &OwnedFd, name: &OsStr, flags: AtFlags) -> Result<Answer, Errno> {
+    match rustix::fs::unlinkat(parent, name, flags) {
+        Ok(()) => Ok(Answer::Done),
+        Err(Errno::NOENT) => Ok(Answer::Is(Inspection::of(Presence::Missing))),
+        Err(Errno::BUSY) => Ok(Answer::Mounted),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// How many entries a directory has, up to a bound, and one of them. `None` if there are none.
+fn entries(held: &Entry) -> Result<Option<(usize, OsString)>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Through the held directory itself, not by its name, which may be another's by now.
+    let directory = rustix::fs::openat(&held.entry, ".", flags, Mode::empty())?;
+    let (mut count, mut first) = (0, None);
+    for entry in Dir::new(directory)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        count += 1;
+        first.get_or_insert_with(|| name.to_owned());
+        if count == RemoveError::MAX_COUNTED {
+            break;
+        }
+    }
+    Ok(first.map(|first| (count, first)))
+}
