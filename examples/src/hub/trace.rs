@@ -4,16 +4,13 @@
 //! and the agent log, the links are watched: of each request for the CSI service the header is read, never the body. Without
 //! `-vv` nothing of this is in the way.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use csi_proxy::Call;
 use csi_proxy::session_relay::SERVICE;
 use edge_transport::frame::{self, Frame, Kind, Part};
-use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FRAME_CEILING, WireFrame};
-use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
+use futures_util::TryStreamExt;
 
 /// The listener itself, or one that tells of the calls on its links if the log asks for that.
 pub(super) fn watched(listener: Box<dyn Listener>) -> Box<dyn Listener> {
@@ -30,7 +27,9 @@ impl Listener for Watched {
             let link = incoming.await?;
             let (kind, remote, credentials) =
                 (link.kind(), link.remote().to_owned(), link.credentials().clone());
-            Ok(Link::new(WatchedLink(link), kind, remote, credentials))
+            let from = remote.clone();
+            let watched = link.inspect_ok(move |bytes| tell(bytes.clone(), &from));
+            Ok(Link::new(watched, kind, remote, credentials))
         }))
     }
 
@@ -40,40 +39,6 @@ impl Listener for Watched {
 
     fn local_address(&self) -> String {
         self.0.local_address()
-    }
-}
-
-struct WatchedLink(Link);
-
-impl Stream for WatchedLink {
-    type Item = Result<Bytes, LinkError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let received = ready!(self.0.poll_next_unpin(cx));
-        if let Some(Ok(bytes)) = &received {
-            tell(bytes.clone(), self.0.remote());
-        }
-        Poll::Ready(received)
-    }
-}
-
-impl Sink<WireFrame> for WatchedLink {
-    type Error = LinkError;
-
-    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        self.0.poll_ready_unpin(cx)
-    }
-
-    fn start_send(mut self: Pin<&mut Self>, frame: WireFrame) -> Result<(), LinkError> {
-        self.0.start_send_unpin(frame)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        self.0.poll_flush_unpin(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        self.0.poll_close_unpin(cx)
     }
 }
 
