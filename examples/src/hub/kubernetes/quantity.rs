@@ -21,32 +21,23 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     u64::try_from(scaled.div_ceil(below.checked_mul(divisor)?)).ok()
 }
 
+/// Each is 1024 times the one before.
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+/// Each is 1000 times the one before; the first is a thousand millionth.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
 /// What a suffix multiplies by, and divides by.
 fn scale(suffix: &str) -> Option<(u128, u128)> {
-    let multiplied = |factor: u128| Some((factor, 1));
-    match suffix {
-        "" => multiplied(1),
-        "Ki" => multiplied(1 << 10),
-        "Mi" => multiplied(1 << 20),
-        "Gi" => multiplied(1 << 30),
-        "Ti" => multiplied(1 << 40),
-        "Pi" => multiplied(1 << 50),
-        "Ei" => multiplied(1 << 60),
-        "k" => multiplied(1_000),
-        "M" => multiplied(1_000_000),
-        "G" => multiplied(1_000_000_000),
-        "T" => multiplied(1_000_000_000_000),
-        "P" => multiplied(1_000_000_000_000_000),
-        "E" => multiplied(1_000_000_000_000_000_000),
-        "m" => Some((1, 1_000)),
-        "u" => Some((1, 1_000_000)),
-        "n" => Some((1, 1_000_000_000)),
-        _ => {
-            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            let power = 10u128.checked_pow(exponent.unsigned_abs())?;
-            Some(if exponent < 0 { (1, power) } else { (power, 1) })
-        }
+    if let Some((power, _)) = (1..).zip(BINARY).find(|(_, known)| *known == suffix) {
+        return Some((1024_u128.checked_pow(power)?, 1));
     }
+    let exponent: i32 = match (-9..).step_by(3).zip(DECIMAL).find(|(_, known)| *known == suffix) {
+        Some((exponent, _)) => exponent,
+        None => suffix.strip_prefix(['e', 'E'])?.parse().ok()?,
+    };
+    let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
+    Some(if exponent < 0 { (1, power) } else { (power, 1) })
 }
 
 #[cfg(test)]
