@@ -8,7 +8,6 @@ mod kubernetes;
 #[cfg(not(feature = "kubernetes-node"))]
 #[path = "agent/without_kubernetes.rs"]
 mod kubernetes;
-mod operations;
 mod options;
 mod registry;
 mod seed;
@@ -42,7 +41,6 @@ use crate::status::StatusServer;
 use crate::uplink;
 
 /// The binary.
-#[must_use]
 pub fn main() -> ExitCode {
     // Operations on mounts that may hang are processes of their own, and they are this program.
     if let Some(code) = probe::serve_if_asked() {
@@ -65,7 +63,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let mut dispatcher = operations::dispatcher(options.volume_wait)?;
+    let mut dispatcher = ceiling::dispatcher(&options)?;
     if let Some(store) = &store {
         dispatcher = dispatcher.with_terms(store.terms.clone());
     }
@@ -81,15 +79,14 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
     let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
-    let decides = NodePlugin::decides(plugin.as_ref());
+    let secrets = plugin.as_ref().map(NodePlugin::secrets);
     let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
-    let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), decides).await?;
+    let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
     let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
-    let mut builder = Peer::builder(name)
-        .dialers(dialers)
-        .settings(options.roads.settings(uplink::peer_settings(options.drain_timeout.duration())));
+    let mut builder =
+        Peer::builder(name).dialers(dialers).settings(options.roads.settings(options.drain_timeout));
     let (relay, segment): (Arc<dyn Relay>, _) = match &shim {
         Some(shim) => (shim.relay(), shim.segment()),
         // Without a kubelet, it is from here that the cluster hears where the node is.
@@ -110,7 +107,13 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         Some(address) => {
             let (volumes, shim) = (volumes.clone(), shim.clone());
             let pods = plugin.as_ref().map(NodePlugin::view);
-            let status = Arc::new(AgentStatus::new(peer.clone(), dispatcher.clone(), volumes, shim, pods));
+            let status = Arc::new(AgentStatus {
+                peer: peer.clone(),
+                dispatcher: dispatcher.clone(),
+                volumes,
+                shim,
+                pods,
+            });
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }
         None => None,
@@ -141,7 +144,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
     let drain = async {
         // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
-        let bound = options.drain_timeout.duration();
+        let bound = options.drain_timeout;
         let shim = async {
             match &shim {
                 Some(shim) => shim.drain(bound).await,

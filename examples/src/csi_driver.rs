@@ -1,6 +1,5 @@
 //! `edge-csi-driver`: a CSI socket in the cloud whose driver is on a node at the edge.
 
-mod control;
 mod decommission;
 mod follow;
 mod front;
@@ -26,11 +25,11 @@ use self::route::Destination;
 pub use self::route::{Offline, TopologyOptions};
 use self::status::CsiDriverStatus;
 use crate::process::{self, Fatal, Signals};
+use crate::state_socket;
 use crate::status::StatusServer;
 use crate::uplink;
 
 /// The binary.
-#[must_use]
 pub fn main() -> ExitCode {
     process::run(async |command_line, signals| match command_line {
         CommandLine::Serve(options) => serve(*options, signals).await,
@@ -48,28 +47,31 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     )?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let destination = Destination::open(&options, state.as_ref()).await?;
-    let drain_timeout = options.drain_timeout.duration();
+    let drain_timeout = options.drain_timeout;
     let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
         .dialers(dialers)
-        .settings(options.roads.settings(uplink::peer_settings(drain_timeout)))
+        .settings(options.roads.settings(drain_timeout))
         .start()
         .map_err(Fatal::runtime)?;
     tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
 
-    let reachability = Reachability::new(options.reconnect_grace.duration());
+    let reachability = Reachability::new(options.reconnect_grace);
     let relay = SessionRelay::new(peer.clone());
     let relay = match &destination.store {
         Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
         None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
     };
     let relay = relay.map_err(Fatal::runtime)?;
-    let front = Front::new(&options, &destination, relay.clone())?;
+    let mut front = Front::new(&options, &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, &destination, &online).await?;
     let (commands, commanded) = mpsc::channel(1);
     let control = match &state {
-        Some(state) => Some(tokio::spawn(control::serve(control::bind(state.path())?, commands))),
+        Some(state) => {
+            let socket = state_socket::bind(&state.path().join(decommission::SOCKET))?;
+            Some(tokio::spawn(decommission::serve(socket, commands)))
+        }
         None => None,
     };
     let quarantined = follower.as_ref().map_or(Quarantined::Nowhere, follow::Follower::quarantined);
@@ -77,13 +79,8 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
     let _status = match options.http {
         Some(address) => {
-            let status = CsiDriverStatus::new(
-                peer.clone(),
-                options.drivername,
-                destination,
-                front.shown(),
-                quarantined,
-            );
+            let (driver, shown) = (options.drivername, front.shown());
+            let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
             Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
         }
         None => None,

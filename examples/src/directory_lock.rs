@@ -16,7 +16,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory could not be had for this process alone.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LockError {
     /// Somebody else has it.
     #[error("the directory is in use by another process")]

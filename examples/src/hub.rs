@@ -23,7 +23,6 @@ use crate::security::keep_watch;
 use crate::status::StatusServer;
 
 /// The binary.
-#[must_use]
 pub fn main() -> ExitCode {
     process::run(run)
 }
@@ -34,7 +33,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let listeners = listeners::open(&options, files.as_ref()).await?;
     let mut settings = HubSettings::default();
     settings.session.max_frame = options.max_frame()?;
-    settings.session.drain_timeout = options.drain_timeout.duration();
+    settings.session.drain_timeout = options.drain_timeout;
     (settings.max_handshakes, settings.max_waiting_handshakes) =
         (options.max_handshakes, options.max_waiting_handshakes);
     let mut watch = FileWatch::new();
@@ -75,9 +74,12 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     let _status = match options.http {
         Some(address) => {
-            let status = HubStatus::new(hub.clone(), watch);
-            #[cfg(feature = "kubernetes")]
-            let status = status.with_kubernetes(kubernetes.clone());
+            let status = HubStatus {
+                hub: hub.clone(),
+                files: watch,
+                #[cfg(feature = "kubernetes")]
+                kubernetes: kubernetes.clone(),
+            };
             let status = Arc::new(status);
             Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
         }

@@ -11,7 +11,6 @@ const OWN_CRATES: &[&str] =
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
 pub enum LogFormat {
     /// One line for people, coloured on a terminal.
     Text,
@@ -21,7 +20,6 @@ pub enum LogFormat {
 
 /// The options about logs that every binary has.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct LogOptions {
     /// Log more: -v every call and connection (debug), -vv every hop of every call (trace); RUST_LOG overrides both
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]

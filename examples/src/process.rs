@@ -11,7 +11,6 @@ use crate::logging::{self, LogOptions};
 
 /// Why a process cannot start or go on. Becomes one line on stderr and the exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Fatal {
     /// The caller gave something that cannot be used: exit code 2.
     Input(String),
@@ -31,7 +30,6 @@ impl Fatal {
     }
 
     /// The exit code: 2 for bad input as with clap's own errors, else 1.
-    #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Input(_) => 2,

@@ -29,7 +29,6 @@ const CLEAN_WITHIN: Duration = Duration::from_secs(5);
 const CLEAN_AGAIN: Duration = Duration::from_millis(20);
 
 /// The binary.
-#[must_use]
 pub fn main() -> ExitCode {
     process::run(run)
 }

@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientAuth, ClientFiles, ServerFiles, TlsPaths};
 use edge_transport::token::{TokenFile, TokenSource};
 
 use crate::process::Fatal;
-use crate::values::TimeSpan;
+use crate::values::duration;
 
 /// The client's side: the agent and the proxy.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct ClientSecurity {
     /// PEM file with this peer's certificate chain; its name is the peer's name at the hub
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
@@ -32,8 +32,8 @@ pub struct ClientSecurity {
     pub token_file: Option<PathBuf>,
 
     /// How often the --tls files are looked at for changes (ms, s, m, h); new connections use the new ones
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub reload_interval: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub reload_interval: Duration,
 
     /// Use ws:// and quic:// without verifying the hub and without proving who this is: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
@@ -76,7 +76,6 @@ impl ClientSecurity {
 
 /// The hub's side.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct HubSecurity {
     /// PEM file with the hub's certificate chain
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -98,8 +97,8 @@ pub struct HubSecurity {
 
     /// How often the --tls files, --client-ca and --tokens are looked at for changes (ms, s, m, h); new connections use the new
     /// ones
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub reload_interval: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub reload_interval: Duration,
 
     /// Let anyone who reaches --ws or --quic be whom they claim to be: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "client_ca"])]
@@ -141,8 +140,8 @@ impl HubSecurity {
 }
 
 /// Looks at the files from time to time, until the process ends.
-pub fn keep_watch(watch: &Arc<FileWatch>, every: TimeSpan) {
+pub fn keep_watch(watch: &Arc<FileWatch>, every: Duration) {
     if !watch.is_empty() {
-        tokio::spawn(Arc::clone(watch).run(every.duration()));
+        tokio::spawn(Arc::clone(watch).run(every));
     }
 }

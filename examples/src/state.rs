@@ -1,15 +1,15 @@
 //! `--state-dir`: what a binary keeps over a restart. One process at a time.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::directory_lock::{DirectoryLock, LockError};
+use crate::process::Fatal;
 
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StateError {
     /// A file or the directory cannot be read, made or written.
     #[error("--state-dir: cannot {doing} {path:?}: {source}")]
@@ -27,6 +27,14 @@ pub enum StateError {
         /// The directory.
         path: PathBuf,
     },
+}
+
+/// A directory under the name that the mount table has for it, made (0750) if it is missing. `option` names it.
+pub(crate) fn directory(option: &str, path: &Path) -> Result<PathBuf, Fatal> {
+    let made = DirBuilder::new().recursive(true).mode(0o750).create(path);
+    made.and_then(|()| fs::canonicalize(path)).map_err(|error| {
+        Fatal::Input(format!("{option}: {} cannot be made or used: {error}", path.display()))
+    })
 }
 
 /// A directory that this process alone uses until it ends.
@@ -55,7 +63,6 @@ impl StateDirectory {
     }
 
     /// The directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -7,8 +7,8 @@
 //! | `/metrics` | Prometheus text format |
 //! | `/` | the facts of [`Status::facts`] as a page |
 
-mod metrics;
 mod page;
+mod recorder;
 mod server;
 
 use std::borrow::Cow;
@@ -33,7 +33,6 @@ pub trait Status: Send + Sync + 'static {
 
 /// One line of the page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Fact {
     /// What it is about.
     pub name: Cow<'static, str>,

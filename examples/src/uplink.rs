@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use edge_transport::link::{Address, DialOptions, Dialer};
 use edge_transport::reload::FileWatch;
 use edge_transport::tls::{ClientFiles, ClientTls};
@@ -14,6 +15,26 @@ use crate::process::Fatal;
 use crate::security::{ClientSecurity, keep_watch};
 use crate::state::StateDirectory;
 use crate::status::Fact;
+use crate::values::duration;
+
+/// How the addresses of the hub are used.
+#[derive(Debug, Clone, Args)]
+pub struct RoadOptions {
+    /// While an address of the hub is used that is not the first, how often those before it are tried; open calls go on over
+    /// a better one that answers (ms, s, m, h; 0s: never)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub better_road_every: Duration,
+}
+
+impl RoadOptions {
+    /// The settings of a peer that waits this long for open calls when it ends.
+    pub fn settings(&self, drain_timeout: Duration) -> PeerSettings {
+        let mut settings = PeerSettings::default();
+        settings.session.drain_timeout = drain_timeout;
+        settings.better_road_every = self.better_road_every;
+        settings
+    }
+}
 
 /// The certificate and the authorities that the options name, if they name any. From then on the files are looked at for changes.
 ///
@@ -72,14 +93,6 @@ pub fn state_directory(path: Option<&Path>) -> Result<Option<StateDirectory>, Fa
     path.map(StateDirectory::open).transpose().map_err(Fatal::runtime)
 }
 
-/// The settings of a peer that waits this long for open calls when it ends.
-#[must_use]
-pub fn peer_settings(drain_timeout: Duration) -> PeerSettings {
-    let mut settings = PeerSettings::default();
-    settings.session.drain_timeout = drain_timeout;
-    settings
-}
-
 /// Logs each change of a peer's connection, until the peer is closed.
 pub async fn tell_connection(mut state: watch::Receiver<PeerState>) {
     let mut told: Option<String> = None;
@@ -133,7 +146,6 @@ pub fn readiness(peer: &Peer) -> Result<(), String> {
 }
 
 /// The connection, for the page.
-#[must_use]
 pub fn facts(peer: &Peer) -> Vec<Fact> {
     let connection = match peer.state() {
         PeerState::Connected { address, since, .. } => {

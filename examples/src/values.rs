@@ -1,16 +1,14 @@
-//! Values of command-line options: each parses from text, prints as such, and cannot hold what is out of bounds.
+//! Values of command-line options: what is out of bounds is no value.
 
-mod amount;
-mod driver;
-mod listen;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
 
-pub use amount::{ByteSize, TimeSpan};
-pub use driver::DriverAt;
-pub use listen::ListenAddress;
+use csi_proto::DriverName;
+use csi_proxy::SocketAddress;
 
 /// An option's value cannot be used. The option's name is added by the command-line parser.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum InvalidValue {
     /// Neither a port nor an address with a port.
     #[error(
@@ -46,4 +44,143 @@ pub enum InvalidValue {
         /// What was given.
         found: String,
     },
+}
+
+const SIZE_UNITS: &[(&str, u64)] =
+    &[("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
+
+// Milliseconds a unit.
+const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+
+/// Longest duration in milliseconds: a year.
+const LONGEST: u64 = 365 * 24 * 3_600_000;
+
+/// A whole number before one of the units, times that unit.
+fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// A number of bytes: `8388608`, `8192KiB` or `8MiB`.
+///
+/// # Errors
+/// If the text is none.
+pub fn bytes(text: &str) -> Result<u64, InvalidValue> {
+    amount(text, SIZE_UNITS).ok_or_else(|| InvalidValue::Size { found: text.to_owned() })
+}
+
+/// A span of time: `500ms`, `10s`, `15m` or `1h`, at most 8760h. A unit is required, since people differ on what none means.
+///
+/// # Errors
+/// If the text is none.
+pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let milliseconds = amount(text, TIME_UNITS).filter(|milliseconds| *milliseconds <= LONGEST);
+    let duration = milliseconds.map(Duration::from_millis);
+    duration.ok_or_else(|| InvalidValue::Duration { found: text.to_owned() })
+}
+
+/// A TCP or UDP address to listen on. A bare port means every IPv4 address of the host.
+///
+/// # Errors
+/// If the text is neither.
+pub fn listen_address(text: &str) -> Result<SocketAddr, InvalidValue> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    match port.parse() {
+        Ok(port) => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
+        Err(_) => text.parse().map_err(|_| InvalidValue::Listen { found: text.to_owned() }),
+    }
+}
+
+/// `NAME=unix:///path`: the CSI name of a driver and its socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverAt {
+    /// The name that GetPluginInfo gives.
+    pub name: DriverName,
+    /// The driver's own socket.
+    pub socket: SocketAddress,
+}
+
+impl FromStr for DriverAt {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let (name, socket) =
+            text.split_once('=').ok_or_else(|| InvalidValue::DriverWithoutName { found: text.to_owned() })?;
+        Ok(Self { name: DriverName::new(name)?, socket: socket.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_need_a_number_and_may_have_a_unit() {
+        for (given, expected) in [
+            ("0", Some(0)),
+            ("17", Some(17)),
+            ("17B", Some(17)),
+            ("8MiB", Some(8 << 20)),
+            ("10GiB", Some(10 << 30)),
+            ("18446744073709551616", None),
+            ("99999999TiB", None),
+            ("8MB", None),
+            ("8 MiB", None),
+            ("-1", None),
+            ("MiB", None),
+            ("", None),
+        ] {
+            assert_eq!(bytes(given).ok(), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn durations_need_a_number_and_a_unit() {
+        for (given, expected) in [
+            ("10s", Some(10_000)),
+            ("250ms", Some(250)),
+            ("15m", Some(900_000)),
+            ("1h", Some(3_600_000)),
+            ("8760h", Some(31_536_000_000)),
+            ("8761h", None),
+            ("10", None),
+            ("s", None),
+            ("1d", None),
+            ("1.5s", None),
+            ("", None),
+        ] {
+            let parsed = duration(given).ok().map(|found| found.as_millis());
+            assert_eq!(parsed, expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_means_every_address_and_names_are_refused() {
+        for (given, expected) in [
+            ("10000", Some("0.0.0.0:10000")),
+            (":10000", Some("0.0.0.0:10000")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            ("[::1]:9", Some("[::1]:9")),
+            ("", None),
+            ("70000", None),
+            ("localhost:1", None),
+            ("127.0.0.1", None),
+            ("ws://1.2.3.4:5", None),
+        ] {
+            let parsed = listen_address(given);
+            assert_eq!(parsed.as_ref().ok().map(ToString::to_string).as_deref(), expected, "{given}");
+            assert!(parsed.is_ok() || parsed.unwrap_err().to_string().contains(&format!("{given:?}")));
+        }
+    }
+
+    #[test]
+    fn a_driver_needs_a_name_and_a_socket() {
+        let driver: DriverAt = "a.b=unix:///x/csi.sock".parse().unwrap();
+        assert_eq!((driver.name.as_str(), driver.socket.path().to_str()), ("a.b", Some("/x/csi.sock")));
+        assert!(matches!("unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverWithoutName { .. })));
+        assert!(matches!("=unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverName(_))));
+        assert!(matches!("a.b=x".parse::<DriverAt>(), Err(InvalidValue::Socket(_))));
+    }
 }

@@ -12,6 +12,7 @@ use csi::controller_server::Controller;
 use csi::group_controller_server::GroupController;
 use csi_proto::csi::v1 as csi;
 use edge_csi_examples::hostpath::driver::OpenError;
+use edge_csi_examples::state::StateError;
 use hostpath_fixture::*;
 use tonic::{Code, Request};
 
@@ -270,7 +271,7 @@ async fn a_volume_that_cannot_be_recovered_keeps_no_other_from_being_served() {
 #[tokio::test]
 async fn a_state_directory_has_one_driver() {
     let f = Fixture::new();
-    assert!(matches!(open(&f.state()), Err(OpenError::Locked { .. })));
+    assert!(matches!(open(&f.state()), Err(OpenError::State(StateError::InUse { .. }))));
 }
 
 #[tokio::test]

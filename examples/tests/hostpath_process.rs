@@ -88,7 +88,7 @@ async fn a_second_driver_is_refused_in_one_line_and_sigterm_ends_the_first_in_or
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let (code, error) = ended(&mut command(dir.path()));
     assert!(
-        code == Some(2) && error.contains("used by another process") && error.lines().count() == 1,
+        code == Some(2) && error.contains("in use by another process") && error.lines().count() == 1,
         "{error}"
     );
     let (code, error) = ended(command(dir.path()).arg("--state-dir").arg(dir.path().join("other")));

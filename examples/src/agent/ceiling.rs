@@ -4,28 +4,29 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use csi_proto::Method;
-use csi_proxy::DriverSettings;
+use csi_proxy::{Dispatcher, DriverSettings};
 
 use super::AgentOptions;
 use crate::process::Fatal;
-use crate::values::{InvalidValue, TimeSpan};
+use crate::values::{InvalidValue, duration};
 
 /// Shortest ceiling: less would cut work that every driver needs time for.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// Longest `--volume-wait`: what waits holds a place and a request.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// `METHOD=TIME`: the ceiling of one method, like `CreateVolume=2h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct MethodCeiling {
     /// The method.
     pub method: Method,
     /// Its longest time.
-    pub ceiling: TimeSpan,
+    pub ceiling: Duration,
 }
 
 /// What was given is no ceiling of a method.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InvalidCeiling {
     /// There is no `=`.
     #[error("{found:?} has not the form METHOD=TIME, like CreateVolume=2h")]
@@ -52,7 +53,7 @@ impl FromStr for MethodCeiling {
             text.split_once('=').ok_or_else(|| InvalidCeiling::Form { found: text.to_owned() })?;
         let method = Method::ALL.iter().copied().find(|method| method.name() == name);
         let method = method.ok_or_else(|| InvalidCeiling::Method { found: name.to_owned() })?;
-        Ok(Self { method, ceiling: time.parse()? })
+        Ok(Self { method, ceiling: duration(time)? })
     }
 }
 
@@ -68,11 +69,22 @@ pub(super) fn driver_settings(options: &AgentOptions) -> Result<DriverSettings, 
     Ok(settings)
 }
 
-fn long_enough(option: &str, found: TimeSpan) -> Result<Duration, Fatal> {
-    if found.duration() < SHORTEST {
-        return Err(Fatal::Input(format!("{option}: {found} is too short; give at least {SHORTEST:?}")));
+/// A dispatcher without drivers.
+pub(super) fn dispatcher(options: &AgentOptions) -> Result<Dispatcher, Fatal> {
+    let wait = options.volume_wait;
+    if wait > LONGEST_WAIT {
+        return Err(Fatal::Input(format!(
+            "--volume-wait: {wait:?} is too long; give at most {LONGEST_WAIT:?}"
+        )));
     }
-    Ok(found.duration())
+    Ok(Dispatcher::new().with_volume_wait(wait))
+}
+
+fn long_enough(option: &str, found: Duration) -> Result<Duration, Fatal> {
+    if found < SHORTEST {
+        return Err(Fatal::Input(format!("{option}: {found:?} is too short; give at least {SHORTEST:?}")));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -82,10 +94,7 @@ mod tests {
     #[test]
     fn a_ceiling_needs_a_method_of_csi_and_a_time() {
         let found: MethodCeiling = "CreateVolume=2h".parse().unwrap();
-        assert_eq!(
-            (found.method, found.ceiling.duration()),
-            (Method::CreateVolume, Duration::from_secs(7200))
-        );
+        assert_eq!((found.method, found.ceiling), (Method::CreateVolume, Duration::from_secs(7200)));
         let parsed = |text: &str| text.parse::<MethodCeiling>().unwrap_err();
         assert!(matches!(parsed("CreateVolume"), InvalidCeiling::Form { .. }));
         assert!(matches!(parsed("MakeVolume=2h"), InvalidCeiling::Method { .. }));

@@ -1,34 +1,28 @@
 //! `edge-agent volumes` and `edge-agent explain ID`: what the agent of this host knows of its volumes.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use volume_manager::message::{Refused, VolumeReport, VolumeReports};
+use prost::Message as _;
+use volume_manager::message::answer::Kind;
+use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
 
 use super::store;
-use super::volumes::{SOCKET, from_store, read_lines};
+use super::volumes::{SOCKET, from_store};
 use crate::logging::LogOptions;
 use crate::process::{Fatal, Options, Signals};
 use crate::state::{StateDirectory, StateError};
+use crate::state_socket;
 
 /// The first arguments that are one of these commands.
 pub(super) const COMMANDS: [&str; 2] = ["volumes", "explain"];
-
-/// How long the agent has to answer, for each part of what it says.
-const BOUND: Duration = Duration::from_secs(15);
-
-/// The most bytes of an answer.
-const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// Tells how it stands with the volumes of this host.
 ///
 /// The agent that uses the state directory is asked. If none runs, its records are read.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-agent", version)]
-#[non_exhaustive]
 pub struct InspectOptions {
     /// What to tell.
     #[command(subcommand)]
@@ -41,7 +35,6 @@ pub struct InspectOptions {
 
 /// What can be told.
 #[derive(Debug, Clone, Subcommand)]
-#[non_exhaustive]
 pub enum Inspect {
     /// Print a table of all volumes: where each is, and who has it
     Volumes {
@@ -62,7 +55,6 @@ pub enum Inspect {
 
 /// Where the agent keeps its state.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct Place {
     /// The --state-dir of the agent
     #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi")]
@@ -94,27 +86,21 @@ fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
         return Err(Fatal::Input("the id of a volume is one line and not empty".to_owned()));
     }
     let path = directory.join(SOCKET);
-    match UnixStream::connect(&path) {
-        Ok(stream) => {
-            let answer = talk(stream, id);
-            let answer = answer.map_err(|error| Fatal::Runtime(format!("{}: {error}", path.display())))?;
-            read_lines(&answer).map_err(Fatal::Runtime)
-        }
+    let question = id.map_or_else(|| "volumes".to_owned(), |id| format!("explain {id}"));
+    let answer = match state_socket::ask(&path, &question) {
+        Ok(answer) => Answer::decode_length_delimited(answer.as_slice()),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            recorded(directory, id)
+            return recorded(directory, id);
         }
-        Err(error) => Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+    };
+    match answer {
+        Ok(Answer { answer: Some(Kind::Reports(reports)) }) => Ok(reports),
+        Ok(Answer { answer: Some(Kind::Refusal(refusal)) }) => Err(Fatal::Runtime(refusal.message)),
+        _ => {
+            Err(Fatal::Runtime("the agent's answer is cut off, or of another version; ask again".to_owned()))
+        }
     }
-}
-
-fn talk(mut stream: UnixStream, id: Option<&str>) -> io::Result<String> {
-    stream.set_read_timeout(Some(BOUND))?;
-    stream.set_write_timeout(Some(BOUND))?;
-    let question = id.map_or_else(|| "volumes\n".to_owned(), |id| format!("explain {id}\n"));
-    stream.write_all(question.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 /// What is on disk, where no agent answers.
@@ -151,13 +137,26 @@ fn table(reports: &VolumeReports) -> String {
     let (first, second) = (width(0), width(1));
     let mut text: String = rows
         .iter()
-        .map(|[volume, state, consumers]| format!("{volume:first$}  {state:second$}  {consumers}\n"))
+        .map(|[volume, state, consumers]| line(&format!("{volume:first$}  {state:second$}  {consumers}")))
         .collect();
     text.extend(reports.refused.iter().map(not_taken));
-    text.extend(
-        reports.quarantined.iter().map(|one| format!("unreadable: record {}: {}\n", one.record, one.reason)),
-    );
+    let unreadable = reports.quarantined.iter();
+    text.extend(unreadable.map(|one| line(&format!("unreadable: record {}: {}", one.record, one.reason))));
     text
+}
+
+/// A line of the answer. Control characters and backslashes are escaped as in Rust, so that no id can be taken for another line.
+fn line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if c.is_control() || c == '\\' {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    line
 }
 
 fn consumers(volume: &VolumeReport) -> String {
@@ -176,7 +175,7 @@ fn consumers(volume: &VolumeReport) -> String {
 }
 
 fn not_taken(one: &Refused) -> String {
-    format!("not taken: {}/{} for {}: {}\n", one.driver, one.volume_id, one.consumer, one.reason)
+    line(&format!("not taken: {}/{} for {}: {}", one.driver, one.volume_id, one.consumer, one.reason))
 }
 
 fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
@@ -196,7 +195,7 @@ fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
             )))
         }
         [_] => {
-            let known = reports.volumes.iter().map(|volume| format!("{}\n", volume.explanation));
+            let known = reports.volumes.iter().map(|volume| line(&volume.explanation));
             Ok(known.chain(reports.refused.iter().map(not_taken)).collect())
         }
         several => {
@@ -241,6 +240,13 @@ mod tests {
                         d.example/v1  PUBLISHED  a, b (going), c (not yet)\n\
                         e/v2          PUBLISHED  -\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_id_cannot_forge_a_line() {
+        let volumes = vec![VolumeReport { consumers: vec![], ..volume("d", "v1\nnot taken: d/v2") }];
+        let text = table(&VolumeReports { volumes, ..Default::default() });
+        assert!(text.lines().count() == 2 && text.contains("d/v1\\nnot taken"), "{text}");
     }
 
     #[test]

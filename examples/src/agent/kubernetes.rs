@@ -38,20 +38,21 @@ mod objects;
 mod options;
 mod plan;
 mod plugin;
+mod retries;
 mod secrets;
 mod status;
 mod tell;
 mod vacated;
 mod view;
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use csi_proxy::NodeSegment;
 use edge_transport::Peer;
 use tokio::sync::{mpsc, watch};
+use volume_manager::driver::Secrets;
 use volume_manager::store::BootId;
 
 use self::groups::{DoneGroups, Groups};
@@ -64,7 +65,7 @@ pub(super) use self::view::PluginView;
 use super::essential::Essential;
 use super::seed::seed_of;
 use super::store::AgentStore;
-use super::volumes::{Decides, NodeVolumes, VolumesOptions};
+use super::volumes::{NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
 
 /// The plugin before it runs.
@@ -83,7 +84,7 @@ impl NodePlugin {
         store: Option<&AgentStore>,
     ) -> Result<Option<Self>, Fatal> {
         let (Some(directory), Some(store)) = (&options.kubelet_dir, store) else { return Ok(None) };
-        let directory = made(directory)?;
+        let directory = crate::state::directory("--kubelet-dir", directory)?;
         let targets = &volumes.volume_targets;
         let is_target = |target: &PathBuf| {
             let target = fs::canonicalize(target).unwrap_or_else(|_| target.clone());
@@ -104,12 +105,9 @@ impl NodePlugin {
         Ok(Some(Self { hub, directory, kept: Kept { objects, metadata, groups }, view }))
     }
 
-    /// Who decides which volumes there are: the plugin if there is one.
-    pub(super) fn decides(plugin: Option<&Self>) -> Decides {
-        match plugin {
-            Some(plugin) => Decides::Agent(Arc::new(HubSecrets(plugin.hub.clone()))),
-            None => Decides::Peers,
-        }
+    /// The secrets that the hub can fetch.
+    pub(super) fn secrets(&self) -> Arc<dyn Secrets> {
+        Arc::new(HubSecrets(self.hub.clone()))
     }
 
     /// What others see of it.
@@ -139,12 +137,4 @@ impl NodePlugin {
         tasks.spawn("what follows the node's objects", follow);
         tasks.spawn("what tells the hub how the node is", tell::tell(self.hub, latest, tell_written, seed));
     }
-}
-
-/// The directory under the name that the mount table has for it, made if it is missing.
-fn made(directory: &Path) -> Result<PathBuf, Fatal> {
-    let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
-    made.and_then(|()| fs::canonicalize(directory)).map_err(|error| {
-        Fatal::Input(format!("--kubelet-dir: {} cannot be used: {error}", directory.display()))
-    })
 }

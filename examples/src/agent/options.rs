@@ -1,6 +1,8 @@
 //! The command line of `edge-agent`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use csi_proxy::NodeId;
@@ -12,9 +14,9 @@ use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
-use crate::roads::RoadOptions;
 use crate::security::ClientSecurity;
-use crate::values::{DriverAt, ListenAddress, TimeSpan};
+use crate::uplink::RoadOptions;
+use crate::values::{DriverAt, duration, listen_address};
 
 /// Answers for the CSI drivers of one node: calls come in over a link to the hub, and go to the drivers' own sockets.
 ///
@@ -26,7 +28,6 @@ use crate::values::{DriverAt, ListenAddress, TimeSpan};
     after_help = "To see the volumes of an agent that runs with --volumes: edge-agent volumes, edge-agent explain ID"
 )]
 #[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
-#[non_exhaustive]
 pub struct AgentOptions {
     /// Name of this node: the agent's name at the hub, and what the proxy's --nodeid names
     #[arg(long, value_name = "NAME")]
@@ -68,8 +69,8 @@ pub struct AgentOptions {
 
     /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
     /// least 1s). More for drivers whose work takes longer, or it is begun again and again
-    #[arg(long, value_name = "TIME", default_value = "15m")]
-    pub call_ceiling: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration)]
+    pub call_ceiling: Duration,
 
     /// The same for one method, like CreateVolume=2h. May be given again for others
     #[arg(long, value_name = "METHOD=TIME")]
@@ -77,20 +78,20 @@ pub struct AgentOptions {
 
     /// How long a request waits while the driver is at another one for the same volume, before it is told ABORTED; less if its caller
     /// does not wait as long (ms, s, m; at most 1m; 0s: not at all)
-    #[arg(long, value_name = "TIME", default_value = "2s")]
-    pub volume_wait: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    pub volume_wait: Duration,
 
     /// Certificates, or none.
     #[command(flatten)]
     pub security: ClientSecurity,
 
     /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
-    #[arg(long, value_name = "ADDR")]
-    pub http: Option<ListenAddress>,
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    pub http: Option<SocketAddr>,
 
     /// Longest wait after SIGTERM for open calls, and for drivers' work that nobody waits for any more (ms, s, m, h)
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub drain_timeout: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub drain_timeout: Duration,
 
     /// Logs.
     #[command(flatten)]

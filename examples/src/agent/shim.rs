@@ -1,9 +1,7 @@
 //! `--shim`: for each driver a socket that kubelet is given in the place of the driver's own.
 
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +14,13 @@ use csi_proxy::{
 use tokio::sync::Mutex;
 
 use crate::process::Fatal;
+use crate::state;
 
 /// What `--topology-key` is where no segment is to be added.
 const NO_TOPOLOGY: &str = "none";
 
 /// Options of the sockets for kubelet.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct ShimOptions {
     /// Directory, made if missing, with a socket NAME.sock for each driver, to be given to kubelet in the place of the driver's
     /// own: the same calls are joined over it and over the hub, the node's topology is added, and calls that break the rules of
@@ -38,7 +36,6 @@ pub struct ShimOptions {
 
 /// A driver gets no socket.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum ShimError {
     /// Its path cannot be one.
     #[error("--shim: {0}")]
@@ -79,7 +76,7 @@ impl Shim {
         dispatcher: &Dispatcher,
     ) -> Result<Option<Arc<Self>>, Fatal> {
         let Some(directory) = &options.shim else { return Ok(None) };
-        make(directory)?;
+        state::directory("--shim", directory)?;
         let segment = match options.topology_key.as_deref() {
             None => Some(NodeSegment::of_driver(node.clone())),
             Some(NO_TOPOLOGY) => None,
@@ -152,9 +149,4 @@ impl std::fmt::Debug for Shim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shim").field("directory", &self.directory).finish_non_exhaustive()
     }
-}
-
-fn make(directory: &Path) -> Result<(), Fatal> {
-    let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
-    made.map_err(|error| Fatal::Input(format!("--shim: cannot make {}: {error}", directory.display())))
 }

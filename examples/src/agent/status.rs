@@ -14,23 +14,11 @@ use crate::uplink;
 /// The agent's page.
 #[derive(Debug)]
 pub(super) struct AgentStatus {
-    peer: Peer,
-    dispatcher: Dispatcher,
-    volumes: Option<NodeVolumes>,
-    shim: Option<Arc<Shim>>,
-    pods: Option<PluginView>,
-}
-
-impl AgentStatus {
-    pub(super) const fn new(
-        peer: Peer,
-        dispatcher: Dispatcher,
-        volumes: Option<NodeVolumes>,
-        shim: Option<Arc<Shim>>,
-        pods: Option<PluginView>,
-    ) -> Self {
-        Self { peer, dispatcher, volumes, shim, pods }
-    }
+    pub(super) peer: Peer,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) volumes: Option<NodeVolumes>,
+    pub(super) shim: Option<Arc<Shim>>,
+    pub(super) pods: Option<PluginView>,
 }
 
 impl Status for AgentStatus {

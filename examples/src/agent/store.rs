@@ -9,11 +9,12 @@ mod terms;
 
 use std::path::{Path, PathBuf};
 
+use tokio::task::JoinError;
 use volume_manager::node::RECORD_KIND;
 use volume_manager::store::redb::{self, OpenedTables, RedbStore, StartedOver, Table};
-use volume_manager::store::{OpenError, RecordKind, Store, StoreError};
+use volume_manager::store::{InvalidRecordKey, OpenError, RecordKind, Store, StoreError};
 
-pub(super) use self::document::{Content, Document, DocumentError};
+pub(super) use self::document::{Content, Document};
 pub(super) use self::terms::TermTable;
 
 /// The file in the state directory.
@@ -27,6 +28,20 @@ const TABLES: [Table; 5] = [
     Table::new("fs-groups", RecordKind(4)),
     Table::new("terms", RecordKind(5)),
 ];
+
+/// A table is not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TableError {
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No record can have this name.
+    #[error(transparent)]
+    Name(#[from] InvalidRecordKey),
+    /// What was to do it has panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}
 
 /// The durable state of an agent, a table for each part.
 #[derive(Debug)]

@@ -17,7 +17,6 @@
 //! from here alone. Do not have a kubelet or another peer stage and publish the same volumes.
 
 mod desired;
-mod lines;
 mod offline;
 mod open;
 mod options;
@@ -26,7 +25,6 @@ mod planned;
 mod secrets;
 mod service;
 mod settling;
-mod socket;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,11 +39,10 @@ use volume_manager::registry::DriverEndpoint;
 
 use super::store::Document;
 
-pub(super) use self::lines::read_lines;
 pub(super) use self::offline::from_store;
-pub(super) use self::open::{Decides, OpenedVolumes, open};
+pub(super) use self::open::{OpenedVolumes, open};
 pub use self::options::VolumesOptions;
-pub(super) use self::socket::SOCKET;
+pub(super) use self::service::SOCKET;
 
 /// The volumes of this node. Clones are the same.
 #[derive(Debug, Clone)]

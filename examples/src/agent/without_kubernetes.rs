@@ -1,17 +1,19 @@
 //! In the place of the volume plugin, where the feature `kubernetes-node` is off.
 
+use std::sync::Arc;
+
 use csi_proxy::NodeSegment;
 use edge_transport::Peer;
+use volume_manager::driver::Secrets;
 
 use super::essential::Essential;
 use super::store::AgentStore;
-use super::volumes::{Decides, NodeVolumes, VolumesOptions};
+use super::volumes::{NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
 use crate::status::Fact;
 
 /// There are none.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct KubernetesOptions {}
 
 /// There is none.
@@ -41,8 +43,8 @@ impl NodePlugin {
         Ok(None)
     }
 
-    pub(super) fn decides(_: Option<&Self>) -> Decides {
-        Decides::Peers
+    pub(super) fn secrets(&self) -> Arc<dyn Secrets> {
+        match *self {}
     }
 
     pub(super) fn view(&self) -> PluginView {

@@ -1,12 +1,10 @@
 //! `edge-csi-driver decommission NODE` and `recommission NODE`: commands to the proxy that runs with a state directory.
 
 use std::fmt;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use csi_proto::DriverName;
@@ -14,25 +12,22 @@ use csi_proxy::call::InvalidNodeId;
 use csi_proxy::route::store::StoreError;
 use csi_proxy::route::{DecommissionError, Decommissioned};
 use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
-use tokio::sync::{oneshot, watch};
+use edge_transport::link::uds::BoundSocket;
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::control::SOCKET;
 use crate::logging::LogOptions;
 use crate::process::Fatal;
+use crate::state_socket;
 
-/// How long a proxy may take: it writes to its disk, and waits for calls on a socket that it removes.
-const BOUND: Duration = Duration::from_secs(30);
-
-/// Most bytes of an answer.
-const MAX_ANSWER: u64 = 4096;
+/// The socket in the state directory: a command is a line, `decommission NODE` or `recommission NODE`, and so is the answer.
+pub(super) const SOCKET: &str = "control.sock";
 
 /// What is before the text of an answer, by how the command ended.
-pub(super) const DONE: &str = "ok ";
-pub(super) const REFUSED: &str = "error ";
+const DONE: &str = "ok ";
+const REFUSED: &str = "error ";
 
 /// A command to a running proxy.
 #[derive(Debug, Clone, Subcommand)]
-#[non_exhaustive]
 pub enum Command {
     /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes may be used on
     /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned. Refused while it is
@@ -44,7 +39,6 @@ pub enum Command {
 
 /// Which node, and which proxy.
 #[derive(Debug, Clone, Args)]
-#[non_exhaustive]
 pub struct Target {
     /// Name of the node, as `edge-agent --nodeid` has it
     #[arg(value_name = "NODE")]
@@ -177,10 +171,9 @@ pub(super) fn run(command: &Command) -> Result<(), Fatal> {
         return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
     }
     let path = directory.join(SOCKET);
-    let stream = UnixStream::connect(&path).map_err(|error| unreachable_proxy(&path, &error))?;
-    let answer = talk(stream, &command.order()).map_err(|error| {
-        Fatal::Runtime(format!("{}: no answer, repeat the command: {error}", path.display()))
-    })?;
+    let answer = state_socket::ask(&path, &command.order().to_string());
+    let answer = answer.map_err(|error| unanswered(&path, &error))?;
+    let answer = String::from_utf8_lossy(&answer);
     let line = answer.strip_suffix('\n').unwrap_or_default();
     if let Some(text) = line.strip_prefix(DONE) {
         // Nothing is left to do if stdout is closed.
@@ -193,31 +186,48 @@ pub(super) fn run(command: &Command) -> Result<(), Fatal> {
     }))
 }
 
-fn unreachable_proxy(path: &Path, error: &io::Error) -> Fatal {
-    let (path, hint) = (
-        path.display(),
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "no edge-csi-driver runs with this --state-dir; start it, then repeat the command"
-            }
-            io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use it",
-            _ => "cannot connect",
-        },
-    );
-    Fatal::Runtime(format!("{path}: {hint}: {error}"))
+fn unanswered(path: &Path, error: &io::Error) -> Fatal {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "no edge-csi-driver runs with this --state-dir; start it, then repeat the command"
+        }
+        io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use it",
+        _ => "no answer, repeat the command",
+    };
+    Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
 }
 
-fn talk(mut stream: UnixStream, order: &Order) -> io::Result<String> {
-    stream.set_read_timeout(Some(BOUND))?;
-    stream.set_write_timeout(Some(BOUND))?;
-    stream.write_all(format!("{order}\n").as_bytes())?;
-    let mut answer = String::new();
-    stream.take(MAX_ANSWER).read_to_string(&mut answer)?;
-    Ok(answer)
+/// Takes commands until dropped.
+pub(super) async fn serve(socket: BoundSocket, commands: mpsc::Sender<Commanded>) {
+    let answer = move |line: String| {
+        let commands = commands.clone();
+        async move {
+            let (before, text) = match carried_out(&line, &commands).await {
+                Ok(text) => (DONE, text),
+                Err(text) => (REFUSED, text),
+            };
+            format!("{before}{text}\n").into_bytes()
+        }
+    };
+    state_socket::serve(socket, answer).await;
+}
+
+/// The text of the answer.
+async fn carried_out(line: &str, commands: &mpsc::Sender<Commanded>) -> Result<String, String> {
+    let order: Order = line.parse().map_err(|error| format!("{error}"))?;
+    let (answer, answered) = oneshot::channel();
+    let ending = "the proxy is ending; repeat the command when it runs again";
+    commands.send(Commanded { order, answer }).await.map_err(|_| ending.to_owned())?;
+    let done = answered.await.map_err(|_| ending.to_owned())?;
+    done.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixStream as Blocking;
+
     use super::*;
 
     #[test]
@@ -231,5 +241,47 @@ mod tests {
         {
             assert!(line.parse::<Order>().is_err(), "{line:?}");
         }
+    }
+
+    /// Answers each line, in a directory of its own.
+    async fn answers(lines: &[&str]) -> Vec<String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(SOCKET);
+        let socket = state_socket::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (commands, mut commanded) = mpsc::channel::<Commanded>(1);
+        let serving = tokio::spawn(serve(socket, commands));
+        let obeying = tokio::spawn(async move {
+            while let Some(Commanded { order, answer }) = commanded.recv().await {
+                let _ = answer.send(Ok(format!("done: {order}")));
+            }
+        });
+        let mut answers = Vec::new();
+        for line in lines {
+            let (line, path) = ((*line).to_owned(), path.clone());
+            let ask = move || {
+                let mut stream = Blocking::connect(path).unwrap();
+                stream.write_all(line.as_bytes()).unwrap();
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                answer
+            };
+            answers.push(tokio::task::spawn_blocking(ask).await.unwrap());
+        }
+        serving.abort();
+        assert!(serving.await.unwrap_err().is_cancelled() && !path.exists());
+        obeying.await.unwrap();
+        answers
+    }
+
+    #[tokio::test]
+    async fn a_command_is_one_bounded_line_and_another_one_is_answered_after_a_bad_one() {
+        let node = NodeId::new("edge-2").unwrap();
+        let (long, good) = ("x".repeat(600), format!("decommission {node}\n"));
+        let found =
+            answers(&["forget edge-2\n", "decommission ../x\n", &long, "decommission edge-2", &good]).await;
+        assert!(found[0].starts_with("error expected") && found[1].starts_with("error "), "{found:?}");
+        assert_eq!(found[2..], ["", "", "ok done: decommission edge-2\n"]);
     }
 }

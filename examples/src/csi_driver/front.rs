@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proxy::driver_info::View;
-use csi_proxy::{Drained, Endpoint, EndpointSettings, NodeSockets, Relay, Serving, SocketAddress};
+use csi_proxy::{Drained, Endpoint, EndpointSettings, NodeId, NodeSockets, Relay, Serving, SocketAddress};
 use tokio::sync::Notify;
 
 use super::follow::{BySocket, Follower};
@@ -16,8 +16,16 @@ use crate::process::Fatal;
 /// The sockets, before they are there.
 #[derive(Debug)]
 pub(super) enum Front {
-    One { endpoint: Box<Endpoint>, address: SocketAddress, startup: View },
-    Each { sockets: NodeSockets, destination: Destination },
+    One {
+        endpoint: Box<Endpoint>,
+        address: SocketAddress,
+        startup: View,
+    },
+    /// With the nodes that have a socket from the start.
+    Each {
+        sockets: NodeSockets,
+        nodes: Vec<NodeId>,
+    },
 }
 
 impl Front {
@@ -37,7 +45,7 @@ impl Front {
             if let Some(key) = &options.topology.topology_key {
                 sockets = sockets.with_topology_key(key);
             }
-            return Ok(Self::Each { sockets, destination: destination.clone() });
+            return Ok(Self::Each { sockets, nodes: Vec::new() });
         };
         let endpoint = Box::new(Endpoint::with_settings(driver, router, relay, settings));
         let (address, startup) = (options.endpoint.clone(), endpoint.startup());
@@ -54,16 +62,18 @@ impl Front {
 
     /// Who is to know which nodes there are, if anybody is. `online` is told when the one node of a fixed route is there.
     pub(super) async fn follower(
-        &self,
+        &mut self,
         options: &CsiDriverOptions,
         destination: &Destination,
         online: &Arc<Notify>,
     ) -> Result<Option<Follower>, Fatal> {
         Ok(match (self, &destination.way) {
-            (Self::Each { sockets, .. }, _) => {
+            (Self::Each { sockets, nodes }, _) => {
                 let mut roster = Roster::open(destination.store.clone()).await?;
                 roster.add(options.topology.node.iter().cloned());
                 let (sockets, only) = (sockets.clone(), options.topology.node.clone());
+                let may = |node: &&NodeId| only.is_empty() || only.contains(node);
+                *nodes = roster.nodes().filter(may).cloned().collect();
                 let driver = options.drivername.clone();
                 Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
             }
@@ -71,7 +81,7 @@ impl Front {
             (Self::One { .. }, Way::Fixed(node)) => {
                 Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
             }
-            (Self::One { .. }, Way::Sockets { .. }) => None,
+            (Self::One { .. }, Way::Sockets) => None,
         })
     }
 
@@ -81,8 +91,7 @@ impl Front {
             Self::One { endpoint, address, .. } => {
                 Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
             }
-            Self::Each { sockets, destination } => {
-                let Way::Sockets { nodes } = destination.way else { return Ok(Open::Each(sockets)) };
+            Self::Each { sockets, nodes } => {
                 // All that can be wrong with a name is told before the first socket is there.
                 for node in &nodes {
                     sockets

@@ -1,6 +1,8 @@
 //! The command line of `edge-csi-driver`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand as _, ValueEnum};
@@ -12,9 +14,9 @@ use super::decommission::Command;
 use super::route::TopologyOptions;
 use crate::logging::LogOptions;
 use crate::process::Options;
-use crate::roads::RoadOptions;
 use crate::security::ClientSecurity;
-use crate::values::{ListenAddress, TimeSpan};
+use crate::uplink::RoadOptions;
+use crate::values::{duration, listen_address};
 
 /// A CSI socket in the cloud whose driver is on a node at the edge: point the Kubernetes sidecars at it.
 ///
@@ -23,7 +25,6 @@ use crate::values::{ListenAddress, TimeSpan};
 /// /healthz; livenessprobe, which asks Probe, would restart it for as long as the edge is off.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-csi-driver", version)]
-#[non_exhaustive]
 pub struct CsiDriverOptions {
     /// Name of the driver, as its GetPluginInfo gives it
     #[arg(long, value_name = "NAME", env = "CSI_DRIVERNAME")]
@@ -52,8 +53,8 @@ pub struct CsiDriverOptions {
     /// How long after the node or the hub was lost a call that was not sent yet waits for it to be connected again; never longer
     /// than its caller waits (ms, s, m, h; 0s: not at all). A call to a node that has been away for longer ends with UNAVAILABLE
     /// at once. Probe changes when this time is over
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    pub reconnect_grace: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    pub reconnect_grace: Duration,
 
     /// Node that the driver is on: every call goes there. With --route topology: the node of volumes that may be anywhere
     #[arg(long, value_name = "NAME", env = "KUBE_NODE_NAME")]
@@ -80,12 +81,12 @@ pub struct CsiDriverOptions {
     pub security: ClientSecurity,
 
     /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
-    #[arg(long, value_name = "ADDR")]
-    pub http: Option<ListenAddress>,
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    pub http: Option<SocketAddr>,
 
     /// Longest wait for open calls after SIGTERM (ms, s, m, h)
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub drain_timeout: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub drain_timeout: Duration,
 
     /// Logs.
     #[command(flatten)]
@@ -94,7 +95,6 @@ pub struct CsiDriverOptions {
 
 /// How the node of a call is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
 pub enum Route {
     /// New volumes by their topology, everything else by where it was made; needs --state-dir
     Topology,
@@ -104,7 +104,6 @@ pub enum Route {
 
 /// What `edge-csi-driver` is to do.
 #[derive(Debug, Clone)]
-#[allow(clippy::exhaustive_enums, reason = "a command is there or not")]
 pub enum CommandLine {
     /// Serve sockets.
     Serve(Box<CsiDriverOptions>),

@@ -12,13 +12,11 @@ use csi_proxy::route::store::{OpenStoreError, RedbStore};
 use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
 
 use super::options::{CsiDriverOptions, Route};
-use super::roster::Roster;
 use crate::process::Fatal;
 use crate::state::StateDirectory;
 
 /// How `--route topology` chooses.
 #[derive(Debug, Clone, Args)]
-#[non_exhaustive]
 pub struct TopologyOptions {
     /// With --route topology or sockets: node that has the driver, by its name at the hub (`edge-agent --nodeid`). May be given
     /// again, or hold several separated by commas. If none is given, all that the hub tells of
@@ -37,7 +35,6 @@ pub struct TopologyOptions {
 
 /// What becomes of a new volume whose node is offline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-#[non_exhaustive]
 pub enum Offline {
     /// It waits for the node
     #[default]
@@ -60,10 +57,7 @@ pub(super) enum Way {
     Fixed(NodeId),
     Topology(Arc<TopologyRouter>),
     /// Each node's calls come in on a socket of its own.
-    Sockets {
-        /// Those that have one from the start.
-        nodes: Vec<NodeId>,
-    },
+    Sockets,
 }
 
 impl Destination {
@@ -84,7 +78,7 @@ impl Destination {
         };
         match (options.route, &options.nodeid) {
             (Some(Route::Topology), _) => Self::topology(options, store()?).await,
-            (Some(Route::Sockets), _) => Self::sockets(options, store()?).await,
+            (Some(Route::Sockets), _) => Self::sockets(options, store()?),
             _ if !node.is_empty() || topology_key.is_some() => Err(Fatal::Input(
                 "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
                     .to_owned(),
@@ -97,7 +91,7 @@ impl Destination {
         }
     }
 
-    async fn sockets(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
+    fn sockets(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
         let input = |text: &str| Fatal::Input(format!("--route sockets: {text}"));
         if options.endpoint_dir.as_ref().is_none_or(|directory| !directory.is_absolute()) {
             return Err(input(
@@ -107,12 +101,7 @@ impl Destination {
         if options.nodeid.is_some() {
             return Err(input("--nodeid names the one node of a route without sockets; use --node"));
         }
-        let only = &options.topology.node;
-        let mut roster = Roster::open(store.clone()).await?;
-        roster.add(only.iter().cloned());
-        let may = |node: &&NodeId| only.is_empty() || only.contains(node);
-        let nodes = roster.nodes().filter(may).cloned().collect();
-        Ok(Self { way: Way::Sockets { nodes }, store })
+        Ok(Self { way: Way::Sockets, store })
     }
 
     async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
@@ -141,7 +130,7 @@ impl Destination {
         match &self.way {
             Way::Fixed(node) => Some(Router::fixed(node.clone())),
             Way::Topology(route) => Some(Router::topology(Arc::clone(route))),
-            Way::Sockets { .. } => None,
+            Way::Sockets => None,
         }
     }
 }
@@ -150,7 +139,7 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.way {
             Way::Fixed(node) => fmt::Display::fmt(node, f),
-            Way::Sockets { .. } => f.write_str("by socket, one for each node"),
+            Way::Sockets => f.write_str("by socket, one for each node"),
             Way::Topology(route) => {
                 let (all, online) = route.node_counts();
                 write!(

@@ -18,23 +18,11 @@ const NODES_SHOWN: usize = 200;
 /// The proxy's page.
 #[derive(Debug)]
 pub(super) struct CsiDriverStatus {
-    peer: Peer,
-    driver: DriverName,
-    destination: Destination,
-    shown: Shown,
-    quarantined: Quarantined,
-}
-
-impl CsiDriverStatus {
-    pub(super) const fn new(
-        peer: Peer,
-        driver: DriverName,
-        destination: Destination,
-        shown: Shown,
-        quarantined: Quarantined,
-    ) -> Self {
-        Self { peer, driver, destination, shown, quarantined }
-    }
+    pub(super) peer: Peer,
+    pub(super) driver: DriverName,
+    pub(super) destination: Destination,
+    pub(super) shown: Shown,
+    pub(super) quarantined: Quarantined,
 }
 
 impl Status for CsiDriverStatus {

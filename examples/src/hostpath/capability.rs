@@ -10,7 +10,6 @@ use super::filesystem::{FILE_SYSTEMS, FileSystem};
 
 /// A volume capability that this driver can provide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct Capability {
     /// As a block device or as a filesystem.
     pub access: Access,
@@ -21,7 +20,6 @@ pub struct Capability {
 /// How a volume is shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum Access {
     /// As a device file.
     Block,
@@ -36,7 +34,6 @@ pub enum Access {
 
 /// Who may use a volume at once: the access modes of the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 #[expect(missing_docs, reason = "the names are those of the spec")]
 pub enum AccessMode {
     SingleNodeWriter,
@@ -50,13 +47,11 @@ pub enum AccessMode {
 
 impl AccessMode {
     /// Whether nobody may write.
-    #[must_use]
     pub const fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
     /// Whether a node may publish the volume at more than one target path (the table of NodePublishVolume).
-    #[must_use]
     pub const fn allows_more_targets(self) -> bool {
         !matches!(self, Self::SingleNodeWriter | Self::SingleNodeReaderOnly | Self::SingleNodeSingleWriter)
     }
@@ -86,10 +81,12 @@ impl Capability {
         let capability = capability.ok_or_else(|| missing("an access type and an access mode"))?;
         let mode =
             capability.access_mode.as_ref().map(|m| m.mode).ok_or_else(|| missing("an access mode"))?;
-        let mode = AccessMode::parse(mode).ok_or_else(|| CallError::Invalid {
-            field: "volume_capability.access_mode",
-            found: mode.to_string(),
-            expected: "one of the access modes 1 to 7 of the spec".to_owned(),
+        let mode = AccessMode::parse(mode).ok_or_else(|| {
+            CallError::invalid(
+                "volume_capability.access_mode",
+                mode,
+                "one of the access modes 1 to 7 of the spec",
+            )
         })?;
         let access =
             match capability.access_type.as_ref().ok_or_else(|| missing("an access type, block or mount"))? {
@@ -114,7 +111,6 @@ impl Capability {
     }
 
     /// The filesystem that is asked for by name.
-    #[must_use]
     pub const fn fs_type(&self) -> Option<FileSystem> {
         match &self.access {
             Access::Mount { fs_type, .. } => *fs_type,
@@ -127,21 +123,23 @@ impl Access {
     fn parse_mount(mount: &csi::volume_capability::MountVolume) -> Result<Self, CallError> {
         let fs_type = match mount.fs_type.as_str() {
             "" => None,
-            name => Some(FileSystem::parse(name).ok_or_else(|| CallError::Invalid {
-                field: "volume_capability.mount.fs_type",
-                found: name.to_owned(),
-                expected: format!(
-                    "empty or one of {:?}",
-                    FILE_SYSTEMS.iter().map(|(known, _)| known).collect::<Vec<_>>()
-                ),
+            name => Some(FileSystem::parse(name).ok_or_else(|| {
+                CallError::invalid(
+                    "volume_capability.mount.fs_type",
+                    name,
+                    format!(
+                        "empty or one of {:?}",
+                        FILE_SYSTEMS.iter().map(|(known, _)| known).collect::<Vec<_>>()
+                    ),
+                )
             })?),
         };
         if !mount.volume_mount_group.is_empty() {
-            return Err(CallError::Invalid {
-                field: "volume_capability.mount.volume_mount_group",
-                found: mount.volume_mount_group.clone(),
-                expected: "empty, since the node has no capability VOLUME_MOUNT_GROUP".to_owned(),
-            });
+            return Err(CallError::invalid(
+                "volume_capability.mount.volume_mount_group",
+                &mount.volume_mount_group,
+                "empty, since the node has no capability VOLUME_MOUNT_GROUP",
+            ));
         }
         Ok(Self::Mount { fs_type, flags: mount.mount_flags.clone() })
     }

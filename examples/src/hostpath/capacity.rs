@@ -29,18 +29,14 @@ impl SizeRange {
         let Some(range) = range else { return Ok(Self { required: 0, limit: None }) };
         let number = |field, bytes: i64| {
             let expected = "0 or more bytes".to_owned();
-            u64::try_from(bytes).map_err(|_| CallError::Invalid { field, found: bytes.to_string(), expected })
+            u64::try_from(bytes).map_err(|_| CallError::invalid(field, bytes, expected))
         };
         let required = number("capacity_range.required_bytes", range.required_bytes)?;
         let limit = number("capacity_range.limit_bytes", range.limit_bytes)?;
         let limit = (limit > 0).then_some(limit);
         if limit.is_some_and(|limit| limit < required) {
             let expected = format!("at least required_bytes, which is {required}");
-            return Err(CallError::Invalid {
-                field: "capacity_range.limit_bytes",
-                found: range.limit_bytes.to_string(),
-                expected,
-            });
+            return Err(CallError::invalid("capacity_range.limit_bytes", range.limit_bytes, expected));
         }
         Ok(Self { required, limit })
     }
@@ -80,13 +76,11 @@ impl SizeRange {
     }
 
     /// Whether a volume of this size is in the range.
-    #[must_use]
     pub fn contains(self, bytes: u64) -> bool {
         self.required <= bytes && self.limit.is_none_or(|limit| bytes <= limit)
     }
 
     /// The range for a message.
-    #[must_use]
     pub fn describe(self) -> String {
         match self.limit {
             Some(limit) => format!("{} to {limit} bytes", self.required),
@@ -96,7 +90,6 @@ impl SizeRange {
 }
 
 /// The smallest volume of a kind that provides all of this.
-#[must_use]
 pub fn minimum_bytes(kind: VolumeKind, capabilities: &[Capability]) -> u64 {
     match kind {
         VolumeKind::Directory => 0,

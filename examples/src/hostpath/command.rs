@@ -18,7 +18,6 @@ const MAX_WORDS: usize = 1024;
 
 /// Why a tool did not do its work.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CommandError {
     /// The tool could not be started.
     #[error("cannot run {program}: {source}; it belongs to the Debian package {package}")]
@@ -93,7 +92,6 @@ pub fn run(program: &'static str, arguments: &[&str], limit: Duration) -> Result
 }
 
 /// The error for a tool that ended with a status that means failure.
-#[must_use]
 pub fn failure(program: &'static str, output: &Output) -> CommandError {
     let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     let words = String::from_utf8_lossy(&said[..said.len().min(MAX_WORDS)]);

@@ -1,26 +1,23 @@
 //! What the driver is told at its start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
-
-/// Longest topology prefix, name and value in bytes (spec, message Topology).
-pub const MAX_TOPOLOGY_PART: usize = 63;
+use csi_proxy::{InvalidSegment, NodeId, NodeSegment};
 
 /// The settings of a driver.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Config {
     /// The name that GetPluginInfo gives.
     pub driver_name: DriverName,
-    /// The id of the one node that this driver serves, and its topology value.
+    /// The id of the one node that this driver serves.
     pub node_id: String,
     /// Where records and data live.
     pub state_dir: PathBuf,
-    /// The topology key of the node.
-    pub topology_key: TopologyKey,
+    /// The topology of the node: one segment, with its id as the value.
+    pub topology: csi::Topology,
     /// Bytes that all volumes and snapshots may have together; the size of the filesystem of `state_dir` if not given.
     pub capacity: Option<u64>,
     /// Most volumes attached at once; 0 is no limit.
@@ -31,71 +28,27 @@ pub struct Config {
     pub snapshot_topology: bool,
 }
 
-/// A setting that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The node id does not fit into a topology value.
-    #[error(
-        "node id {found:?} cannot be a topology value: 1 to {MAX_TOPOLOGY_PART} letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
-    )]
-    NodeId {
-        /// What was given.
-        found: String,
-    },
-    /// The topology key has not the form of the spec.
-    #[error(
-        "topology key {found:?} is not prefix/name, each 1 to {MAX_TOPOLOGY_PART} letters, digits, '-', '_' or '.'; choose one with --topology-key"
-    )]
-    TopologyKey {
-        /// What was given.
-        found: String,
-    },
-}
-
-/// The key of the node's topology segment, like `topology.hostpath.csi.edge/node`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopologyKey(String);
-
-impl TopologyKey {
-    /// Takes a key.
-    ///
-    /// # Errors
-    /// If it is not `prefix/name` with parts of at most [`MAX_TOPOLOGY_PART`] bytes.
-    pub fn new(key: &str) -> Result<Self, ConfigError> {
-        let valid = key.split_once('/').is_some_and(|(prefix, name)| is_part(prefix) && is_part(name));
-        if valid { Ok(Self(key.to_owned())) } else { Err(ConfigError::TopologyKey { found: key.to_owned() }) }
-    }
-
-    /// The key of a driver that was told none.
-    ///
-    /// # Errors
-    /// If the driver's name is too long for a prefix.
-    pub fn of_driver(driver_name: &DriverName) -> Result<Self, ConfigError> {
-        Self::new(&format!("topology.{driver_name}/node"))
-    }
-}
-
 impl Config {
-    /// Settings with no limits beyond the space there is.
+    /// Settings with no limits beyond the space there is. Without a topology key it is that of the driver's name.
     ///
     /// # Errors
-    /// If the node id cannot be a topology value.
+    /// If the key cannot be one, or the node's id no topology value.
     pub fn new(
         driver_name: DriverName,
-        node_id: impl Into<String>,
+        node: NodeId,
         state_dir: impl Into<PathBuf>,
-        topology_key: TopologyKey,
-    ) -> Result<Self, ConfigError> {
-        let node_id = node_id.into();
-        if !is_part(&node_id) {
-            return Err(ConfigError::NodeId { found: node_id });
-        }
+        topology_key: Option<&str>,
+    ) -> Result<Self, InvalidSegment> {
+        let node_id = node.to_string();
+        let segment = match topology_key {
+            Some(key) => NodeSegment::with_key(node, key)?,
+            None => NodeSegment::of_driver(node),
+        };
         Ok(Self {
+            topology: segment.topology(&driver_name)?,
             driver_name,
             node_id,
             state_dir: state_dir.into(),
-            topology_key,
             capacity: None,
             attach_limit: 0,
             mutable_parameters: BTreeSet::new(),
@@ -103,43 +56,24 @@ impl Config {
         })
     }
 
-    /// The topology of the node.
-    #[must_use]
-    pub fn topology(&self) -> csi::Topology {
-        csi::Topology { segments: BTreeMap::from([(self.topology_key.0.clone(), self.node_id.clone())]) }
-    }
-
     /// The topology that snapshots tell: a driver that does not announce it must tell none.
-    #[must_use]
     pub fn topology_of_snapshots(&self) -> Option<csi::Topology> {
-        self.snapshot_topology.then(|| self.topology())
+        self.snapshot_topology.then(|| self.topology.clone())
     }
 
     /// Whether a topology holds for this node. One without segments holds everywhere; keys have no case.
-    #[must_use]
     pub fn is_in(&self, topology: &csi::Topology) -> bool {
-        topology
-            .segments
-            .iter()
-            .all(|(key, value)| key.eq_ignore_ascii_case(&self.topology_key.0) && *value == self.node_id)
+        let is_own = |(key, value): (&String, &String)| {
+            self.topology.segments.iter().any(|own| key.eq_ignore_ascii_case(own.0) && value == own.1)
+        };
+        topology.segments.iter().all(is_own)
     }
 
     /// Whether a requirement can be met by this node.
-    #[must_use]
     pub fn meets(&self, requirement: Option<&csi::TopologyRequirement>) -> bool {
         requirement
             .is_none_or(|r| r.requisite.is_empty() || r.requisite.iter().any(|topology| self.is_in(topology)))
     }
-}
-
-fn is_part(text: &str) -> bool {
-    let inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= MAX_TOPOLOGY_PART
-        && bytes.iter().copied().all(inside)
-        && ends(bytes.first())
-        && ends(bytes.last())
 }
 
 #[cfg(test)]
@@ -150,12 +84,12 @@ mod tests {
         DriverName::new(name).unwrap()
     }
 
-    fn with_node(node_id: &str) -> Result<Config, ConfigError> {
-        Config::new(driver("a.b"), node_id, "/x", TopologyKey::of_driver(&driver("a.b")).unwrap())
+    fn with(node: &str, driver_name: &str, key: Option<&str>) -> Option<Config> {
+        Config::new(driver(driver_name), NodeId::new(node).ok()?, "/x", key).ok()
     }
 
     fn config() -> Config {
-        with_node("edge-1").unwrap()
+        with("edge-1", "a.b", None).unwrap()
     }
 
     fn topology(segments: &[(&str, &str)]) -> csi::Topology {
@@ -164,13 +98,13 @@ mod tests {
 
     #[test]
     fn names_that_kubernetes_would_refuse_are_refused_at_the_start() {
-        assert!(TopologyKey::of_driver(&driver(&"a".repeat(54))).is_ok());
-        assert!(TopologyKey::of_driver(&driver(&"a".repeat(55))).is_err());
+        assert!(with("edge-1", &"a".repeat(54), None).is_some());
+        assert!(with("edge-1", &"a".repeat(55), None).is_none());
         for bad in ["node", "/node", "a/", "a/b/c", "a b/c", "ä/c"] {
-            assert!(TopologyKey::new(bad).is_err(), "{bad}");
+            assert!(with("edge-1", "a.b", Some(bad)).is_none(), "{bad}");
         }
         for bad in ["", "a/b", "-a", "a-", &"a".repeat(64)] {
-            assert!(with_node(bad).is_err(), "{bad}");
+            assert!(with(bad, "a.b", None).is_none(), "{bad}");
         }
     }
 

@@ -20,7 +20,6 @@ const TREE_MODE: u32 = 0o777;
 
 /// Why data could not be made, copied or removed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DataError {
     /// The filesystem refused.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -74,13 +73,11 @@ impl DataFolder {
     }
 
     /// The folder that holds everything of one volume or snapshot.
-    #[must_use]
     pub fn folder(&self, id: &ResourceId) -> PathBuf {
         self.root.join(id.as_str())
     }
 
     /// The tree or the image of one volume or snapshot.
-    #[must_use]
     pub fn content(&self, id: &ResourceId, kind: VolumeKind) -> PathBuf {
         self.folder(id).join(match kind {
             VolumeKind::Directory => "tree",
@@ -174,7 +171,6 @@ impl DataFolder {
     }
 
     /// Whether the tree or the image is there.
-    #[must_use]
     pub fn exists(&self, id: &ResourceId, kind: VolumeKind) -> bool {
         fs::symlink_metadata(self.content(id, kind)).is_ok_and(|found| match kind {
             VolumeKind::Directory => found.is_dir(),

@@ -40,7 +40,6 @@ pub trait Disk: Send + Sync + 'static {
 
 /// The disk of this machine.
 #[derive(Debug, Clone, Copy, Default)]
-#[non_exhaustive]
 pub struct RealDisk;
 
 impl Disk for RealDisk {

@@ -1,7 +1,6 @@
 //! The driver: its state, how it starts, and what all calls share.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::config::Config;
@@ -12,26 +11,14 @@ use super::locks::{OperationGuard, OperationLocks};
 use super::snapshot::{GroupRecord, SnapshotRecord};
 use super::store::{StoreError, Table};
 use super::volume::VolumeRecord;
-use crate::directory_lock::{DirectoryLock, LockError};
+use crate::state::{StateDirectory, StateError};
 
 /// Why a driver cannot start.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpenError {
     /// The state directory cannot be used.
-    #[error("cannot use state directory {}: {source}", path.display())]
-    StateDir {
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Another driver uses it.
-    #[error("state directory {} is used by another process: give each driver its own", path.display())]
-    Locked {
-        /// Where.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    State(#[from] StateError),
     /// Records cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -51,7 +38,7 @@ pub struct Driver {
     locks: OperationLocks,
     admission: Mutex<()>,
     // Held as long as the driver lives, so that no second one works on the same records.
-    _state_lock: DirectoryLock,
+    _state: StateDirectory,
 }
 
 impl Driver {
@@ -60,15 +47,15 @@ impl Driver {
     /// # Errors
     /// If the directory cannot be used or another process uses it.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let state_lock = lock(&config.state_dir)?;
+        let state = StateDirectory::open(&config.state_dir)?;
         let driver = Self {
-            volumes: Table::open(&config.state_dir)?,
-            snapshots: Table::open(&config.state_dir)?,
-            groups: Table::open(&config.state_dir)?,
-            data: DataFolder::open(&config.state_dir)?,
+            volumes: Table::open(state.path())?,
+            snapshots: Table::open(state.path())?,
+            groups: Table::open(state.path())?,
+            data: DataFolder::open(state.path())?,
             locks: OperationLocks::default(),
             admission: Mutex::new(()),
-            _state_lock: state_lock,
+            _state: state,
             config,
         };
         driver.recover();
@@ -126,13 +113,4 @@ pub(super) fn required<'a>(
     text: &'a str,
 ) -> Result<&'a str, CallError> {
     if text.is_empty() { Err(CallError::Missing { field, expected }) } else { Ok(text) }
-}
-
-fn lock(state_dir: &Path) -> Result<DirectoryLock, OpenError> {
-    let failed = |source| OpenError::StateDir { path: state_dir.to_owned(), source };
-    std::fs::create_dir_all(state_dir).map_err(failed)?;
-    DirectoryLock::acquire(state_dir).map_err(|error| match error {
-        LockError::InUse => OpenError::Locked { path: state_dir.to_owned() },
-        LockError::Io(cause) => failed(cause),
-    })
 }

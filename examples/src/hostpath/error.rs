@@ -14,7 +14,6 @@ use super::store::StoreError;
 
 /// Why a CSI call failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CallError {
     /// A required field has no value.
     #[error("{field} is missing: give {expected}")]
@@ -126,6 +125,11 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// A field with a value that this driver does not take.
+    pub(super) fn invalid(field: &'static str, found: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Invalid { field, found: found.to_string(), expected: expected.into() }
+    }
+
     /// An unknown volume.
     pub(super) fn no_volume(found: impl ToString) -> Self {
         Self::NotFound { what: "volume", found: found.to_string(), hint: String::new() }
@@ -147,7 +151,6 @@ impl CallError {
     }
 
     /// The code of the error tables of the spec.
-    #[must_use]
     pub fn code(&self) -> Code {
         match self {
             Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,

@@ -10,7 +10,6 @@ use super::requirements::capability;
 /// A filesystem that this driver makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum FileSystem {
     /// The fourth extended filesystem.
     Ext4,
@@ -28,7 +27,6 @@ const UNCORRECTED: i32 = 4;
 
 /// Why a filesystem could not be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum FileSystemError {
     /// A tool failed.
     #[error("{}: {source}", device.display())]
@@ -61,13 +59,11 @@ pub enum FileSystemError {
 
 impl FileSystem {
     /// Takes the name of one of [`FILE_SYSTEMS`].
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         FILE_SYSTEMS.iter().find(|(known, _)| *known == name).map(|(_, fs)| *fs)
     }
 
     /// Its name, as in `fs_type`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -76,7 +72,6 @@ impl FileSystem {
     }
 
     /// The smallest device in bytes on which it can be made.
-    #[must_use]
     pub const fn minimum_bytes(self) -> u64 {
         match self {
             Self::Ext4 => 256 << 10,
@@ -179,7 +174,6 @@ fn check_ext4(device: &Path, how: &str) -> Result<(), FileSystemError> {
 
 /// What is known to be on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Signature {
     /// Nothing that is known.
     None,

@@ -2,13 +2,18 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::error::CallError;
+
 /// Longest id in bytes: what the spec allows for a string.
 pub const MAX_ID: usize = 128;
+
+/// The kernel's source of random numbers.
+const RANDOM: &str = "/dev/urandom";
 
 /// The id of a volume, a snapshot or a group: letters, digits, `-`, `_` and `.`, not beginning with a dot.
 ///
@@ -20,7 +25,6 @@ pub struct ResourceId(String);
 /// A text that cannot be an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("id {found:?} is not 1 to {MAX_ID} letters, digits, '-', '_' or '.' with no dot in front")]
-#[non_exhaustive]
 pub struct InvalidId {
     /// The text.
     pub found: String,
@@ -28,7 +32,6 @@ pub struct InvalidId {
 
 impl ResourceId {
     /// Takes a text that may be an id. One that cannot is the id of nothing here.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let in_alphabet = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         let safe = !text.is_empty()
@@ -42,15 +45,16 @@ impl ResourceId {
     ///
     /// # Errors
     /// If the kernel's random source cannot be read.
-    pub fn generate(prefix: &'static str, now: SystemTime) -> io::Result<Self> {
+    pub fn generate(prefix: &'static str, now: SystemTime) -> Result<Self, CallError> {
         let mut random = [0; 8];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        File::open(RANDOM)
+            .and_then(|mut source| source.read_exact(&mut random))
+            .map_err(|error| CallError::path("read", RANDOM, error))?;
         let millis = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis();
         Ok(Self(format!("{prefix}-{millis:012x}-{:016x}", u64::from_be_bytes(random))))
     }
 
     /// The id as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,15 +1,11 @@
-//! The driver's socket: its owner's only, a stale one replaced, a live one left alone; and serving on it.
+//! The driver's socket, and serving on it.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener as BlockingListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::Mode;
-use rustix::process::umask;
-use tokio::net::UnixListener;
+use edge_transport::link::uds::{BindError, BoundSocket, bind_socket};
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
@@ -24,28 +20,18 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Why the driver cannot be reached.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ListenError {
-    /// Somebody answers on the socket.
-    #[error("{} is in use: another driver answers there; stop it, or choose another --endpoint", path.display())]
-    Live {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else than a socket has the name.
-    #[error("{} is there and no socket: it is left as it is; choose another --endpoint", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The socket cannot be made.
-    #[error("cannot listen on {}: {source}", path.display())]
-    Bind {
-        /// The socket.
-        path: PathBuf,
+    /// The folder of the socket cannot be made.
+    #[error("cannot make {}: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
         /// Why not.
         source: io::Error,
     },
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The server ended with an error.
     #[error("the server on {} failed: {source}", path.display())]
     Serve {
@@ -58,43 +44,22 @@ pub enum ListenError {
 
 /// A socket on which nobody is served yet. Its file goes when this is dropped.
 #[derive(Debug)]
-pub struct Listener {
-    path: PathBuf,
-    socket: BlockingListener,
-}
+pub struct Listener(BoundSocket);
 
 impl Listener {
-    /// Makes the socket. Call this before any thread is started that makes files: it changes the umask for a moment.
+    /// Makes the socket, and its folder if that is missing.
     ///
     /// # Errors
     /// If a live driver or something that is no socket has the path, or the system refuses.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        let failed = |source| ListenError::Bind { path: path.to_owned(), source };
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(ListenError::NotASocket { path: path.to_owned() });
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(failed)?;
-                }
-                Ok(_) => return Err(ListenError::Live { path: path.to_owned() }),
-                Err(error) => return Err(failed(error)),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if let Some(folder) = path.parent() {
-                    fs::create_dir_all(folder).map_err(failed)?;
-                }
-            }
-            Err(error) => return Err(failed(error)),
+        if let Some(folder) = path.parent() {
+            let failed = |source| ListenError::Folder { folder: folder.to_owned(), source };
+            fs::create_dir_all(folder).map_err(failed)?;
         }
-        let before = umask(Mode::from_raw_mode(0o177));
-        let socket = BlockingListener::bind(path);
-        umask(before);
-        let socket = socket.map_err(failed)?;
-        fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), socket })
+        Ok(Self(bind_socket(path)?))
     }
 
     /// Serves until `stop` comes, then until every call has ended.
@@ -102,8 +67,7 @@ impl Listener {
     /// # Errors
     /// If the socket fails.
     pub async fn serve(self, service: &Service, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
-        let failed = |source| ListenError::Bind { path: self.path.clone(), source };
-        let listener = UnixListener::from_std(self.socket.try_clone().map_err(failed)?).map_err(failed)?;
+        let BoundSocket { listener, file, .. } = self.0;
         let (stopped, is_stopped) = oneshot::channel();
         let server = Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
@@ -126,28 +90,24 @@ impl Listener {
             () = all_ended => Ok(()),
         };
         service.idle().await;
-        ended.map_err(|source| ListenError::Serve { path: self.path.clone(), source })
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // It may be gone with its folder.
-        let _ = fs::remove_file(&self.path);
+        ended.map_err(|source| ListenError::Serve { path: file.path().to_owned(), source })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener as BlockingListener;
+
     use super::*;
 
-    #[test]
-    fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_left_alone() {
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/csi.sock");
         let live = Listener::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(matches!(Listener::bind(&path), Err(ListenError::Live { .. })));
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::InUse { .. }))));
         drop(live);
         assert!(!path.exists());
 
@@ -156,7 +116,7 @@ mod tests {
         drop(Listener::bind(&path).unwrap());
 
         fs::write(&path, "x").unwrap();
-        assert!(matches!(Listener::bind(&path), Err(ListenError::NotASocket { .. })));
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::NotASocket { .. }))));
         assert_eq!(fs::read(&path).unwrap(), b"x");
     }
 }

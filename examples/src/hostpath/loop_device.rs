@@ -11,7 +11,6 @@ const BLOCK_DEVICES: &str = "/sys/block";
 
 /// Why a loop device could not be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum LoopError {
     /// The kernel's list of devices cannot be read.
     #[error("cannot list {BLOCK_DEVICES}: {source}; mount /sys")]
@@ -47,7 +46,6 @@ pub enum LoopError {
 
 /// An attached loop device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LoopDevice {
     /// Like `/dev/loop0`.
     pub path: PathBuf,
@@ -58,7 +56,6 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     /// The device's path as text, which it always is.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.path.to_str().unwrap_or_default()
     }

@@ -52,13 +52,12 @@ pub use options::HostpathOptions;
 use crate::process::{self, Fatal, Signals};
 
 /// The binary.
-#[must_use]
 pub fn main() -> ExitCode {
     process::run(run)
 }
 
 async fn run(options: HostpathOptions, mut signals: Signals) -> Result<(), Fatal> {
-    let config = options.config().map_err(Fatal::input)?;
+    let config = options.config()?;
     if let Some(lacks) = requirements::missing() {
         tracing::warn!("{lacks}");
     }

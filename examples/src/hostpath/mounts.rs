@@ -10,7 +10,6 @@ use volume_manager::mounts::TableError;
 
 /// Why a mount could not be made or undone.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum MountError {
     /// The mount table cannot be read.
     #[error(transparent)]

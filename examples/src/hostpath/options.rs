@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use csi_proto::DriverName;
-use csi_proxy::SocketAddress;
+use csi_proxy::{NodeId, SocketAddress};
 
-use super::config::{Config, ConfigError, TopologyKey};
+use super::config::Config;
 use crate::logging::LogOptions;
-use crate::process::Options;
-use crate::values::ByteSize;
+use crate::process::{Fatal, Options};
+use crate::values::bytes;
 
 /// Serves volumes from the disk of this node over CSI: Identity, Controller, GroupController and Node on one socket.
 ///
@@ -18,7 +18,6 @@ use crate::values::ByteSize;
 /// directories; the controller part works without.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "hostpath-driver", version)]
-#[non_exhaustive]
 pub struct HostpathOptions {
     /// Name of the driver, as in storage classes
     #[arg(long, env = "CSI_DRIVERNAME", value_name = "NAME", default_value = "hostpath.csi.edge")]
@@ -30,7 +29,7 @@ pub struct HostpathOptions {
 
     /// Id of this node, and its topology value (1 to 63 letters, digits, '-', '_' or '.')
     #[arg(long, env = "KUBE_NODE_NAME", value_name = "NAME")]
-    pub nodeid: String,
+    pub nodeid: NodeId,
 
     /// Directory for records and data, used by this process alone
     #[arg(long, value_name = "DIR")]
@@ -41,8 +40,8 @@ pub struct HostpathOptions {
     pub topology_key: Option<String>,
 
     /// Space for all volumes and snapshots together (B, KiB, MiB, GiB, TiB) [default: size of the disk with --state-dir]
-    #[arg(long, value_name = "SIZE")]
-    pub capacity: Option<ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub capacity: Option<u64>,
 
     /// Most volumes attached to this node at once; 0 is no limit
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -66,13 +65,11 @@ impl HostpathOptions {
     ///
     /// # Errors
     /// If the node id or the topology key cannot be used.
-    pub fn config(&self) -> Result<Config, ConfigError> {
-        let topology_key = match &self.topology_key {
-            Some(key) => TopologyKey::new(key),
-            None => TopologyKey::of_driver(&self.drivername),
-        }?;
-        let mut config = Config::new(self.drivername.clone(), &self.nodeid, &self.state_dir, topology_key)?;
-        config.capacity = self.capacity.map(ByteSize::bytes);
+    pub fn config(&self) -> Result<Config, Fatal> {
+        let (name, node) = (self.drivername.clone(), self.nodeid.clone());
+        let mut config = Config::new(name, node, &self.state_dir, self.topology_key.as_deref())
+            .map_err(|error| Fatal::Input(format!("--nodeid, --topology-key: {error}")))?;
+        config.capacity = self.capacity;
         config.snapshot_topology = self.snapshot_topology;
         config.attach_limit = self.attach_limit;
         config.mutable_parameters =

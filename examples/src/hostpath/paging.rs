@@ -8,7 +8,6 @@ pub const MAX_PAGE: usize = 1000;
 
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Page<T> {
     /// The entries.
     pub entries: Vec<T>,
@@ -26,11 +25,8 @@ pub fn page<'a, R: 'a, T>(
     starting_token: &str,
     show: impl Fn(&R) -> T,
 ) -> Result<Page<T>, CallError> {
-    let asked = usize::try_from(max_entries).map_err(|_| CallError::Invalid {
-        field: "max_entries",
-        found: max_entries.to_string(),
-        expected: "0 or more".to_owned(),
-    })?;
+    let asked = usize::try_from(max_entries)
+        .map_err(|_| CallError::invalid("max_entries", max_entries, "0 or more"))?;
     let size = if asked == 0 { MAX_PAGE } else { asked.min(MAX_PAGE) };
     let after = match starting_token {
         "" => None,

@@ -31,7 +31,6 @@ const TOOLS: &[(&str, &str)] = &[
 ];
 
 /// One line on what the node part cannot do here, or nothing if it can do everything.
-#[must_use]
 pub fn missing() -> Option<String> {
     let mut lacks = Vec::new();
     if !capability::may(capability::SYS_ADMIN) {

@@ -26,13 +26,11 @@ pub struct Service {
 
 impl Service {
     /// Serves a driver.
-    #[must_use]
     pub fn new(driver: Driver) -> Self {
         Self { driver: Arc::new(driver), turns: Arc::new(Semaphore::new(MAX_CALLS)) }
     }
 
     /// The services for a tonic server.
-    #[must_use]
     pub fn routes(&self) -> Routes {
         Routes::new(IdentityServer::new(self.clone()))
             .add_service(ControllerServer::new(self.clone()))

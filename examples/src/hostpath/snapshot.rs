@@ -11,7 +11,6 @@ use super::volume::{Phase, VolumeKind};
 
 /// Everything that is remembered of a snapshot: a full copy, independent of its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct SnapshotRecord {
     /// Its id.
     pub id: ResourceId,
@@ -45,13 +44,11 @@ impl Record for SnapshotRecord {
 
 impl SnapshotRecord {
     /// Whether callers may know of it.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
     /// The snapshot as the spec has it.
-    #[must_use]
     pub fn to_csi(&self, topology: Option<csi::Topology>) -> csi::Snapshot {
         csi::Snapshot {
             size_bytes: i64::try_from(self.size_bytes).unwrap_or(i64::MAX),
@@ -67,7 +64,6 @@ impl SnapshotRecord {
 
 /// Everything that is remembered of a group of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct GroupRecord {
     /// Its id.
     pub id: ResourceId,
@@ -94,7 +90,6 @@ impl Record for GroupRecord {
 }
 
 /// The time since 1970.
-#[must_use]
 pub fn since_epoch(now: SystemTime) -> Duration {
     now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -10,16 +11,6 @@ use rustix::io::Errno;
 
 // Most bytes asked of the kernel at once.
 const CHUNK: u64 = 64 << 20;
-
-/// A run of bytes in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Extent {
-    /// Where it begins, in bytes.
-    pub start: u64,
-    /// Where it ends, exclusive, in bytes.
-    pub end: u64,
-}
 
 /// Makes a file of this size without allocating any of it.
 ///
@@ -41,8 +32,8 @@ pub fn copy(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     if ioctl_ficlone(&target, &source).is_err() {
         let mut from = 0;
         while let Some(extent) = next_extent(&source, from)? {
-            copy_extent(&source, &target, extent)?;
             from = extent.end;
+            copy_extent(&source, &target, extent)?;
         }
     }
     target.set_len(bytes.max(source.metadata()?.len()))?;
@@ -61,15 +52,15 @@ pub fn is_blank(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// Those of the filesystem.
-pub fn next_extent(file: &File, from: u64) -> io::Result<Option<Extent>> {
+fn next_extent(file: &File, from: u64) -> io::Result<Option<Range<u64>>> {
     match seek(file, SeekFrom::Data(from)) {
-        Ok(start) => Ok(Some(Extent { start, end: seek(file, SeekFrom::Hole(start))? })),
+        Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),
         Err(Errno::NXIO) => Ok(None),
         Err(other) => Err(other.into()),
     }
 }
 
-fn copy_extent(source: &File, target: &File, extent: Extent) -> io::Result<()> {
+fn copy_extent(source: &File, target: &File, extent: Range<u64>) -> io::Result<()> {
     let (mut read_at, mut write_at) = (extent.start, extent.start);
     while read_at < extent.end {
         let wanted = usize::try_from((extent.end - read_at).min(CHUNK)).unwrap_or(usize::MAX);

@@ -29,7 +29,6 @@ pub trait Record: Clone + Serialize + DeserializeOwned + Send + 'static {
 
 /// Why a record could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StoreError {
     /// The filesystem refused.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -128,13 +127,11 @@ impl<R: Record, D: Disk> Table<R, D> {
     }
 
     /// The record with this id.
-    #[must_use]
     pub fn by_id(&self, id: &ResourceId) -> Option<R> {
         self.rows().by_id.get(id).cloned()
     }
 
     /// The record with this name.
-    #[must_use]
     pub fn by_name(&self, name: &str) -> Option<R> {
         let rows = self.rows();
         rows.by_name.get(name).and_then(|id| rows.by_id.get(id)).cloned()

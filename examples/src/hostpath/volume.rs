@@ -1,6 +1,7 @@
 //! What the driver remembers of a volume.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use csi::volume_content_source::{SnapshotSource, Type as ProtoSource, VolumeSource};
 use csi_proto::csi::v1 as csi;
@@ -21,7 +22,6 @@ pub const MAX_TARGETS: usize = 256;
 /// What a volume is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum VolumeKind {
     /// A directory of the host. Its size is counted, not enforced.
     Directory,
@@ -31,7 +31,6 @@ pub enum VolumeKind {
 
 impl VolumeKind {
     /// Its name, as in the parameter `kind`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Directory => "directory",
@@ -40,13 +39,11 @@ impl VolumeKind {
     }
 
     /// Takes a name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         [Self::Directory, Self::Loop].into_iter().find(|kind| kind.name() == name)
     }
 
     /// Whether a volume of this kind can do what is asked.
-    #[must_use]
     pub const fn provides(self, capability: &Capability) -> bool {
         match self {
             Self::Directory => matches!(capability.access, Access::Mount { fs_type: None, .. }),
@@ -58,7 +55,6 @@ impl VolumeKind {
 /// How far the making or the removal of something has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum Phase {
     /// Its data is being made, and nobody has seen it yet.
     Creating,
@@ -71,7 +67,6 @@ pub enum Phase {
 /// Where the first content of a volume came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum ContentSource {
     /// From a snapshot.
     Snapshot(ResourceId),
@@ -113,7 +108,6 @@ impl From<&ContentSource> for csi::VolumeContentSource {
 /// What is known of the filesystem in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum Format {
     /// Not made by this driver: blank, copied, or written by the user of a block volume.
     Unknown,
@@ -123,29 +117,24 @@ pub enum Format {
     Done(FileSystem),
 }
 
-/// The volume is attached to the node.
+/// What a volume is attached, staged or published for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Attachment {
-    /// For what.
+pub struct Placement {
+    /// How it is used, and by whom at once.
     pub capability: Capability,
     /// Whether for reading only.
     pub read_only: bool,
 }
 
-/// The volume is, or is about to be, mounted at a path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Placement {
-    /// For what.
-    pub capability: Capability,
-    /// Whether for reading only.
-    pub read_only: bool,
+impl fmt::Display for Placement {
+    // Without the mount flags, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}{}", self.capability.mode, if self.read_only { " readonly" } else { "" })
+    }
 }
 
 /// Everything that is remembered of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct VolumeRecord {
     /// Its id.
     pub id: ResourceId,
@@ -168,7 +157,7 @@ pub struct VolumeRecord {
     /// Whether the image has become larger than the filesystem in it.
     pub grow: bool,
     /// The attachment to this node.
-    pub attachment: Option<Attachment>,
+    pub attachment: Option<Placement>,
     /// The staging path, and what for.
     pub staged: Option<(String, Placement)>,
     /// Target paths, and what for.
@@ -189,13 +178,11 @@ impl Record for VolumeRecord {
 
 impl VolumeRecord {
     /// Whether callers may know of it.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
     }
 
     /// The volume as the spec has it, reachable from the node with these topology segments.
-    #[must_use]
     pub fn to_csi(&self, topology: csi::Topology) -> csi::Volume {
         csi::Volume {
             capacity_bytes: i64::try_from(self.capacity_bytes).unwrap_or(i64::MAX),

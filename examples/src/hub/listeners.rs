@@ -22,7 +22,7 @@ pub(super) async fn open(
             (None, true) => None,
             (None, false) => return Err(nobody_verified("--ws")),
         };
-        let listener = ws::bind(address.socket_addr(), tls, limits.clone()).await.map_err(Fatal::runtime)?;
+        let listener = ws::bind(address, tls, limits.clone()).await.map_err(Fatal::runtime)?;
         listeners.push(Box::new(listener));
     }
     if let Some(address) = options.quic {
@@ -31,8 +31,7 @@ pub(super) async fn open(
             (None, true) => insecure_server_config().map_err(Fatal::runtime)?,
             (None, false) => return Err(nobody_verified("--quic")),
         };
-        let listener =
-            quic::bind(address.socket_addr(), &tls, limits.clone()).await.map_err(Fatal::runtime)?;
+        let listener = quic::bind(address, &tls, limits.clone()).await.map_err(Fatal::runtime)?;
         listeners.push(Box::new(listener));
     }
     match unix(options, limits) {

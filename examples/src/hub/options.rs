@@ -1,5 +1,8 @@
 //! The command line of `edge-hub`.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use clap::Parser;
 use csi_proxy::SocketAddress;
 use edge_transport::hub::Rule;
@@ -9,7 +12,7 @@ use edge_transport::{HubSettings, PeerId};
 use crate::logging::LogOptions;
 use crate::process::{Fatal, Options};
 use crate::security::HubSecurity;
-use crate::values::{ByteSize, ListenAddress, TimeSpan};
+use crate::values::{bytes, duration, listen_address};
 
 /// The socket that is listened on unless another one is given.
 pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
@@ -21,7 +24,6 @@ pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
 /// change.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "edge-hub", version)]
-#[non_exhaustive]
 pub struct HubOptions {
     /// Unix socket for peers on this host (mode 0600; root and the hub's own user may connect). If --ws or --quic is given and
     /// this is not, a default socket that cannot be made is a warning only [default: unix:///run/edge-csi/hub.sock]
@@ -30,16 +32,16 @@ pub struct HubOptions {
 
     /// Address for websockets, PORT or IP:PORT; wss with certificates, ws with --insecure. Port 10000 if none is named; off if
     /// not given
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10000")]
-    pub ws: Option<ListenAddress>,
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10000", value_parser = listen_address)]
+    pub ws: Option<SocketAddr>,
 
     /// Address for QUIC (UDP), PORT or IP:PORT. Port 10001 if none is named; off if not given
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10001")]
-    pub quic: Option<ListenAddress>,
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "10001", value_parser = listen_address)]
+    pub quic: Option<SocketAddr>,
 
     /// Address for /healthz, /readyz, /metrics and a status page, PORT or IP:PORT; off if not given
-    #[arg(long, value_name = "ADDR")]
-    pub http: Option<ListenAddress>,
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    pub http: Option<SocketAddr>,
 
     /// Certificates, or none.
     #[command(flatten)]
@@ -75,12 +77,12 @@ pub struct HubOptions {
     pub kubeconfig: Option<String>,
 
     /// Largest frame of a link (B, KiB, MiB, GiB)
-    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
-    pub max_frame: ByteSize,
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = bytes)]
+    pub max_frame: u64,
 
     /// Longest wait for open calls after SIGTERM (ms, s, m, h)
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub drain_timeout: TimeSpan,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub drain_timeout: Duration,
 
     /// Logs.
     #[command(flatten)]
@@ -99,7 +101,7 @@ impl HubOptions {
     /// If it is outside of what a link can carry.
     pub(super) fn max_frame(&self) -> Result<usize, Fatal> {
         const LEAST: usize = 64 << 10;
-        let bytes = usize::try_from(self.max_frame.bytes()).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(self.max_frame).unwrap_or(usize::MAX);
         if (LEAST..=MAX_FRAME_CEILING).contains(&bytes) {
             return Ok(bytes);
         }

@@ -16,28 +16,10 @@ const PEERS_SHOWN: usize = 200;
 /// The hub's page.
 #[derive(Debug)]
 pub(super) struct HubStatus {
-    hub: Hub,
-    files: Arc<FileWatch>,
+    pub(super) hub: Hub,
+    pub(super) files: Arc<FileWatch>,
     #[cfg(feature = "kubernetes")]
-    kubernetes: Option<Arc<Kubernetes>>,
-}
-
-impl HubStatus {
-    pub(super) const fn new(hub: Hub, files: Arc<FileWatch>) -> Self {
-        Self {
-            hub,
-            files,
-            #[cfg(feature = "kubernetes")]
-            kubernetes: None,
-        }
-    }
-
-    /// With what the hub knows of Kubernetes, if it does.
-    #[cfg(feature = "kubernetes")]
-    pub(super) fn with_kubernetes(mut self, kubernetes: Option<Arc<Kubernetes>>) -> Self {
-        self.kubernetes = kubernetes;
-        self
-    }
+    pub(super) kubernetes: Option<Arc<Kubernetes>>,
 }
 
 impl Status for HubStatus {

@@ -4,6 +4,8 @@
 //! the hub itself, service [`SERVICE`]: a [`message::Watch`] is answered by [`message::Update`]s for as long as the link
 //! and the hub live, the other requests by one reply.
 
+use self::message::{ObjectKey, object};
+
 /// The messages that are made from `proto/edge_csi/kubernetes/v1/kubernetes.proto`.
 ///
 /// Objects have the fewest fields that a node needs. Secrets and tokens are asked for when a driver is called, and are
@@ -24,6 +26,57 @@ pub mod message {
 
 /// What they are called as a service of a hub with `--kubeconfig`.
 pub const SERVICE: &str = "kubernetes";
+
+/// The kinds of objects that nodes are told of, numbered as in the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum ObjectKind {
+    /// Pods.
+    Pod = 1,
+    /// PersistentVolumeClaims.
+    Claim = 2,
+    /// PersistentVolumes.
+    PersistentVolume = 3,
+    /// VolumeAttachments.
+    Attachment = 4,
+    /// CSIDrivers.
+    Driver = 5,
+}
+
+impl ObjectKind {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Pod, Self::Claim, Self::PersistentVolume, Self::Attachment, Self::Driver];
+
+    /// What Kubernetes calls it, in the plural and small letters.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Claim => "persistentvolumeclaims",
+            Self::PersistentVolume => "persistentvolumes",
+            Self::Attachment => "volumeattachments",
+            Self::Driver => "csidrivers",
+        }
+    }
+
+    /// The key of an object of this kind.
+    pub fn key(self, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey { kind: self as u32, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl object::Kind {
+    /// What the object is known by.
+    pub fn key(&self) -> ObjectKey {
+        match self {
+            Self::Pod(pod) => ObjectKind::Pod.key(&pod.namespace, &pod.name),
+            Self::Claim(claim) => ObjectKind::Claim.key(&claim.namespace, &claim.name),
+            Self::PersistentVolume(volume) => ObjectKind::PersistentVolume.key("", &volume.name),
+            Self::Attachment(attachment) => ObjectKind::Attachment.key("", &attachment.name),
+            Self::Driver(driver) => ObjectKind::Driver.key("", &driver.name),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

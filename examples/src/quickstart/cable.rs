@@ -1,18 +1,19 @@
 //! The cable between the agent and the hub, with someone who can pull it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use edge_transport::link::faulty::{self, Direction, Handle, Plan};
 use edge_transport::link::{Dialer, Link, LinkError};
 
-/// Dials as another dialer does, as long as the cable is in.
+/// Dials as another dialer does, as long as the cable is in. Clones are the same.
+#[derive(Clone)]
 pub(super) struct Cable {
-    dialer: Box<dyn Dialer>,
-    state: Mutex<State>,
+    dialer: Arc<dyn Dialer>,
+    state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     pulled: bool,
     link: Option<Handle>,
@@ -20,7 +21,7 @@ struct State {
 
 impl Cable {
     pub(super) fn new(dialer: Box<dyn Dialer>) -> Self {
-        Self { dialer, state: Mutex::new(State { pulled: false, link: None }) }
+        Self { dialer: dialer.into(), state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -40,7 +41,10 @@ impl Cable {
     pub(super) fn plug_in(&self) {
         self.state().pulled = false;
     }
+}
 
+#[async_trait]
+impl Dialer for Cable {
     async fn dial(&self) -> Result<Link, LinkError> {
         if self.state().pulled {
             return Err(LinkError::Cut);
@@ -49,25 +53,8 @@ impl Cable {
         self.state().link = Some(handle);
         Ok(link)
     }
-}
-
-impl std::fmt::Debug for Cable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cable").field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
-/// A peer's end of the cable.
-#[derive(Debug, Clone)]
-pub(super) struct CableEnd(pub(super) std::sync::Arc<Cable>);
-
-#[async_trait]
-impl Dialer for CableEnd {
-    async fn dial(&self) -> Result<Link, LinkError> {
-        self.0.dial().await
-    }
 
     fn address(&self) -> &str {
-        self.0.dialer.address()
+        self.dialer.address()
     }
 }

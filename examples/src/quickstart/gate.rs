@@ -4,26 +4,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use csi_proxy::{Call, Dispatcher, Fault, Relay, Replies};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 
 /// In front of a dispatcher: lets calls pass, or holds them until it is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     dispatcher: Dispatcher,
     closed: AtomicBool,
-    arrived: Semaphore,
-    passes: Semaphore,
+    arrived: Notify,
+    passes: Notify,
 }
 
 impl Gate {
     /// An open gate.
     pub(super) fn new(dispatcher: Dispatcher) -> Self {
-        Self {
-            dispatcher,
-            closed: AtomicBool::new(false),
-            arrived: Semaphore::new(0),
-            passes: Semaphore::new(0),
-        }
+        Self { dispatcher, closed: AtomicBool::default(), arrived: Notify::new(), passes: Notify::new() }
     }
 
     /// Holds the next CreateVolume.
@@ -33,14 +28,12 @@ impl Gate {
 
     /// Waits until a call is held.
     pub(super) async fn holds_a_call(&self) {
-        if let Ok(arrived) = self.arrived.acquire().await {
-            arrived.forget();
-        }
+        self.arrived.notified().await;
     }
 
     /// Lets the held call pass.
     pub(super) fn open(&self) {
-        self.passes.add_permits(1);
+        self.passes.notify_one();
     }
 }
 
@@ -48,10 +41,8 @@ impl Gate {
 impl Relay for Gate {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         if call.method.as_str().ends_with("/CreateVolume") && self.closed.swap(false, Ordering::Relaxed) {
-            self.arrived.add_permits(1);
-            if let Ok(pass) = self.passes.acquire().await {
-                pass.forget();
-            }
+            self.arrived.notify_one();
+            self.passes.notified().await;
         }
         self.dispatcher.relay(call).await
     }

@@ -14,7 +14,6 @@ use crate::process::{Fatal, Options};
 /// root it mounts in a mount namespace of its own, otherwise in a user namespace.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "quickstart", version)]
-#[non_exhaustive]
 pub struct QuickstartOptions {
     /// Where the directory for sockets, state and mounts is made, and removed at the end; short, since socket paths are
     /// [default: the system's directory for temporary files]

@@ -17,9 +17,9 @@ use edge_transport::{Hub, Peer, PeerId, ServiceName};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::cable::{Cable, CableEnd};
+use super::cable::Cable;
 use super::gate::Gate;
-use crate::hostpath::config::{Config, TopologyKey};
+use crate::hostpath::config::Config;
 use crate::hostpath::driver::Driver;
 use crate::hostpath::listen::Listener;
 use crate::hostpath::service::Service;
@@ -41,7 +41,7 @@ pub(super) struct Parts {
     driver: JoinHandle<()>,
     stop_driver: oneshot::Sender<()>,
     gate: Arc<Gate>,
-    cable: Arc<Cable>,
+    cable: Cable,
 }
 
 /// A part does not start.
@@ -63,8 +63,8 @@ impl Parts {
         let address =
             |name: &str| SocketAddress::new(directory.join(name).to_string_lossy()).map_err(failed("socket"));
 
-        let key = TopologyKey::of_driver(&driver_name).map_err(failed("driver"))?;
-        let config = Config::new(driver_name.clone(), NODE, directory.join("driver"), key)
+        let node = NodeId::new(NODE).map_err(failed("node"))?;
+        let config = Config::new(driver_name.clone(), node.clone(), directory.join("driver"), None)
             .map_err(failed("driver"))?;
         let service = Service::new(Driver::open(config).map_err(failed("driver"))?);
         let listener = Listener::bind(address("node.sock")?.path()).map_err(failed("driver"))?;
@@ -87,13 +87,13 @@ impl Parts {
 
         let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address("node.sock")?);
         let gate = Arc::new(Gate::new(dispatcher));
-        let cable = Arc::new(Cable::new(dialer()?));
+        let cable = Cable::new(dialer()?);
         let agent = Peer::builder(PeerId::new(NODE).map_err(failed("agent"))?)
             .service(
                 ServiceName::new(SERVICE).map_err(failed("agent"))?,
                 SessionService::new(Arc::clone(&gate)),
             )
-            .dialer(Box::new(CableEnd(Arc::clone(&cable))))
+            .dialer(Box::new(cable.clone()))
             .start()
             .map_err(failed("agent"))?;
 
@@ -102,7 +102,7 @@ impl Parts {
         // Otherwise the endpoint's first question to the driver fails, and the next one comes a second later.
         agent.connected().await.map_err(failed("agent"))?;
         proxy.connected().await.map_err(failed("proxy"))?;
-        let router = Router::fixed(NodeId::new(NODE).map_err(failed("proxy"))?);
+        let router = Router::fixed(node);
         let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
         let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).map_err(failed("proxy"))?;
         // Ends when the peer is closed.

@@ -51,7 +51,6 @@ pub(super) struct Story {
 
 impl Story {
     /// Begins.
-    #[must_use]
     pub(super) fn begin() -> Self {
         Self { began: Instant::now(), steps: Vec::new() }
     }

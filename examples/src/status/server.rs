@@ -10,14 +10,14 @@ use http_body_util::Full;
 use hyper::header::{ALLOW, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use metrics_exporter_prometheus::PrometheusHandle;
+use metrics::SetRecorderError;
+use metrics_exporter_prometheus::{BuildError, PrometheusHandle, PrometheusRecorder};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::{Status, metrics, page};
-use crate::values::ListenAddress;
+use super::{Status, page, recorder};
 
 /// Connections that are served at the same time; further ones wait in the listener's backlog.
 const MAX_CONNECTIONS: usize = 64;
@@ -33,7 +33,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The status server cannot start.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StatusError {
     /// The address is in use or not ours.
     #[error("--http: cannot listen on {address}: {source}")]
@@ -43,46 +42,36 @@ pub enum StatusError {
         /// The cause.
         source: std::io::Error,
     },
+    /// The metrics cannot be set up.
+    #[error("--http: cannot set up metrics: {0}")]
+    Metrics(#[from] BuildError),
     /// The process has a metrics recorder already.
-    #[error("--http: cannot set up metrics: {cause}")]
-    Metrics {
-        /// What the recorder said.
-        cause: String,
-    },
+    #[error("--http: cannot set up metrics: {0}")]
+    Recorder(#[from] SetRecorderError<PrometheusRecorder>),
 }
 
 /// The running server. Dropping it ends it.
 #[derive(Debug)]
-pub struct StatusServer {
-    address: SocketAddr,
-    task: JoinHandle<()>,
-}
+pub struct StatusServer(JoinHandle<()>);
 
 impl StatusServer {
     /// Listens and serves from now on. Installs the process's metrics recorder, so at most one can be started.
     ///
     /// # Errors
     /// If the address cannot be listened on.
-    pub async fn start(address: ListenAddress, status: Arc<dyn Status>) -> Result<Self, StatusError> {
-        let address = address.socket_addr();
+    pub async fn start(address: SocketAddr, status: Arc<dyn Status>) -> Result<Self, StatusError> {
         let bind = |source| StatusError::Bind { address, source };
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
-        let metrics = metrics::install()?;
+        let metrics = recorder::install()?;
         tracing::info!(%address, "status page, health and metrics");
-        Ok(Self { address, task: tokio::spawn(serve(listener, status, metrics)) })
-    }
-
-    /// The address with the real port.
-    #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+        Ok(Self(tokio::spawn(serve(listener, status, metrics))))
     }
 }
 
 impl Drop for StatusServer {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 

@@ -12,7 +12,7 @@ use csi::volume_capability::access_mode::Mode;
 use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_proto::DriverName;
 use csi_proto::csi::v1 as csi;
-use edge_csi_examples::hostpath::config::TopologyKey;
+use csi_proxy::NodeId;
 use edge_csi_examples::hostpath::driver::OpenError;
 use edge_csi_examples::hostpath::service::Service;
 use edge_csi_examples::hostpath::{Config, Driver};
@@ -29,8 +29,7 @@ pub struct Fixture {
 
 pub fn config(state_dir: &Path) -> Config {
     let name = DriverName::new("hostpath.csi.edge").unwrap();
-    let key = TopologyKey::of_driver(&name).unwrap();
-    Config::new(name, NODE, state_dir, key).unwrap()
+    Config::new(name, NodeId::new(NODE).unwrap(), state_dir, None).unwrap()
 }
 
 pub fn open(state_dir: &Path) -> Result<Service, OpenError> {

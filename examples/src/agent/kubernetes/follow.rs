@@ -1,19 +1,14 @@
 //! Following the node's objects at the hub, for ever.
 
-use std::time::Duration;
-
-use edge_transport::peer::Backoff;
 use edge_transport::{Failure, ReplyEvent};
 use prost::{DecodeError, Message};
 use tokio::sync::{mpsc, oneshot};
 
 use super::hub::{AskError, Hub};
 use super::metadata::{Assembly, ChangeError};
+use super::retries::Retries;
 use super::view::PluginView;
 use crate::kubernetes::message::{Update, Watch};
-
-/// The first and the longest wait before the hub is asked again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A change that is complete, and where to say what was made of it.
 #[derive(Debug)]
@@ -58,13 +53,12 @@ pub(super) async fn follow(
     view: PluginView,
     seed: u64,
 ) {
-    let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
-    let mut told = String::new();
+    let mut retries = Retries::new("the pods of this node are not followed", seed);
     let mut taker = Taker { changes, watch: 0 };
     loop {
         hub.connected().await;
         taker.watch += 1;
-        let ended = watch(&hub, &mut position, &taker, &view, &mut backoff).await;
+        let ended = watch(&hub, &mut position, &taker, &view, &mut retries).await;
         match &ended {
             Ended::NobodyThere => return,
             Ended::Change(error) if error.asks_anew() => position = Watch::default(),
@@ -72,13 +66,7 @@ pub(super) async fn follow(
         }
         let text = ended.to_string();
         view.follows(Err(&text));
-        if text == told {
-            tracing::debug!("the pods of this node are not followed: {text}");
-        } else {
-            tracing::warn!("the pods of this node are not followed, trying again and again: {text}");
-            told = text;
-        }
-        tokio::time::sleep(backoff.next_wait()).await;
+        tokio::time::sleep(retries.failed(&text)).await;
     }
 }
 
@@ -87,7 +75,7 @@ async fn watch(
     position: &mut Watch,
     taker: &Taker,
     view: &PluginView,
-    backoff: &mut Backoff,
+    retries: &mut Retries,
 ) -> Ended {
     let mut updates = match hub.watch(*position).await {
         Ok(updates) => updates,
@@ -110,7 +98,7 @@ async fn watch(
                 Ok(next) => {
                     *position = next;
                     view.follows(Ok(()));
-                    backoff.reset();
+                    retries.succeeded();
                 }
                 Err(ended) => return ended,
             },

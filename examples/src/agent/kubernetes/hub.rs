@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The hub has not answered.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum AskError {
     /// The agent is only starting.
     #[error("the agent is not connected to its hub yet")]

@@ -7,6 +7,8 @@ use csi_proto::name::InvalidVolumeId;
 use sha2::{Digest, Sha256};
 use volume_manager::driver::{InvalidMountPath, MountPath};
 
+use crate::excerpt::excerpt;
+
 /// The plugin's name as a directory has it.
 const PLUGIN: &str = "kubernetes.io~csi";
 
@@ -16,7 +18,6 @@ pub(super) struct KubeletDirectory(PathBuf);
 
 /// Why a pod's volume has no place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum NoPlace {
     /// A name that is more, or less, than the name of a directory.
     #[error("{field} {found:?} is not the name of one directory")]
@@ -60,7 +61,7 @@ impl KubeletDirectory {
 
 fn one_name<'a>(field: &'static str, name: &'a str) -> Result<&'a str, NoPlace> {
     if matches!(name, "" | "." | "..") || name.contains('/') {
-        return Err(NoPlace::Name { field, found: name.chars().take(64).collect() });
+        return Err(NoPlace::Name { field, found: excerpt(name, 64).to_owned() });
     }
     Ok(name)
 }

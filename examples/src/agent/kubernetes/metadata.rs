@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
+use crate::kubernetes::ObjectKind;
 use crate::kubernetes::message::object::Kind;
 use crate::kubernetes::message::{
     Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, Update, Watch,
@@ -20,7 +21,6 @@ const OVERHEAD: usize = 16;
 
 /// Why a change cannot be taken. What is there stays.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum ChangeError {
     /// Too many objects.
     #[error("the node would have {found} objects; at most {MAX_OBJECTS} are kept: take pods from it")]
@@ -96,17 +96,17 @@ impl Assembly {
 
     fn finished(&mut self) -> Result<Option<Update>, ChangeError> {
         let Some(change) = &self.0 else { return Ok(None) };
-        within_bounds(change.changed.len() + change.gone.len(), change.encoded_len())?;
+        // A change that takes everything away and brings as much anew is twice as long as what is kept.
+        within_bounds(change.changed.len() + change.gone.len(), change.encoded_len(), 2)?;
         Ok(if change.complete { self.0.take() } else { None })
     }
 }
 
-fn within_bounds(objects: usize, bytes: usize) -> Result<(), ChangeError> {
-    // A change that takes everything away and brings as much anew is twice as long as what is kept.
-    if objects > 2 * MAX_OBJECTS {
+fn within_bounds(objects: usize, bytes: usize, times: usize) -> Result<(), ChangeError> {
+    if objects > times * MAX_OBJECTS {
         return Err(ChangeError::TooMany { found: objects });
     }
-    if bytes > 2 * MAX_BYTES {
+    if bytes > times * MAX_BYTES {
         return Err(ChangeError::TooLarge { found: bytes });
     }
     Ok(())
@@ -144,18 +144,11 @@ impl Metadata {
         }
         // A kind that is not known here is of no use here.
         for kind in change.changed.into_iter().filter_map(|object| object.object) {
-            objects.insert(key_of(&kind), kind);
+            objects.insert(kind.key(), kind);
         }
-        let found = objects.len();
-        if found > MAX_OBJECTS {
-            return Err(ChangeError::TooMany { found });
-        }
-        let after = Self { source: change.source, revision: change.revision, objects };
-        let found = after.objects.values().map(|kind| kind.encoded_len() + OVERHEAD).sum();
-        if found > MAX_BYTES {
-            return Err(ChangeError::TooLarge { found });
-        }
-        Ok(after)
+        let bytes = objects.values().map(|kind| kind.encoded_len() + OVERHEAD).sum();
+        within_bounds(objects.len(), bytes, 1)?;
+        Ok(Self { source: change.source, revision: change.revision, objects })
     }
 
     /// All of it as one change, which makes it of nothing.
@@ -206,7 +199,7 @@ impl Metadata {
 
     /// A claim.
     pub(super) fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
-        match self.objects.get(&key(CLAIM, namespace, name))? {
+        match self.objects.get(&ObjectKind::Claim.key(namespace, name))? {
             Kind::Claim(claim) => Some(claim),
             _ => None,
         }
@@ -214,7 +207,7 @@ impl Metadata {
 
     /// A volume.
     pub(super) fn persistent_volume(&self, name: &str) -> Option<&PersistentVolume> {
-        match self.objects.get(&key(PERSISTENT_VOLUME, "", name))? {
+        match self.objects.get(&ObjectKind::PersistentVolume.key("", name))? {
             Kind::PersistentVolume(volume) => Some(volume),
             _ => None,
         }
@@ -222,32 +215,10 @@ impl Metadata {
 
     /// A driver's object.
     pub(super) fn driver(&self, name: &str) -> Option<&Driver> {
-        match self.objects.get(&key(DRIVER, "", name))? {
+        match self.objects.get(&ObjectKind::Driver.key("", name))? {
             Kind::Driver(driver) => Some(driver),
             _ => None,
         }
-    }
-}
-
-/// The numbers that the schema gives to the kinds of objects.
-const POD: u32 = 1;
-const CLAIM: u32 = 2;
-const PERSISTENT_VOLUME: u32 = 3;
-const ATTACHMENT: u32 = 4;
-const DRIVER: u32 = 5;
-
-fn key(kind: u32, namespace: &str, name: &str) -> ObjectKey {
-    ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
-}
-
-/// What an object is known by.
-pub(super) fn key_of(kind: &Kind) -> ObjectKey {
-    match kind {
-        Kind::Pod(pod) => key(POD, &pod.namespace, &pod.name),
-        Kind::Claim(claim) => key(CLAIM, &claim.namespace, &claim.name),
-        Kind::PersistentVolume(volume) => key(PERSISTENT_VOLUME, "", &volume.name),
-        Kind::Attachment(attachment) => key(ATTACHMENT, "", &attachment.name),
-        Kind::Driver(driver) => key(DRIVER, "", &driver.name),
     }
 }
 
@@ -266,7 +237,7 @@ mod tests {
             whole,
             complete: true,
             changed: changed.iter().map(|name| Object { object: Some(pod(name)) }).collect(),
-            gone: gone.iter().map(|name| key(POD, "ns", name)).collect(),
+            gone: gone.iter().map(|name| ObjectKind::Pod.key("ns", name)).collect(),
         }
     }
 

@@ -2,32 +2,19 @@
 
 use prost::Message;
 
-use super::super::store::{Content, Document, DocumentError};
+use super::super::store::{Document, TableError};
 use super::metadata::Metadata;
 use crate::kubernetes::message::Update;
 
 /// Reads the objects; none if nothing was saved. What is damaged is set aside: the hub is asked for all, and until it has
 /// answered nothing is unmounted.
-pub(super) fn load(document: &Document) -> Result<Metadata, DocumentError> {
-    let read = match document.read()? {
-        Content::Nothing => return Ok(Metadata::default()),
-        Content::Bytes(bytes) => read(&bytes),
-        Content::Damaged(reason) => Err(reason),
-    };
-    match read {
-        Ok(metadata) => Ok(metadata),
-        Err(reason) => {
-            tracing::error!(
-                "--state-dir: what is known of the pods is damaged and kept in the quarantine of its table; nothing is unmounted until the hub has told anew: {reason}"
-            );
-            document.set_aside()?;
-            Ok(Metadata::default())
-        }
-    }
+pub(super) fn load(document: &Document) -> Result<Metadata, TableError> {
+    let lost = "what is known of the pods is damaged and kept in the quarantine of its table; nothing is unmounted until the hub has told anew";
+    Ok(document.load(lost, read)?.unwrap_or_default())
 }
 
 /// Writes the objects. They are on the disk when this returns.
-pub(super) async fn save(document: &Document, metadata: &Metadata) -> Result<(), DocumentError> {
+pub(super) async fn save(document: &Document, metadata: &Metadata) -> Result<(), TableError> {
     let metadata = metadata.clone();
     document.save_from(move || metadata.to_update().encode_to_vec()).await
 }
@@ -42,7 +29,7 @@ fn read(bytes: &[u8]) -> Result<Metadata, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::store::AgentStore;
+    use super::super::super::store::{AgentStore, Content};
     use super::*;
     use crate::kubernetes::message::object::Kind;
     use crate::kubernetes::message::{Object, Pod};

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 /// The options about pods.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct KubernetesOptions {
     /// Be the volume plugin of this node, which has no kubelet: the hub, which has --kubeconfig, tells which pods are bound to
     /// the node, and their volumes are mounted below this directory as kubelet would (e.g. /var/lib/kubelet). What is known is

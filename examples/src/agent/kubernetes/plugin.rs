@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 use csi_proxy::NodeSegment;
-use edge_transport::peer::Backoff;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use volume_manager::VolumeKey;
@@ -25,14 +24,12 @@ use super::layout::KubeletDirectory;
 use super::metadata::{ChangeError, Metadata};
 use super::objects;
 use super::plan::{Known, Plan, plan};
+use super::retries::Retries;
 use super::status::{Seen, node_status};
 use super::tell::News;
 use super::vacated;
 use super::view::PluginView;
 use crate::kubernetes::message::{Update, Watch};
-
-/// The first and the longest wait before a set that was not taken is made again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// How long changes are gathered before they are looked at.
 const GATHER: Duration = Duration::from_millis(200);
@@ -53,17 +50,15 @@ pub(super) struct Kept {
 /// What the task has.
 pub(super) struct Plugin {
     volumes: NodeVolumes,
-    objects: Document,
+    kept: Kept,
     directory: KubeletDirectory,
     segment: Option<NodeSegment>,
     news: watch::Sender<Option<News>>,
     view: PluginView,
-    metadata: Metadata,
     /// The watch that the latest change came with.
     watch: u64,
     plan: Option<Plan>,
     expansions: Expansions,
-    groups: Groups,
     in_use: InUse,
     /// Whether something was taken from a pod, or may have been before the start.
     vacated: bool,
@@ -76,7 +71,7 @@ pub(super) struct Plugin {
     held: String,
     /// When a set is made again, since the last one was not taken.
     again: Option<Instant>,
-    backoff: Backoff,
+    retries: Retries,
 }
 
 impl Plugin {
@@ -89,19 +84,16 @@ impl Plugin {
         view: PluginView,
         seed: u64,
     ) -> Self {
-        let Kept { objects, metadata, groups } = kept;
         Self {
             volumes,
-            objects,
+            kept,
             directory,
             segment,
             news,
             view,
-            metadata,
             watch: 0,
             plan: None,
             expansions: Expansions::default(),
-            groups,
             in_use: InUse::default(),
             vacated: true,
             drivers: Vec::new(),
@@ -109,7 +101,7 @@ impl Plugin {
             hold_status: Some(Instant::now() + DRIVERS_COME),
             held: String::new(),
             again: None,
-            backoff: Backoff::new(AGAIN.0, AGAIN.1, seed),
+            retries: Retries::new("the volumes of the pods cannot be wanted", seed),
         }
     }
 
@@ -147,7 +139,7 @@ impl Plugin {
                     }
                 }
                 () = self.expansions.ended() => due = soon(),
-                () = self.groups.ended() => due = soon(),
+                () = self.kept.groups.ended() => due = soon(),
                 _ = look.tick() => match self.has_news().await {
                     Ok(true) => due = soon(),
                     Ok(false) => {}
@@ -170,31 +162,31 @@ impl Plugin {
             ChangeKind::Published(consumer) => {
                 let policy = self.plan.as_ref().map(|plan| plan.set.policy(&key.driver));
                 let anew = policy.is_some_and(|policy| policy.requires_republish);
-                self.groups.published(consumer, anew);
+                self.kept.groups.published(consumer, anew);
             }
-            ChangeKind::MountLost(consumer) => self.groups.lost(key, consumer.as_ref()),
+            ChangeKind::MountLost(consumer) => self.kept.groups.lost(key, consumer.as_ref()),
             _ => {}
         }
     }
 
     /// Takes a change: from when this returns it is on the disk.
     async fn take(&mut self, update: Update) -> Result<Watch, ChangeError> {
-        let after = self.metadata.after(update).inspect_err(|error| tracing::error!("{error}"))?;
-        if after == self.metadata {
+        let after = self.kept.metadata.after(update).inspect_err(|error| tracing::error!("{error}"))?;
+        if after == self.kept.metadata {
             return Ok(after.watch());
         }
-        let saved = objects::save(&self.objects, &after).await;
+        let saved = objects::save(&self.kept.objects, &after).await;
         saved.map_err(|error| ChangeError::NotKept { reason: error.to_string() })?;
-        self.metadata = after;
-        let Watch { source, revision } = self.metadata.watch();
-        tracing::debug!(source, revision, objects = self.metadata.len(), "objects taken");
-        Ok(self.metadata.watch())
+        self.kept.metadata = after;
+        let Watch { source, revision } = self.kept.metadata.watch();
+        tracing::debug!(source, revision, objects = self.kept.metadata.len(), "objects taken");
+        Ok(self.kept.metadata.watch())
     }
 
     /// Whether something is new that no change tells of.
     async fn has_news(&mut self) -> Result<bool, Stopped> {
         let drivers = self.volumes.volumes().drivers().await?;
-        let due = [self.expansions.due(), self.groups.due(), self.again];
+        let due = [self.expansions.due(), self.kept.groups.due(), self.again];
         let is_due = due.into_iter().flatten().any(|due| due <= Instant::now());
         Ok(drivers != self.drivers || is_due || self.hold_status.is_some())
     }
@@ -206,28 +198,32 @@ impl Plugin {
         }
         let mut seen = self.look().await?;
         self.again = None;
-        if self.metadata.watch() != Watch::default() {
+        if self.kept.metadata.watch() != Watch::default() {
             let before = self.volumes.desired().await;
             // Where the set was lost, volumes may be recorded that no pod wants any more.
             let lost = before.is_none();
             let before = before.unwrap_or_else(|| Arc::new(DesiredSet::new(0, Vec::new())));
             let mounted = seen.mounted();
-            let known =
-                Known { metadata: &self.metadata, before: &before, mounted: &mounted, in_use: &self.in_use };
+            let known = Known {
+                metadata: &self.kept.metadata,
+                before: &before,
+                mounted: &mounted,
+                in_use: &self.in_use,
+            };
             let planned = plan(known, &self.directory);
             let changed = lost || planned.set != *before;
             if self.may_plan(&planned, &seen) {
                 if changed {
                     let wanted = planned.consumers();
-                    self.groups.let_go(|id| wanted.contains(id)).await;
+                    self.kept.groups.let_go(|id| wanted.contains(id)).await;
                     self.want(planned.set.clone()).await;
                     seen = self.look().await?;
                 }
                 self.expansions.want(self.volumes.volumes(), &planned.expansions, Instant::now());
                 let (gifts, unsure) = wishes(&planned, &seen);
-                self.groups.want(gifts, unsure, Instant::now());
-                self.groups.save().await;
-                seen.groups = self.groups.states();
+                self.kept.groups.want(gifts, unsure, Instant::now());
+                self.kept.groups.save().await;
+                seen.groups = self.kept.groups.states();
                 self.clear(&planned, &seen).await;
                 self.plan = Some(planned);
             }
@@ -246,7 +242,7 @@ impl Plugin {
         }
         seen.refused = self.volumes.shown().refused.to_vec();
         seen.expanded = self.expansions.done();
-        seen.groups = self.groups.states();
+        seen.groups = self.kept.groups.states();
         self.drivers.clone_from(&seen.drivers);
         self.said.retain(|name, _| seen.drivers.iter().any(|driver| driver.name == *name));
         for driver in &mut seen.drivers {
@@ -285,7 +281,7 @@ impl Plugin {
         let volumes = set.volumes.len();
         match self.volumes.take_own(set).await {
             Ok(taken) => {
-                self.backoff.reset();
+                self.retries.succeeded();
                 tracing::info!(
                     revision = taken.revision,
                     volumes,
@@ -296,11 +292,7 @@ impl Plugin {
                 );
             }
             Err(error) => {
-                self.again = Some(Instant::now() + self.backoff.next_wait());
-                tracing::error!(
-                    "the volumes of the pods cannot be wanted, trying again: {}",
-                    crate::process::chain(&error)
-                );
+                self.again = Some(Instant::now() + self.retries.failed(&crate::process::chain(&error)));
             }
         }
     }
@@ -326,7 +318,7 @@ impl Plugin {
 
     fn publish(&mut self, seen: &Seen) {
         let pod_volumes = self.plan.as_ref().map_or(0, |plan| plan.pod_volumes.len());
-        self.view.knows(self.metadata.len(), pod_volumes);
+        self.view.knows(self.kept.metadata.len(), pod_volumes);
         if let Some(until) = self.hold_status {
             let all = seen.drivers.iter().all(|driver| driver.facts.is_some());
             if Instant::now() < until && (seen.drivers.is_empty() || !all) {
@@ -335,7 +327,7 @@ impl Plugin {
             self.hold_status = None;
         }
         let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
-        let (source, watch, in_use) = (self.metadata.watch().source, self.watch, &mut self.in_use);
+        let (source, watch, in_use) = (self.kept.metadata.watch().source, self.watch, &mut self.in_use);
         self.news.send_if_modified(|before| {
             let is_new = before.as_ref().is_none_or(|before| {
                 (before.source, before.watch) != (source, watch) || before.status != status

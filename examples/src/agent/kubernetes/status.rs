@@ -17,6 +17,7 @@ use self::failure::failure;
 use super::groups::GroupState;
 use super::in_use::name_of;
 use super::plan::{Expansion, Place, Plan, PodVolumePlan};
+use crate::excerpt::excerpt;
 use crate::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus, PodVolumeStatus};
 
 /// The most bytes of a reason.
@@ -96,7 +97,7 @@ fn fit(status: &mut NodeStatus) {
     status.pod_volumes.truncate(MAX_POD_VOLUMES);
     if status.encoded_len() > MAX_STATUS_BYTES {
         for volume in &mut status.pod_volumes {
-            cut(&mut volume.reason, SHORT_REASON_BYTES);
+            volume.reason = excerpt(&volume.reason, SHORT_REASON_BYTES).to_owned();
             volume.failure = None;
         }
     }
@@ -169,11 +170,9 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
             (published, reason)
         }
     };
-    let mut reason = reason;
     let mut failure = failure(volume, seen, published, &reason);
-    cut(&mut reason, MAX_REASON_BYTES);
     if let Some(failure) = &mut failure {
-        cut(&mut failure.message, MAX_REASON_BYTES);
+        failure.message = excerpt(&failure.message, MAX_REASON_BYTES).to_owned();
     }
     PodVolumeStatus {
         namespace: volume.namespace.clone(),
@@ -181,7 +180,7 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
         uid: volume.uid.clone(),
         volume: volume.volume.clone(),
         published,
-        reason,
+        reason: excerpt(&reason, MAX_REASON_BYTES).to_owned(),
         failure,
     }
 }
@@ -214,14 +213,6 @@ fn waits(explanation: &Explanation) -> String {
         Some(error) => format!("{reason}; last error: {error}"),
         None => reason,
     }
-}
-
-fn cut(text: &mut String, bytes: usize) {
-    let mut end = text.len().min(bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
 }
 
 #[cfg(test)]

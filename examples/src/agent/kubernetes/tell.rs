@@ -1,16 +1,11 @@
 //! Telling the hub of the node, whenever there is something new to tell.
 
-use std::time::Duration;
-
-use edge_transport::peer::Backoff;
 use tokio::sync::watch;
 
 use super::hub::Hub;
+use super::retries::Retries;
 use crate::kubernetes::message::request::Kind;
 use crate::kubernetes::message::{NodeStatus, StatusTaken};
-
-/// The first and the longest wait before the same is told again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// What is to be told, in which life of the hub, and since which watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +26,7 @@ pub(super) async fn tell(
     written: watch::Sender<u64>,
     seed: u64,
 ) {
-    let mut backoff = Backoff::new(AGAIN.0, AGAIN.1, seed);
-    let mut told = String::new();
+    let mut retries = Retries::new("the hub has not taken the status of this node", seed);
     while news.changed().await.is_ok() {
         loop {
             let Some(latest) = news.borrow_and_update().clone() else { break };
@@ -45,20 +39,13 @@ pub(super) async fn tell(
             }
             let failure = match taken {
                 Ok(taken) if taken.failure.is_empty() => {
-                    backoff.reset();
-                    told.clear();
+                    retries.succeeded();
                     break;
                 }
                 Ok(taken) => taken.failure,
                 Err(error) => error.to_string(),
             };
-            if failure == told {
-                tracing::debug!("the hub has not taken the status of this node: {failure}");
-            } else {
-                tracing::warn!("the hub has not taken the status of this node, trying again: {failure}");
-                told = failure;
-            }
-            tokio::time::sleep(backoff.next_wait()).await;
+            tokio::time::sleep(retries.failed(&failure)).await;
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::task::JoinError;
-use volume_manager::store::{Change, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError};
+use volume_manager::store::{Change, InvalidRecordKey, RecordKey, RecordKind, Store};
 
-use super::reopening;
+use super::{TableError, reopening};
 
 /// How many bytes a record has: as many as fit into a page of 64 KiB of the database with what is around them.
 const PART_BYTES: usize = 60 << 10;
@@ -23,20 +22,6 @@ pub(in super::super) enum Content {
     Bytes(Vec<u8>),
     /// Not all of what was saved last. What there is stays where it is until the next save, or [`Document::set_aside`].
     Damaged(String),
-}
-
-/// A document is not read or written.
-#[derive(Debug, thiserror::Error)]
-pub(in super::super) enum DocumentError {
-    /// The store did not do it.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A part has no name.
-    #[error(transparent)]
-    Part(#[from] InvalidRecordKey),
-    /// What was to do it has panicked.
-    #[error(transparent)]
-    Panicked(#[from] JoinError),
 }
 
 /// A document in a store that has nothing else. Clones are the same.
@@ -61,15 +46,37 @@ impl Document {
     ///
     /// # Errors
     /// If the disk cannot be read.
-    pub(in super::super) fn read(&self) -> Result<Content, DocumentError> {
+    pub(in super::super) fn read(&self) -> Result<Content, TableError> {
         self.lock().attempt(Inner::read)
+    }
+
+    /// What is saved, decoded. What is damaged is set aside, and logged with what comes of that. Blocks.
+    ///
+    /// # Errors
+    /// If the disk cannot be read or written.
+    pub(in super::super) fn load<T>(
+        &self,
+        lost: &str,
+        decode: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<Option<T>, TableError> {
+        let damage = match self.read()? {
+            Content::Nothing => return Ok(None),
+            Content::Bytes(bytes) => match decode(&bytes) {
+                Ok(value) => return Ok(Some(value)),
+                Err(reason) => reason,
+            },
+            Content::Damaged(reason) => reason,
+        };
+        tracing::error!("--state-dir: {lost}: {damage}");
+        self.set_aside()?;
+        Ok(None)
     }
 
     /// Replaces what is saved. It is on the disk when this returns. Blocks.
     ///
     /// # Errors
     /// If the disk does not take it: it is then as it was, or as it was to be.
-    pub(in super::super) fn save(&self, bytes: &[u8]) -> Result<(), DocumentError> {
+    pub(in super::super) fn save(&self, bytes: &[u8]) -> Result<(), TableError> {
         self.lock().attempt(|inner| inner.save(bytes))
     }
 
@@ -80,7 +87,7 @@ impl Document {
     pub(in super::super) async fn save_from(
         &self,
         bytes: impl FnOnce() -> Vec<u8> + Send + 'static,
-    ) -> Result<(), DocumentError> {
+    ) -> Result<(), TableError> {
         let document = self.clone();
         tokio::task::spawn_blocking(move || document.save(&bytes())).await?
     }
@@ -90,7 +97,7 @@ impl Document {
     ///
     /// # Errors
     /// If the disk does not take it.
-    pub(in super::super) fn set_aside(&self) -> Result<(), DocumentError> {
+    pub(in super::super) fn set_aside(&self) -> Result<(), TableError> {
         self.lock().attempt(Inner::set_aside)
     }
 
@@ -109,8 +116,8 @@ impl std::fmt::Debug for Document {
 impl Inner {
     fn attempt<T>(
         &mut self,
-        attempt: impl FnOnce(&mut Self) -> Result<T, DocumentError>,
-    ) -> Result<T, DocumentError> {
+        attempt: impl FnOnce(&mut Self) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
         attempt(self).inspect_err(|_| self.records = None)
     }
 
@@ -123,7 +130,7 @@ impl Inner {
         RecordKey::new(self.kind, format!("part {number:06}"))
     }
 
-    fn read(&mut self) -> Result<Content, DocumentError> {
+    fn read(&mut self) -> Result<Content, TableError> {
         let loaded = reopening(&mut *self.store, |store| store.load())?;
         self.records = Some(loaded.records.iter().map(|(key, _)| key.clone()).collect());
         if let Some(unreadable) = loaded.quarantined.iter().find(|one| one.id.is_in_place()) {
@@ -146,7 +153,7 @@ impl Inner {
         })
     }
 
-    fn save(&mut self, bytes: &[u8]) -> Result<(), DocumentError> {
+    fn save(&mut self, bytes: &[u8]) -> Result<(), TableError> {
         if self.records.is_none() {
             self.read()?;
         }
@@ -163,7 +170,7 @@ impl Inner {
         Ok(())
     }
 
-    fn set_aside(&mut self) -> Result<(), DocumentError> {
+    fn set_aside(&mut self) -> Result<(), TableError> {
         let loaded = reopening(&mut *self.store, |store| store.load())?;
         for older in loaded.quarantined.iter().filter(|one| !one.id.is_in_place()) {
             self.store.discard(&older.id)?;

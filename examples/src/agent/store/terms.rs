@@ -8,26 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use csi_proto::DriverName;
 use csi_proxy::{Term, TermStore, TermStoreError};
-use tokio::task::JoinError;
-use volume_manager::store::{
-    Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, StoreError, envelope,
-};
+use volume_manager::store::{Change, Defect, InvalidRecordKey, RecordKey, RecordKind, Store, envelope};
 
-use super::reopening;
-
-/// The terms are not read or written.
-#[derive(Debug, thiserror::Error)]
-pub(in super::super) enum TermError {
-    /// The store did not do it.
-    #[error("--state-dir: the terms cannot be kept: {0}")]
-    Store(#[from] StoreError),
-    /// No record can have the driver's name.
-    #[error("--state-dir: the term cannot be kept: {0}")]
-    Name(#[from] InvalidRecordKey),
-    /// What was to do it has panicked.
-    #[error("--state-dir: the terms cannot be kept: {0}")]
-    Panicked(#[from] JoinError),
-}
+use super::{TableError, reopening};
 
 /// The highest term of each driver, on the disk. Clones are the same.
 #[derive(Clone)]
@@ -51,7 +34,7 @@ impl TermTable {
     ///
     /// # Errors
     /// If the disk cannot be read.
-    pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, u64>, TermError> {
+    pub(in super::super) async fn load(&self) -> Result<BTreeMap<DriverName, u64>, TableError> {
         let table = self.clone();
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.known().cloned())).await?
     }
@@ -60,7 +43,7 @@ impl TermTable {
     ///
     /// # Errors
     /// If the disk does not take it: it is open then which term the driver has.
-    pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TermError> {
+    pub(in super::super) async fn raise(&self, driver: &DriverName, term: u64) -> Result<(), TableError> {
         let (table, driver) = (self.clone(), driver.clone());
         tokio::task::spawn_blocking(move || table.lock().attempt(|inner| inner.raise(driver, term))).await?
     }
@@ -92,12 +75,12 @@ impl fmt::Debug for TermTable {
 impl Inner {
     fn attempt<T>(
         &mut self,
-        attempt: impl FnOnce(&mut Self) -> Result<T, TermError>,
-    ) -> Result<T, TermError> {
+        attempt: impl FnOnce(&mut Self) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
         attempt(self).inspect_err(|_| self.terms = None)
     }
 
-    fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TermError> {
+    fn raise(&mut self, driver: DriverName, term: u64) -> Result<(), TableError> {
         if self.known()?.get(&driver).is_some_and(|highest| *highest >= term) {
             return Ok(());
         }
@@ -107,7 +90,7 @@ impl Inner {
         Ok(())
     }
 
-    fn known(&mut self) -> Result<&BTreeMap<DriverName, u64>, TermError> {
+    fn known(&mut self) -> Result<&BTreeMap<DriverName, u64>, TableError> {
         let terms = match self.terms.take() {
             Some(terms) => terms,
             None => self.read()?,
@@ -116,7 +99,7 @@ impl Inner {
     }
 
     /// What is on the disk. Of what was salvaged of a damaged file the highest counts: it was a proxy's once.
-    fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TermError> {
+    fn read(&mut self) -> Result<BTreeMap<DriverName, u64>, TableError> {
         let loaded = reopening(&mut *self.store, |store| store.load())?;
         let mut terms = BTreeMap::new();
         for (key, payload) in &loaded.records {

@@ -2,32 +2,22 @@
 
 use volume_manager::message::{DesiredSet, Request};
 
-use super::super::store::{Content, Document, DocumentError};
+use super::super::store::{Content, Document, TableError};
 use crate::process::chain;
 
-/// Reads the set and leaves it as it is: nothing, a set, or why it is none.
-pub(super) fn read(document: &Document) -> Result<Option<Result<DesiredSet, String>>, DocumentError> {
+/// Reads the set and leaves it as it is. One that is damaged is none.
+pub(super) fn read(document: &Document) -> Result<Option<DesiredSet>, TableError> {
     Ok(match document.read()? {
-        Content::Nothing => None,
-        Content::Bytes(request) => Some(decode(&request)),
-        Content::Damaged(reason) => Some(Err(reason)),
+        Content::Bytes(request) => decode(&request).ok(),
+        Content::Nothing | Content::Damaged(_) => None,
     })
 }
 
 /// Reads the set. One that is damaged is set aside: the volumes that are recorded stay as they are, and the next set is taken
 /// under any number.
-pub(super) fn load(document: &Document) -> Result<Option<DesiredSet>, DocumentError> {
-    match read(document)? {
-        None => Ok(None),
-        Some(Ok(set)) => Ok(Some(set)),
-        Some(Err(reason)) => {
-            tracing::error!(
-                "--state-dir: the desired set is damaged and kept in the quarantine of its table; the volumes stay as they are recorded until the next set: {reason}"
-            );
-            document.set_aside()?;
-            Ok(None)
-        }
-    }
+pub(super) fn load(document: &Document) -> Result<Option<DesiredSet>, TableError> {
+    let lost = "the desired set is damaged and kept in the quarantine of its table; the volumes stay as they are recorded until the next set";
+    document.load(lost, decode)
 }
 
 fn decode(request: &[u8]) -> Result<DesiredSet, String> {
@@ -52,8 +42,9 @@ mod tests {
         document.save(&set.encode()).unwrap();
         assert_eq!(load(&document).unwrap(), Some(set));
         document.save(b"no request").unwrap();
-        assert!(matches!(read(&document).unwrap(), Some(Err(_))));
-        assert_eq!(load(&document).unwrap(), None);
         assert_eq!(read(&document).unwrap(), None);
+        assert_eq!(document.read().unwrap(), Content::Bytes(b"no request".to_vec()));
+        assert_eq!(load(&document).unwrap(), None);
+        assert_eq!(document.read().unwrap(), Content::Nothing);
     }
 }

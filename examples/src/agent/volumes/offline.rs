@@ -31,7 +31,7 @@ pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result
         .iter()
         .map(|(record, reason)| Quarantined { record: record.clone(), reason: reason.clone() })
         .collect();
-    if let Ok(Some(Ok(set))) = desired::read(&store.desired) {
+    if let Ok(Some(set)) = desired::read(&store.desired) {
         reports.revision = set.revision;
     }
     Ok(reports)

@@ -1,12 +1,12 @@
 //! The options of the volumes of a node.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::values::TimeSpan;
+use crate::values::duration;
 
 /// The options about volumes.
 #[derive(Debug, Clone, clap::Args)]
-#[non_exhaustive]
 pub struct VolumesOptions {
     /// Look after this node's volumes as told over the hub: stage them below this directory, and publish them. Peers that the
     /// hub lets call the service `volumes` of this node decide which (see --callers of edge-hub). Needs root
@@ -27,6 +27,6 @@ pub struct VolumesOptions {
     pub boot_id_file: Option<PathBuf>,
 
     /// Time between two calls of NodePublishVolume where a driver wants it again and again, to try what that does
-    #[arg(long, value_name = "TIME", requires = "volumes", hide = true)]
-    pub republish_interval: Option<TimeSpan>,
+    #[arg(long, value_name = "TIME", requires = "volumes", hide = true, value_parser = duration)]
+    pub republish_interval: Option<Duration>,
 }

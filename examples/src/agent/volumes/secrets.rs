@@ -20,21 +20,25 @@ const MAX_KEYS: usize = 256;
 
 /// The secrets of a node: those that it has as files, then those that somebody else knows.
 pub(super) struct NodeSecrets {
-    pub(super) directory: DirectorySecrets,
+    pub(super) directory: Option<PathBuf>,
     pub(super) beyond: Option<Arc<dyn Secrets>>,
 }
 
 #[async_trait]
 impl Secrets for NodeSecrets {
     async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError> {
-        let Some(beyond) = &self.beyond else { return self.directory.secret(reference).await };
-        if self.directory.0.is_some() {
-            match self.directory.secret(reference).await {
-                Err(SecretError::NotFound { .. }) => {}
-                found => return found,
-            }
+        let mut found = Err(unavailable(reference, "the agent has no --secrets-dir"));
+        let mut is_missing = true;
+        if let Some(directory) = self.directory.clone() {
+            let task = reference.clone();
+            let reading = tokio::task::spawn_blocking(move || read(&directory, &task)).await;
+            found = reading.unwrap_or_else(|error| Err(unavailable(reference, error)));
+            is_missing = matches!(found, Err(SecretError::NotFound { .. }));
         }
-        beyond.secret(reference).await
+        match &self.beyond {
+            Some(beyond) if is_missing => beyond.secret(reference).await,
+            _ => found,
+        }
     }
 
     async fn service_account_tokens(
@@ -50,27 +54,12 @@ impl Secrets for NodeSecrets {
     }
 }
 
-/// The secrets below a directory; none, if there is no directory.
-#[derive(Debug, Clone)]
-pub(super) struct DirectorySecrets(pub(super) Option<PathBuf>);
-
-#[async_trait]
-impl Secrets for DirectorySecrets {
-    async fn secret(&self, reference: &SecretReference) -> Result<SecretValues, SecretError> {
-        let Some(directory) = self.0.clone() else {
-            let reason = "the agent has no --secrets-dir".to_owned();
-            return Err(SecretError::Unavailable { reference: reference.clone(), reason });
-        };
-        let (task, failed) = (reference.clone(), reference.clone());
-        let read = tokio::task::spawn_blocking(move || read(&directory, &task)).await;
-        read.unwrap_or_else(|error| {
-            Err(SecretError::Unavailable { reference: failed, reason: error.to_string() })
-        })
-    }
+fn unavailable(reference: &SecretReference, reason: impl ToString) -> SecretError {
+    SecretError::Unavailable { reference: reference.clone(), reason: reason.to_string() }
 }
 
 fn read(directory: &Path, reference: &SecretReference) -> Result<SecretValues, SecretError> {
-    let unavailable = |reason: String| SecretError::Unavailable { reference: reference.clone(), reason };
+    let unavailable = |reason: String| unavailable(reference, reason);
     for part in [reference.namespace(), reference.name()] {
         let mut components = Path::new(part).components();
         if !matches!((components.next(), components.next()), (Some(Component::Normal(_)), None)) {
@@ -159,15 +148,13 @@ mod tests {
             beyond = beyond.with(reference(name), from("beyond"));
         }
         let beyond: Arc<dyn Secrets> = Arc::new(beyond);
-        let mut secrets = NodeSecrets {
-            directory: DirectorySecrets(Some(directory.path().to_owned())),
-            beyond: Some(Arc::clone(&beyond)),
-        };
+        let mut secrets =
+            NodeSecrets { directory: Some(directory.path().to_owned()), beyond: Some(Arc::clone(&beyond)) };
         assert!(secrets.secret(&reference("file")).await.unwrap() == from("file"));
         assert!(secrets.secret(&reference("other")).await.unwrap() == from("beyond"));
         assert!(matches!(secrets.secret(&reference("open")).await, Err(SecretError::Unavailable { .. })));
         assert!(matches!(secrets.secret(&reference("none")).await, Err(SecretError::NotFound { .. })));
-        secrets.directory = DirectorySecrets(None);
+        secrets.directory = None;
         assert!(secrets.secret(&reference("open")).await.unwrap() == from("beyond"));
     }
 

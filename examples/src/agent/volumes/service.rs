@@ -1,4 +1,4 @@
-//! The service `volumes` of a session.
+//! The service `volumes` of a session, and what root of the same host asks on a socket.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +10,9 @@ use volume_manager::message::{Answer, Refusal, Request};
 
 use super::NodeVolumes;
 use crate::process::chain;
+
+/// The socket in the state directory. A question is a line, `volumes` or `explain ID`; the answer is an [`Answer`] after its length.
+pub(in super::super) const SOCKET: &str = "volumes.sock";
 
 #[async_trait]
 impl Service for NodeVolumes {
@@ -30,6 +33,24 @@ impl NodeVolumes {
         }
         // That the caller has left is its own business.
         let _ = replies.message_and_finish(last.encode_to_vec().into(), Bytes::new()).await;
+    }
+
+    /// Answers a question of the socket.
+    pub(super) async fn answer_line(&self, line: &str) -> Answer {
+        let reports = match line.split_once(' ').unwrap_or((line, "")) {
+            ("volumes", "") => self.reports(None).await,
+            ("explain", id) if !id.is_empty() => self.reports(Some(id)).await,
+            _ => {
+                let text = "ask with one line: volumes, or explain ID; the agent may be of another version";
+                return Kind::Refusal(Refusal::new(Reason::Invalid, text, self.shown().revision)).into();
+            }
+        };
+        match reports {
+            Ok(reports) => Kind::Reports(reports).into(),
+            Err(stopped) => {
+                Kind::Refusal(Refusal::new(Reason::Unavailable, stopped, self.shown().revision)).into()
+            }
+        }
     }
 
     async fn answer(&self, from: PeerId, body: Bytes) -> Vec<Answer> {

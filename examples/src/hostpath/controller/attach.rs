@@ -6,14 +6,13 @@ use crate::hostpath::capability::Capability;
 use crate::hostpath::driver::{Driver, required};
 use crate::hostpath::error::CallError;
 use crate::hostpath::identifier::ResourceId;
-use crate::hostpath::volume::Attachment;
+use crate::hostpath::volume::Placement;
 
 impl Driver {
     pub(in crate::hostpath) fn controller_publish_volume(
         &self,
         request: csi::ControllerPublishVolumeRequest,
     ) -> Result<csi::ControllerPublishVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         let node_id = required("node_id", "the id that NodeGetInfo gives", &request.node_id)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
@@ -22,15 +21,15 @@ impl Driver {
             return Err(CallError::NotFound { what: "node", found: node_id.to_owned(), hint });
         }
         self.check_provides(&volume, &capability)?;
-        let wanted = Attachment { capability, read_only: request.readonly };
+        let wanted = Placement { capability, read_only: request.readonly };
         match &volume.attachment {
             Some(existing) if *existing == wanted => {}
             Some(existing) => {
                 return Err(CallError::Incompatible {
                     what: format!("attachment of volume {} to node {node_id}", volume.id),
                     difference: "capability or readonly flag",
-                    found: describe(existing),
-                    expected: describe(&wanted),
+                    found: existing.to_string(),
+                    expected: wanted.to_string(),
                 });
             }
             None => {
@@ -78,10 +77,4 @@ impl Driver {
         }
         done
     }
-}
-
-fn describe(attachment: &Attachment) -> String {
-    // Without the mount flags, which may hold secrets.
-    let (mode, read_only) = (attachment.capability.mode, attachment.read_only);
-    format!("{mode:?}{}", if read_only { " readonly" } else { "" })
 }

@@ -66,14 +66,7 @@ impl Driver {
             }
             None => {}
         }
-        if !self.config.meets(requirement.as_ref()) {
-            return Err(CallError::Exhausted {
-                what: "accessibility_requirements",
-                limit: format!("node {}", self.config.node_id),
-                found: "a node that is none of the requisite topologies allows".to_owned(),
-                fix: "choose another node",
-            });
-        }
+        self.check_topology(requirement.as_ref(), "choose another node")?;
         let source = wanted.source.as_ref().map(|source| self.take_source(source)).transpose()?;
         let (record, _volume) = self.reserve_volume(name, wanted, source.as_ref())?;
         match self.fill_volume(record.clone(), source.as_ref()) {
@@ -129,8 +122,7 @@ impl Driver {
         let source_bytes = source_facts.map_or(0, |(_, bytes)| bytes);
         let minimum = minimum_bytes(kind, &wanted.capabilities).max(source_bytes);
         let capacity_bytes = wanted.range.choose(kind, minimum)?;
-        let id = ResourceId::generate("vol", SystemTime::now())
-            .map_err(|error| CallError::path("read", "/dev/urandom", error))?;
+        let id = ResourceId::generate("vol", SystemTime::now())?;
         let guard = self.lock_volume(&id)?;
         let record = VolumeRecord {
             id,
@@ -170,7 +162,7 @@ impl Driver {
     }
 
     fn created(&self, volume: &VolumeRecord) -> csi::CreateVolumeResponse {
-        csi::CreateVolumeResponse { volume: Some(volume.to_csi(self.config.topology())) }
+        csi::CreateVolumeResponse { volume: Some(volume.to_csi(self.config.topology.clone())) }
     }
 }
 
@@ -182,19 +174,18 @@ impl Wanted {
             if self.capabilities.iter().any(own_device) { VolumeKind::Loop } else { VolumeKind::Directory };
         let kind = self.kind.or(source).unwrap_or(by_capability);
         if source.is_some_and(|source| source != kind) {
-            return Err(CallError::Invalid {
-                field: "parameters",
-                found: format!("kind={}", kind.name()),
-                expected: format!("the kind of the content source, {}", source.map_or("", VolumeKind::name)),
-            });
+            return Err(CallError::invalid(
+                "parameters",
+                format!("kind={}", kind.name()),
+                format!("the kind of the content source, {}", source.map_or("", VolumeKind::name)),
+            ));
         }
         if !self.capabilities.iter().all(|capability| kind.provides(capability)) {
-            return Err(CallError::Invalid {
-                field: "volume_capabilities",
-                found: format!("a block device or an fs_type, with kind={}", kind.name()),
-                expected: "kind=loop, since a directory is no device and has no filesystem of its own"
-                    .to_owned(),
-            });
+            return Err(CallError::invalid(
+                "volume_capabilities",
+                format!("a block device or an fs_type, with kind={}", kind.name()),
+                "kind=loop, since a directory is no device and has no filesystem of its own",
+            ));
         }
         Ok(kind)
     }

@@ -3,7 +3,7 @@
 use csi_proto::csi::v1 as csi;
 
 use crate::hostpath::capacity::SizeRange;
-use crate::hostpath::driver::{Driver, required};
+use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::volume::VolumeKind;
 
@@ -12,7 +12,6 @@ impl Driver {
         &self,
         request: csi::ControllerExpandVolumeRequest,
     ) -> Result<csi::ControllerExpandVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         if request.capacity_range.is_none() {
             return Err(CallError::Missing {
                 field: "capacity_range",

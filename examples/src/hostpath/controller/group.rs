@@ -25,11 +25,7 @@ impl Driver {
         let sources: BTreeSet<&str> = request.source_volume_ids.iter().map(String::as_str).collect();
         if sources.is_empty() || sources.len() > MAX_MEMBERS {
             let expected = format!("1 to {MAX_MEMBERS} volumes");
-            return Err(CallError::Invalid {
-                field: "source_volume_ids",
-                found: sources.len().to_string(),
-                expected,
-            });
+            return Err(CallError::invalid("source_volume_ids", sources.len(), expected));
         }
         let _name = self.lock_name("group", name)?;
         match self.groups.by_name(name) {
@@ -56,8 +52,7 @@ impl Driver {
         let volumes: Vec<VolumeRecord> = taken.iter().map(|(volume, _)| volume.clone()).collect();
         let now = SystemTime::now();
         let mut group = GroupRecord {
-            id: ResourceId::generate("group", now)
-                .map_err(|error| CallError::path("read", "/dev/urandom", error))?,
+            id: ResourceId::generate("group", now)?,
             name: name.to_owned(),
             phase: Phase::Creating,
             snapshots: Vec::new(),
@@ -171,5 +166,5 @@ fn check_members(group: &GroupRecord, told: &[String]) -> Result<(), CallError> 
         return Ok(());
     }
     let expected = format!("none, or exactly the members {known:?}");
-    Err(CallError::Invalid { field: "snapshot_ids", found: format!("{told:?}"), expected })
+    Err(CallError::invalid("snapshot_ids", format!("{told:?}"), expected))
 }

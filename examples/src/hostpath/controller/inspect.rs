@@ -6,7 +6,7 @@ use csi_proto::csi::v1 as csi;
 use super::parameters;
 use crate::hostpath::capability::Capability;
 use crate::hostpath::capacity::minimum_bytes;
-use crate::hostpath::driver::{Driver, required};
+use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::paging;
 use crate::hostpath::volume::{Phase, VolumeKind, VolumeRecord};
@@ -16,7 +16,6 @@ impl Driver {
         &self,
         request: csi::ValidateVolumeCapabilitiesRequest,
     ) -> Result<csi::ValidateVolumeCapabilitiesResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         let capabilities = Capability::parse_all(&request.volume_capabilities);
         if let Err(missing @ CallError::Missing { .. }) = capabilities {
             return Err(missing);
@@ -25,7 +24,7 @@ impl Driver {
         let confirmed = capabilities.and_then(|capabilities| {
             capabilities.iter().try_for_each(|capability| self.check_provides(&volume, capability))?;
             parameters::mutable(&request.mutable_parameters, &self.config.mutable_parameters)?;
-            let own = volume.to_csi(self.config.topology()).volume_context;
+            let own = volume.to_csi(self.config.topology.clone()).volume_context;
             same("volume_context", &request.volume_context, &own)?;
             same("parameters", &request.parameters, &volume.parameters)
         });
@@ -59,13 +58,30 @@ impl Driver {
         Err(CallError::volume_state(&volume.id, state, "ask for a mount without fs_type"))
     }
 
+    /// Refuses what is to be on another node.
+    pub(super) fn check_topology(
+        &self,
+        requirement: Option<&csi::TopologyRequirement>,
+        fix: &'static str,
+    ) -> Result<(), CallError> {
+        if self.config.meets(requirement) {
+            return Ok(());
+        }
+        Err(CallError::Exhausted {
+            what: "accessibility_requirements",
+            limit: format!("node {}", self.config.node_id),
+            found: "a node that is none of the requisite topologies allows".to_owned(),
+            fix,
+        })
+    }
+
     pub(in crate::hostpath) fn list_volumes(
         &self,
         request: csi::ListVolumesRequest,
     ) -> Result<csi::ListVolumesResponse, CallError> {
         use csi::list_volumes_response::{Entry, VolumeStatus};
         let show = |volume: &VolumeRecord| Entry {
-            volume: Some(volume.to_csi(self.config.topology())),
+            volume: Some(volume.to_csi(self.config.topology.clone())),
             status: Some(VolumeStatus { published_node_ids: self.published_nodes(volume) }),
         };
         let page = self.volumes.read(|rows| {
@@ -82,7 +98,7 @@ impl Driver {
         let volume = self.look_at_volume(&request.volume_id)?;
         let published_node_ids = self.published_nodes(&volume);
         Ok(csi::ControllerGetVolumeResponse {
-            volume: Some(volume.to_csi(self.config.topology())),
+            volume: Some(volume.to_csi(self.config.topology.clone())),
             status: Some(csi::controller_get_volume_response::VolumeStatus { published_node_ids }),
         })
     }
@@ -147,5 +163,5 @@ fn same<T: PartialEq + Default>(field: &'static str, told: &T, known: &T) -> Res
         return Ok(());
     }
     let expected = "none, or those of the volume".to_owned();
-    Err(CallError::Invalid { field, found: "those of another volume".to_owned(), expected })
+    Err(CallError::invalid(field, "those of another volume", expected))
 }

@@ -68,11 +68,7 @@ fn checked_name(name: &str) -> Result<&str, CallError> {
     let name = super::driver::required("name", "the name under which the caller will ask again", name)?;
     if name.len() > MAX_NAME {
         let expected = format!("at most {MAX_NAME} bytes");
-        return Err(CallError::Invalid {
-            field: "name",
-            found: format!("{} bytes long", name.len()),
-            expected,
-        });
+        return Err(CallError::invalid("name", format!("{} bytes long", name.len()), expected));
     }
     Ok(name)
 }

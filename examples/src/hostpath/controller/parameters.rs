@@ -15,10 +15,12 @@ const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";
 pub(super) fn volume_kind(parameters: &BTreeMap<String, String>) -> Result<Option<VolumeKind>, CallError> {
     no_others(parameters, &[KIND_PARAMETER])?;
     let Some(kind) = parameters.get(KIND_PARAMETER) else { return Ok(None) };
-    VolumeKind::parse(kind).map(Some).ok_or_else(|| CallError::Invalid {
-        field: "parameters",
-        found: format!("{KIND_PARAMETER}={kind}"),
-        expected: format!("{KIND_PARAMETER}=directory or {KIND_PARAMETER}=loop"),
+    VolumeKind::parse(kind).map(Some).ok_or_else(|| {
+        CallError::invalid(
+            "parameters",
+            format!("{KIND_PARAMETER}={kind}"),
+            format!("{KIND_PARAMETER}=directory or {KIND_PARAMETER}=loop"),
+        )
     })
 }
 
@@ -30,15 +32,11 @@ pub(super) fn no_others(parameters: &BTreeMap<String, String>, known: &[&str]) -
     let unknown = |key: &&String| !key.starts_with(SIDECAR_PREFIX) && !known.contains(&key.as_str());
     match parameters.keys().find(unknown) {
         None => Ok(()),
-        Some(key) => Err(CallError::Invalid {
-            field: "parameters",
-            found: key.clone(),
-            expected: if known.is_empty() {
-                "no parameters".to_owned()
-            } else {
-                format!("only {}", known.join(", "))
-            },
-        }),
+        Some(key) => Err(CallError::invalid(
+            "parameters",
+            key,
+            if known.is_empty() { "no parameters".to_owned() } else { format!("only {}", known.join(", ")) },
+        )),
     }
 }
 
@@ -52,11 +50,11 @@ pub(super) fn mutable(
 ) -> Result<(), CallError> {
     match parameters.keys().find(|key| !allowed.contains(*key)) {
         None => Ok(()),
-        Some(key) => Err(CallError::Invalid {
-            field: "mutable_parameters",
-            found: key.clone(),
-            expected: format!("one of {allowed:?}, which --mutable-parameters names"),
-        }),
+        Some(key) => Err(CallError::invalid(
+            "mutable_parameters",
+            key,
+            format!("one of {allowed:?}, which --mutable-parameters names"),
+        )),
     }
 }
 

@@ -36,14 +36,8 @@ impl Driver {
             Some(leftover) => self.discard_snapshot(leftover)?,
             None => {}
         }
-        if !self.config.meets(request.accessibility_requirements.as_ref()) {
-            return Err(CallError::Exhausted {
-                what: "accessibility_requirements",
-                limit: format!("node {}", self.config.node_id),
-                found: "a node that is none of the requisite topologies allows".to_owned(),
-                fix: "snapshots stay on the node of their volume",
-            });
-        }
+        let requirement = request.accessibility_requirements.as_ref();
+        self.check_topology(requirement, "snapshots stay on the node of their volume")?;
         let (volume, _volume) = self.take_volume(source)?;
         let record = self.reserve_snapshot(name.to_owned(), &volume, None)?;
         let made = self
@@ -72,8 +66,7 @@ impl Driver {
     ) -> Result<SnapshotRecord, CallError> {
         let now = SystemTime::now();
         let record = SnapshotRecord {
-            id: ResourceId::generate("snap", now)
-                .map_err(|error| CallError::path("read", "/dev/urandom", error))?,
+            id: ResourceId::generate("snap", now)?,
             name,
             phase: Phase::Creating,
             source_volume: volume.id.clone(),
@@ -120,13 +113,11 @@ impl Driver {
             return Err(CallError::Pending { what: format!("snapshot {id}") });
         }
         if let Some(group) = &snapshot.group {
-            return Err(CallError::Invalid {
-                field: "snapshot_id",
-                found: id.to_string(),
-                expected: format!(
-                    "a snapshot of no group; this one goes with DeleteVolumeGroupSnapshot of {group}"
-                ),
-            });
+            return Err(CallError::invalid(
+                "snapshot_id",
+                id,
+                format!("a snapshot of no group; this one goes with DeleteVolumeGroupSnapshot of {group}"),
+            ));
         }
         self.discard_snapshot(snapshot)?;
         tracing::info!(snapshot = %id, "snapshot deleted");

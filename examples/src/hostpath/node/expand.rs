@@ -16,7 +16,6 @@ impl Driver {
         &self,
         request: csi::NodeExpandVolumeRequest,
     ) -> Result<csi::NodeExpandVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
         let range = SizeRange::parse(request.capacity_range.as_ref())?;
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;

@@ -24,11 +24,7 @@ impl HostPath {
     /// If it is empty, relative, too long, or leads upwards.
     pub(super) fn parse(field: &'static str, text: &str) -> Result<Self, CallError> {
         required(field, "an absolute path", text)?;
-        let invalid = |expected: &str| CallError::Invalid {
-            field,
-            found: text.to_owned(),
-            expected: expected.to_owned(),
-        };
+        let invalid = |expected: &str| CallError::invalid(field, text, expected);
         let path = Path::new(text);
         let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         if !path.is_absolute() || !plain || text.contains('\0') {
@@ -65,14 +61,21 @@ impl HostPath {
     /// If it is a symbolic link, or cannot be looked at.
     pub(super) fn look(&self, field: &'static str) -> Result<Option<fs::Metadata>, CallError> {
         match fs::symlink_metadata(self.as_path()) {
-            Ok(found) if found.is_symlink() => Err(CallError::Invalid {
-                field,
-                found: self.path.clone(),
-                expected: "a path that is no symbolic link".to_owned(),
-            }),
+            Ok(found) if found.is_symlink() => {
+                Err(CallError::invalid(field, &self.path, "a path that is no symbolic link"))
+            }
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(CallError::path("look at", self.as_path(), error)),
+        }
+    }
+
+    /// The path is not free for a mount.
+    pub(super) fn occupied(&self, field: &'static str) -> CallError {
+        CallError::Precondition {
+            what: format!("{field} {}", self.path),
+            state: "has something else mounted on it".to_owned(),
+            fix: "unmount that, or give another path",
         }
     }
 
@@ -83,7 +86,7 @@ impl HostPath {
         }
         let parent = self.as_path().parent().map(PathBuf::from).unwrap_or_default();
         let expected = format!("a path in a directory that exists; make {} first", parent.display());
-        Err(CallError::Invalid { field, found: self.path.clone(), expected })
+        Err(CallError::invalid(field, &self.path, expected))
     }
 }
 

@@ -24,7 +24,7 @@ impl Driver {
         Ok(csi::NodeGetInfoResponse {
             node_id: self.config.node_id.clone(),
             max_volumes_per_node: self.config.attach_limit.into(),
-            accessible_topology: Some(self.config.topology()),
+            accessible_topology: Some(self.config.topology.clone()),
         })
     }
 

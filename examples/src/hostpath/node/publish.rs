@@ -22,7 +22,6 @@ impl Driver {
         &self,
         request: csi::NodePublishVolumeRequest,
     ) -> Result<csi::NodePublishVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         required(FIELD, "an absolute path", &request.target_path)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
@@ -32,12 +31,11 @@ impl Driver {
         let staged = self.staged_for(&volume, &request.staging_target_path, &capability)?;
         let read_only = request.readonly || staged.read_only || capability.mode.is_read_only();
         if read_only && !staged.read_only && capability.access == Access::Block {
-            return Err(CallError::Invalid {
-                field: "readonly",
-                found: "true".to_owned(),
-                expected: "false, since the block device is staged for writing; attach or stage it read-only"
-                    .to_owned(),
-            });
+            return Err(CallError::invalid(
+                "readonly",
+                "true",
+                "false, since the block device is staged for writing; attach or stage it read-only",
+            ));
         }
         let placement = Placement { capability, read_only };
         if self.is_published_already(&volume, &target, &placement)? {
@@ -86,11 +84,7 @@ impl Driver {
     ) -> Result<bool, CallError> {
         let presence = self.presence(volume)?;
         if presence.is_foreign(target.as_path()) {
-            return Err(CallError::Precondition {
-                what: format!("{FIELD} {}", target.as_str()),
-                state: "has something else mounted on it".to_owned(),
-                fix: "unmount that, or give another path",
-            });
+            return Err(target.occupied(FIELD));
         }
         if presence.is_on(target.as_path()) {
             return match volume.published.get(target.as_str()) {
@@ -211,14 +205,10 @@ pub(super) fn differs(
     existing: &Placement,
     wanted: &Placement,
 ) -> CallError {
-    // Without the mount flags, which may hold secrets.
-    let describe = |placement: &Placement| {
-        format!("{:?}{}", placement.capability.mode, if placement.read_only { " readonly" } else { "" })
-    };
     CallError::Incompatible {
         what: format!("volume {} at {}", volume.id, path.as_str()),
         difference: "capability or readonly flag",
-        found: describe(existing),
-        expected: describe(wanted),
+        found: existing.to_string(),
+        expected: wanted.to_string(),
     }
 }

@@ -19,7 +19,6 @@ impl Driver {
         &self,
         request: csi::NodeStageVolumeRequest,
     ) -> Result<csi::NodeStageVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         required(FIELD, "an absolute path", &request.staging_target_path)?;
         let capability = Capability::parse(request.volume_capability.as_ref())?;
         let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
@@ -27,7 +26,7 @@ impl Driver {
         let path = HostPath::parse(FIELD, &request.staging_target_path)?;
         if path.look(FIELD)?.is_none_or(|found| !found.is_dir()) {
             let expected = "a directory that exists; the caller makes it".to_owned();
-            return Err(CallError::Invalid { field: FIELD, found: path.as_str().to_owned(), expected });
+            return Err(CallError::invalid(FIELD, path.as_str(), expected));
         }
         let read_only =
             capability.mode.is_read_only() || volume.attachment.as_ref().is_some_and(|a| a.read_only);
@@ -68,11 +67,7 @@ impl Driver {
             }
             Some((_, existing)) if existing == wanted => Ok(true),
             Some((_, existing)) => Err(super::publish::differs(volume, path, existing, wanted)),
-            None if presence.is_foreign(path.as_path()) => Err(CallError::Precondition {
-                what: format!("{FIELD} {}", path.as_str()),
-                state: "has something else mounted on it".to_owned(),
-                fix: "unmount that, or give another path",
-            }),
+            None if presence.is_foreign(path.as_path()) => Err(path.occupied(FIELD)),
             None => Ok(false),
         }
     }

@@ -16,7 +16,6 @@ impl Driver {
         &self,
         request: csi::NodeGetVolumeStatsRequest,
     ) -> Result<csi::NodeGetVolumeStatsResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
         let volume = self.look_at_volume(&request.volume_id)?;
         let (path, placement) = self.place(&volume, &request.volume_path)?;

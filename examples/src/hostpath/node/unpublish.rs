@@ -6,7 +6,7 @@ use std::io;
 use csi_proto::csi::v1 as csi;
 
 use super::host_path::HostPath;
-use crate::hostpath::driver::{Driver, required};
+use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::volume::VolumeRecord;
 
@@ -15,7 +15,6 @@ impl Driver {
         &self,
         request: csi::NodeUnpublishVolumeRequest,
     ) -> Result<csi::NodeUnpublishVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         let target = HostPath::parse("target_path", &request.target_path)?;
         let (volume, _guard) = self.take_volume(&request.volume_id)?;
         // The staging path is no target, whoever asks.

@@ -3,7 +3,7 @@
 use csi_proto::csi::v1 as csi;
 
 use super::host_path::HostPath;
-use crate::hostpath::driver::{Driver, required};
+use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::volume::VolumeRecord;
 
@@ -12,7 +12,6 @@ impl Driver {
         &self,
         request: csi::NodeUnstageVolumeRequest,
     ) -> Result<csi::NodeUnstageVolumeResponse, CallError> {
-        required("volume_id", "the id of a volume", &request.volume_id)?;
         let path = HostPath::parse("staging_target_path", &request.staging_target_path)?;
         let (volume, _guard) = self.take_volume(&request.volume_id)?;
         let presence = self.presence(&volume)?;

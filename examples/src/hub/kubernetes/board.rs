@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::core::{Bounds, Core, Event, Next, Subscription, Wake};
+use super::core::{Bounds, Core, Event, Next, Subscription, Touched};
 use super::node_name::NodeName;
 use crate::kubernetes::message::{Update, Watch};
 
@@ -51,11 +51,10 @@ impl Board {
     pub(super) fn take(&self, event: Event) {
         let mut state = self.state();
         match state.core.on(event) {
-            Wake::Nobody => {}
-            Wake::Nodes(nodes) => {
+            Touched::Nodes(nodes) => {
                 nodes.iter().filter_map(|node| state.bells.get(node)).for_each(|bell| bell.notify_one());
             }
-            Wake::Everybody => state.bells.values().for_each(|bell| bell.notify_one()),
+            Touched::All => state.bells.values().for_each(|bell| bell.notify_one()),
         }
     }
 

@@ -14,7 +14,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 
 /// Where the API server is, and who the hub is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum KubernetesAccess {
     /// As a pod's service account has it.
     InCluster,

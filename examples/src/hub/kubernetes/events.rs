@@ -15,8 +15,9 @@ use tokio::sync::Semaphore;
 
 pub(super) use self::book::PodName;
 use self::book::{Book, Failure, Order, Reason};
-pub(super) use self::write::{COMPONENT, event_name};
+pub(super) use self::write::event;
 use super::node_name::NodeName;
+use crate::excerpt::excerpt;
 use crate::kubernetes::message::{NodeStatus, PodVolumeStatus};
 
 /// The most bytes of a message.
@@ -114,18 +115,9 @@ fn failure(volume: &PodVolumeStatus) -> Option<Failure> {
         },
         volume: volume.volume.clone(),
         reason: Reason::parse(&failure.reason)?,
-        message: cut(&failure.message, MESSAGE).to_owned(),
+        message: excerpt(&failure.message, MESSAGE).to_owned(),
         waits: failure.waits,
     })
-}
-
-/// The beginning of a text, in whole characters.
-fn cut(text: &str, bytes: usize) -> &str {
-    let mut end = text.len().min(bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// The time since 1970.

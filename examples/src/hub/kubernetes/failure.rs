@@ -2,12 +2,13 @@
 
 use kube::runtime::watcher;
 
-/// The most characters of a message of the API server that are passed on.
+use crate::excerpt::excerpt;
+
+/// The most bytes of a message of the API server that are passed on.
 const MOST: usize = 400;
 
 /// A call of the API server that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum ApiFailure {
     /// There is no such object.
     #[error("{0}")]
@@ -45,7 +46,9 @@ pub(super) fn of_watch(error: &watcher::Error) -> String {
         watcher::Error::WatchStartFailed(cause) | watcher::Error::WatchFailed(cause) => {
             format!("cannot watch: {}", text(cause))
         }
-        watcher::Error::WatchError(status) => format!("cannot watch: {}", shortened(&status.message)),
+        watcher::Error::WatchError(status) => {
+            format!("cannot watch: {}", excerpt(&status.message, MOST).to_owned())
+        }
         _ => "cannot watch: the API server has sent no version of its list".to_owned(),
     }
 }
@@ -60,7 +63,7 @@ fn text(error: &kube::Error) -> String {
         kube::Error::Api(status) if status.message.is_empty() => {
             format!("the API server answers {} {}", status.code, status.reason)
         }
-        kube::Error::Api(status) => shortened(&status.message),
+        kube::Error::Api(status) => excerpt(&status.message, MOST).to_owned(),
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => {
             let mut text = "no connection to the API server".to_owned();
             let mut source = std::error::Error::source(error);
@@ -68,7 +71,7 @@ fn text(error: &kube::Error) -> String {
                 text = format!("{text}: {cause}");
                 source = cause.source();
             }
-            shortened(&text)
+            excerpt(&text, MOST).to_owned()
         }
         kube::Error::Auth(_) => {
             "no credentials for the API server; look at the user of --kubeconfig".to_owned()
@@ -77,10 +80,6 @@ fn text(error: &kube::Error) -> String {
         kube::Error::SerdeError(_) => "the API server's answer is not what was asked for".to_owned(),
         _ => "the request to the API server could not be made".to_owned(),
     }
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(MOST).collect()
 }
 
 #[cfg(test)]

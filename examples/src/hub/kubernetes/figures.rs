@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{counter, gauge};
 
-use super::board::Board;
+use super::Kubernetes;
 use super::core::{Core, Kind, Phase};
 use super::node_name::NodeName;
-use super::watches::Troubles;
 use crate::kubernetes::message::{Fetched, NodeStatus};
 use crate::status::Fact;
 
@@ -59,58 +58,65 @@ impl Figures {
     }
 }
 
-/// For `/readyz`.
-///
-/// # Errors
-/// Which list is missing, and why.
-pub(super) fn ready(board: &Board, troubles: &Troubles) -> Result<(), String> {
-    if board.look(Core::is_synced) {
-        return Ok(());
+impl Kubernetes {
+    /// For `/readyz`.
+    ///
+    /// # Errors
+    /// Which list is missing, and why.
+    pub(in super::super) fn ready(&self) -> Result<(), String> {
+        let Self { board, troubles, .. } = self;
+        if board.look(Core::is_synced) {
+            return Ok(());
+        }
+        let missing =
+            Kind::ALL.into_iter().find(|kind| board.look(|core| core.phase(*kind)) == Phase::Unlisted);
+        let resource = missing.map_or("objects", Kind::resource);
+        let trouble = missing.and_then(|kind| troubles.of(kind));
+        Err(match trouble {
+            Some(trouble) => format!("kubernetes: {resource} are not listed yet: {trouble}"),
+            None => format!("kubernetes: {resource} are not listed yet"),
+        })
     }
-    let missing = Kind::ALL.into_iter().find(|kind| board.look(|core| core.phase(*kind)) == Phase::Unlisted);
-    let resource = missing.map_or("objects", Kind::resource);
-    let trouble = missing.and_then(|kind| troubles.of(kind));
-    Err(match trouble {
-        Some(trouble) => format!("kubernetes: {resource} are not listed yet: {trouble}"),
-        None => format!("kubernetes: {resource} are not listed yet"),
-    })
-}
 
-/// For the page.
-pub(super) fn facts(board: &Board, troubles: &Troubles, figures: &Figures) -> Vec<Fact> {
-    let state = ready(board, troubles).err().unwrap_or_else(|| "all objects are listed".to_owned());
-    let mut facts = vec![
-        Fact::new("kubernetes", state),
-        Fact::new("kubernetes: nodes that watch", board.look(Core::present)),
-    ];
-    let volumes = figures.pod_volumes();
-    facts.push(Fact::new("kubernetes: pod volumes published", volumes.published));
-    facts.push(Fact::new("kubernetes: pod volumes that wait", volumes.waiting));
-    facts.extend(Kind::ALL.into_iter().map(|kind| {
-        let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
-        let state = match (troubles.of(kind), phase) {
-            (Some(trouble), _) => format!("{count}; {trouble}"),
-            (None, Phase::Again) => format!("{count}; being listed again"),
-            (None, _) => count.to_string(),
-        };
-        Fact::new(format!("kubernetes: {}", kind.resource()), state)
-    }));
-    facts
-}
-
-/// For `/metrics`.
-pub(super) fn publish(board: &Board, troubles: &Troubles, figures: &Figures) {
-    for kind in Kind::ALL {
-        let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
-        let up = phase == Phase::Current && troubles.of(kind).is_none();
-        gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(number(count));
-        gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource()).set(f64::from(u8::from(up)));
+    /// For the page.
+    pub(in super::super) fn facts(&self) -> Vec<Fact> {
+        let Self { board, troubles, figures, .. } = self;
+        let state = self.ready().err().unwrap_or_else(|| "all objects are listed".to_owned());
+        let mut facts = vec![
+            Fact::new("kubernetes", state),
+            Fact::new("kubernetes: nodes that watch", board.look(Core::present)),
+        ];
+        let volumes = figures.pod_volumes();
+        facts.push(Fact::new("kubernetes: pod volumes published", volumes.published));
+        facts.push(Fact::new("kubernetes: pod volumes that wait", volumes.waiting));
+        facts.extend(Kind::ALL.into_iter().map(|kind| {
+            let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
+            let state = match (troubles.of(kind), phase) {
+                (Some(trouble), _) => format!("{count}; {trouble}"),
+                (None, Phase::Again) => format!("{count}; being listed again"),
+                (None, _) => count.to_string(),
+            };
+            Fact::new(format!("kubernetes: {}", kind.resource()), state)
+        }));
+        facts
     }
-    gauge!("edge_csi_kubernetes_nodes").set(number(board.look(Core::present)));
-    counter!("edge_csi_kubernetes_oversized_objects_total").absolute(board.look(Core::oversized));
-    let volumes = figures.pod_volumes();
-    gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(number(volumes.published));
-    gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(number(volumes.waiting));
+
+    /// For `/metrics`.
+    pub(in super::super) fn publish_metrics(&self) {
+        let Self { board, troubles, figures, .. } = self;
+        for kind in Kind::ALL {
+            let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
+            let up = phase == Phase::Current && troubles.of(kind).is_none();
+            gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(number(count));
+            gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource())
+                .set(f64::from(u8::from(up)));
+        }
+        gauge!("edge_csi_kubernetes_nodes").set(number(board.look(Core::present)));
+        counter!("edge_csi_kubernetes_oversized_objects_total").absolute(board.look(Core::oversized));
+        let volumes = figures.pod_volumes();
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(number(volumes.published));
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(number(volumes.waiting));
+    }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -37,7 +37,6 @@ use self::turns::Turns;
 use self::watches::Troubles;
 use crate::kubernetes::SERVICE;
 use crate::process::Fatal;
-use crate::status::Fact;
 
 /// What a frame needs beside an update.
 const FRAME_OVERHEAD: usize = 4 << 10;
@@ -80,20 +79,5 @@ impl Kubernetes {
     /// Ends what nodes listen to, now and later, so that the hub can drain.
     pub(super) fn stop(&self) {
         self.board.stop();
-    }
-
-    /// For `/readyz`.
-    pub(super) fn ready(&self) -> Result<(), String> {
-        figures::ready(&self.board, &self.troubles)
-    }
-
-    /// For the page.
-    pub(super) fn facts(&self) -> Vec<Fact> {
-        figures::facts(&self.board, &self.troubles, &self.figures)
-    }
-
-    /// For `/metrics`.
-    pub(super) fn publish_metrics(&self) {
-        figures::publish(&self.board, &self.troubles, &self.figures);
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use edge_transport::PeerId;
 
+use crate::excerpt::excerpt;
+
 /// A name that a Node can have: a DNS subdomain in the sense of RFC 1123.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NodeName(Arc<str>);
@@ -18,7 +20,7 @@ pub(super) struct NodeName(Arc<str>);
     NodeName::MAX_BYTES
 )]
 pub(super) struct InvalidNodeName {
-    /// The text, cut to 100 characters.
+    /// The text, cut to 100 bytes.
     found: String,
 }
 
@@ -34,7 +36,7 @@ impl NodeName {
         if is_subdomain(text) {
             Ok(Self(text.into()))
         } else {
-            Err(InvalidNodeName { found: text.chars().take(100).collect() })
+            Err(InvalidNodeName { found: excerpt(text, 100).to_owned() })
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core_v1;
 use k8s_openapi::api::storage::v1 as storage_v1;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
 
 use super::core::{ClaimRecord, Kind, PodRecord, Value, VolumeRecord};
 use super::node_name::NodeName;
@@ -22,19 +22,16 @@ pub(super) const RESIZE_PENDING: &str = "FileSystemResizePending";
 const NODE_RESIZE_PENDING: [&str; 2] = ["NodeResizePending", "NodeResizeInProgress"];
 
 /// What is watched: a kind of objects that can be cut to what is kept.
-pub(super) trait Cut {
+pub(super) trait Cut: Resource<DynamicType = ()> {
     /// Which kind.
     const KIND: Kind;
-
-    /// Its metadata.
-    fn metadata(&self) -> &ObjectMeta;
 
     /// What is kept; `None` if it concerns no node.
     fn cut(self) -> Option<Value>;
 
     /// What it is known by.
     fn key(&self) -> ObjectKey {
-        let metadata = self.metadata();
+        let metadata = self.meta();
         Self::KIND.key(
             metadata.namespace.as_deref().unwrap_or_default(),
             metadata.name.as_deref().unwrap_or_default(),
@@ -44,10 +41,6 @@ pub(super) trait Cut {
 
 impl Cut for core_v1::Pod {
     const KIND: Kind = Kind::Pod;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 
     fn cut(self) -> Option<Value> {
         let spec = self.spec?;
@@ -103,10 +96,6 @@ impl Cut for core_v1::Pod {
 impl Cut for core_v1::PersistentVolumeClaim {
     const KIND: Kind = Kind::Claim;
 
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
     fn cut(self) -> Option<Value> {
         let status = self.status.unwrap_or_default();
         let resize = status.allocated_resource_statuses.unwrap_or_default();
@@ -137,10 +126,6 @@ impl Cut for core_v1::PersistentVolumeClaim {
 
 impl Cut for core_v1::PersistentVolume {
     const KIND: Kind = Kind::PersistentVolume;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 
     fn cut(self) -> Option<Value> {
         let spec = self.spec?;
@@ -174,10 +159,6 @@ impl Cut for core_v1::PersistentVolume {
 impl Cut for storage_v1::VolumeAttachment {
     const KIND: Kind = Kind::Attachment;
 
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
     fn cut(self) -> Option<Value> {
         let node = NodeName::new(&self.spec.node_name).ok()?;
         let deleting = self.metadata.deletion_timestamp.is_some();
@@ -198,10 +179,6 @@ impl Cut for storage_v1::VolumeAttachment {
 
 impl Cut for storage_v1::CSIDriver {
     const KIND: Kind = Kind::Driver;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
 
     fn cut(self) -> Option<Value> {
         let spec = self.spec;

@@ -15,18 +15,17 @@ use serde_json::{Value, json};
 use super::board::Board;
 use super::failure::ApiFailure;
 use super::node_name::NodeName;
-use crate::kubernetes::message::{
-    Fetched, SecretAnswer, SecretName, SecretQuery, TokenAnswer, TokenQuery, TokenRequest as Wanted,
-};
+use crate::excerpt::excerpt;
+use crate::kubernetes::message::{Fetched, SecretName, SecretQuery, TokenQuery, TokenRequest as Wanted};
 
 /// The longest time that one request to the API server takes.
 const BOUND: Duration = Duration::from_secs(10);
 
 /// Why there is nothing to pass on.
 #[derive(Debug)]
-struct Nothing {
-    fetched: Fetched,
-    reason: String,
+pub(super) struct Nothing {
+    pub(super) fetched: Fetched,
+    pub(super) reason: String,
 }
 
 impl Nothing {
@@ -54,20 +53,6 @@ struct SecretData {
 
 /// The values of a secret that an object of the node names.
 pub(super) async fn secret(
-    client: &Client,
-    board: &Board,
-    node: &NodeName,
-    query: SecretQuery,
-) -> SecretAnswer {
-    match read_secret(client, board, node, query).await {
-        Ok(values) => SecretAnswer { fetched: Fetched::Found.into(), reason: String::new(), values },
-        Err(Nothing { fetched, reason }) => {
-            SecretAnswer { fetched: fetched.into(), reason, values: BTreeMap::new() }
-        }
-    }
-}
-
-async fn read_secret(
     client: &Client,
     board: &Board,
     node: &NodeName,
@@ -100,20 +85,6 @@ async fn read_secret(
 
 /// Tokens of a pod's service account, as the driver of one of its volumes wants them.
 pub(super) async fn tokens(
-    client: &Client,
-    board: &Board,
-    node: &NodeName,
-    query: TokenQuery,
-) -> TokenAnswer {
-    match make_tokens(client, board, node, query).await {
-        Ok(tokens) => TokenAnswer { fetched: Fetched::Found.into(), reason: String::new(), tokens },
-        Err(Nothing { fetched, reason }) => {
-            TokenAnswer { fetched: fetched.into(), reason, tokens: String::new() }
-        }
-    }
-}
-
-async fn make_tokens(
     client: &Client,
     board: &Board,
     node: &NodeName,
@@ -176,7 +147,7 @@ fn in_path(names: [&str; 2]) -> Result<(), Nothing> {
     match names.into_iter().find(|name| NodeName::new(name).is_err()) {
         None => Ok(()),
         Some(wrong) => {
-            let shown: String = wrong.chars().take(100).collect();
+            let shown = excerpt(wrong, 100);
             Err(Nothing::new(Fetched::NotFound, format!("{shown:?} names nothing that can be")))
         }
     }

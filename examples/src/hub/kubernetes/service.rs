@@ -14,11 +14,13 @@ use super::events::{self, Events, PodName};
 use super::figures::Figures;
 use super::node_name::NodeName;
 use super::report::{self, ReportFailure};
-use super::secret;
+use super::secret::{self, Nothing};
 use super::statuses::Statuses;
 use super::turns::Turns;
 use crate::kubernetes::message::request::Kind;
-use crate::kubernetes::message::{Fetched, NodeStatus, Request, StatusTaken, Watch};
+use crate::kubernetes::message::{
+    Fetched, NodeStatus, Request, SecretAnswer, StatusTaken, TokenAnswer, Watch,
+};
 
 /// How often it is looked whether a node that hears nothing is still there.
 const LOOK: Duration = Duration::from_secs(10);
@@ -76,21 +78,37 @@ impl NodeService {
             }
             Kind::Secret(query) => {
                 let _place = turn.place().await;
-                let answer = secret::secret(&self.client, &self.board, &node, query).await;
-                self.figures.fetched("secret", answer.fetched());
-                tell_refusal(&node, "secret", answer.fetched(), &answer.reason);
-                answer.encode_to_vec().into()
+                let read = secret::secret(&self.client, &self.board, &node, query).await;
+                let (values, fetched, reason) = self.fetched(&node, "secret", read);
+                SecretAnswer { fetched, reason, values }.encode_to_vec().into()
             }
             Kind::Token(query) => {
                 let _place = turn.place().await;
-                let answer = secret::tokens(&self.client, &self.board, &node, query).await;
-                self.figures.fetched("token", answer.fetched());
-                tell_refusal(&node, "token", answer.fetched(), &answer.reason);
-                answer.encode_to_vec().into()
+                let made = secret::tokens(&self.client, &self.board, &node, query).await;
+                let (tokens, fetched, reason) = self.fetched(&node, "token", made);
+                TokenAnswer { fetched, reason, tokens }.encode_to_vec().into()
             }
         };
         // That the node has left is its own business.
         let _ = replies.message_and_finish(answer, Bytes::new()).await;
+    }
+
+    /// Counts and logs what became of a question for something secret, and makes an answer of it.
+    fn fetched<T: Default>(
+        &self,
+        node: &NodeName,
+        what: &'static str,
+        found: Result<T, Nothing>,
+    ) -> (T, i32, String) {
+        let (value, fetched, reason) = match found {
+            Ok(value) => (value, Fetched::Found, String::new()),
+            Err(Nothing { fetched, reason }) => {
+                tracing::warn!(%node, ?fetched, "a node got no {what}: {reason}");
+                (T::default(), fetched, reason)
+            }
+        };
+        self.figures.fetched(what, fetched);
+        (value, fetched.into(), reason)
     }
 
     /// Writes a status, and keeps it for a Node that is made anew.
@@ -152,53 +170,38 @@ impl NodeService {
         let ended = tell(&mut listener, &mut replies).await;
         self.statuses.leave(listener.node(), listener.number());
         tracing::info!(node = %listener.node(), ?ended, "a node watches no more");
-        match ended {
-            Ended::Left => {}
-            Ended::Replaced => fail(replies, Reason::Draining, "this node watches anew").await,
-            Ended::Stopped => fail(replies, Reason::Draining, "the hub ends").await,
+        if let Some(reason) = ended {
+            fail(replies, Reason::Draining, reason).await;
         }
     }
 }
 
-/// Why a node is told nothing more.
-#[derive(Debug)]
-enum Ended {
-    Left,
-    Replaced,
-    Stopped,
-}
-
-/// Tells a node its objects. Changes wait in the core while the node is slow, where they become one.
-async fn tell(listener: &mut Listener, replies: &mut ReplySender) -> Ended {
+/// Tells a node its objects, until that ends; why, if the node has not left. Changes wait in the core while the node is slow,
+/// where they become one.
+async fn tell(listener: &mut Listener, replies: &mut ReplySender) -> Option<&'static str> {
     let mut look = tokio::time::interval(LOOK);
     loop {
         let heard = tokio::select! {
             heard = listener.next() => heard,
             _ = look.tick() => {
                 if replies.is_abandoned() {
-                    return Ended::Left;
+                    return None;
                 }
                 continue;
             }
         };
         let parts = match heard {
             Heard::Change(parts) => parts,
-            Heard::Replaced => return Ended::Replaced,
-            Heard::Stopped => return Ended::Stopped,
+            Heard::Replaced => return Some("this node watches anew"),
+            Heard::Stopped => return Some("the hub ends"),
         };
         for part in parts {
             let (changed, gone, revision) = (part.changed.len(), part.gone.len(), part.revision);
             tracing::debug!(node = %listener.node(), revision, changed, gone, "a part of a change");
             if replies.message(part.encode_to_vec().into()).await.is_err() {
-                return Ended::Left;
+                return None;
             }
         }
-    }
-}
-
-fn tell_refusal(node: &NodeName, what: &'static str, fetched: Fetched, reason: &str) {
-    if !reason.is_empty() {
-        tracing::warn!(%node, ?fetched, "a node got no {what}: {reason}");
     }
 }
 

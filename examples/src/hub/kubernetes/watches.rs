@@ -1,8 +1,9 @@
 //! Watches of the API server, each in a task of its own. What they read is cut at once to what is kept.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -19,24 +20,28 @@ use super::failure;
 use super::read::Cut;
 use super::service::NodeService;
 
-/// Why watches do not go on, by kind.
+/// Why watches do not go on, by what Kubernetes calls their objects.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Troubles(Arc<Mutex<[Option<String>; 5]>>);
+pub(super) struct Troubles(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Troubles {
+    fn troubles(&self) -> MutexGuard<'_, BTreeMap<&'static str, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Why the watch of this kind does not go on.
     pub(super) fn of(&self, kind: Kind) -> Option<String> {
-        let troubles = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        troubles[kind as usize - 1].clone()
+        self.troubles().get(kind.resource()).cloned()
     }
 
     /// Says how it is; whether that is news.
-    fn set(&self, kind: Kind, trouble: Option<String>) -> bool {
-        let mut troubles = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = &mut troubles[kind as usize - 1];
-        let news = *place != trouble;
-        *place = trouble;
-        news
+    fn set(&self, resource: &'static str, trouble: Option<String>) -> bool {
+        let mut troubles = self.troubles();
+        let before = match trouble.clone() {
+            Some(trouble) => troubles.insert(resource, trouble),
+            None => troubles.remove(resource),
+        };
+        before != trouble
     }
 }
 
@@ -50,80 +55,78 @@ pub(super) fn start(
     let mut tasks = JoinSet::new();
     let all = watcher::Config::default;
     // A pod without a node is nobody's.
-    tasks.spawn(watch::<Pod>(
-        client.clone(),
-        all().fields("spec.nodeName!="),
-        board.clone(),
-        troubles.clone(),
-    ));
-    tasks.spawn(watch::<PersistentVolumeClaim>(client.clone(), all(), board.clone(), troubles.clone()));
-    tasks.spawn(watch::<PersistentVolume>(client.clone(), all(), board.clone(), troubles.clone()));
-    tasks.spawn(watch::<VolumeAttachment>(client.clone(), all(), board.clone(), troubles.clone()));
-    tasks.spawn(watch::<CSIDriver>(client.clone(), all(), board.clone(), troubles.clone()));
+    tasks.spawn(watch_kept::<Pod>(client, all().fields("spec.nodeName!="), board, troubles));
+    tasks.spawn(watch_kept::<PersistentVolumeClaim>(client, all(), board, troubles));
+    tasks.spawn(watch_kept::<PersistentVolume>(client, all(), board, troubles));
+    tasks.spawn(watch_kept::<VolumeAttachment>(client, all(), board, troubles));
+    tasks.spawn(watch_kept::<CSIDriver>(client, all(), board, troubles));
     tasks.spawn(service.clone().keep_events());
-    tasks.spawn(watch_nodes(client.clone(), service));
+    // A Node that is new is told of; nothing is kept of it.
+    let nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
+    tasks.spawn(watch(nodes, all(), "nodes", troubles.clone(), move |event| {
+        if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = event
+            && let (Some(name), Some(uid)) = (node.metadata.name, node.metadata.uid)
+        {
+            // One Node's trouble is not the others'.
+            let service = service.clone();
+            tokio::spawn(async move { service.saw_node(&name, &uid).await });
+        }
+    }));
     tasks
 }
 
-/// A Node that is new is told of; nothing is kept of it.
-async fn watch_nodes(client: Client, service: NodeService) {
-    let nodes = watcher(Api::<PartialObjectMeta<Node>>::all(client), watcher::Config::default());
-    let mut events = pin!(nodes.default_backoff());
-    let mut trouble = None;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => {
-                trouble = None;
-                if let (Some(name), Some(uid)) = (node.metadata.name, node.metadata.uid) {
-                    // One Node's trouble is not the others'.
-                    let service = service.clone();
-                    tokio::spawn(async move { service.saw_node(&name, &uid).await });
-                }
+/// Watches a kind of which the board keeps something.
+fn watch_kept<K>(
+    client: &Client,
+    config: watcher::Config,
+    board: &Board,
+    troubles: &Troubles,
+) -> impl Future<Output = ()> + use<K>
+where
+    K: Cut + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let board = board.clone();
+    watch(Api::<K>::all(client.clone()), config, K::KIND.resource(), troubles.clone(), move |event| {
+        board.take(match event {
+            watcher::Event::Init => Event::Began(K::KIND),
+            watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+                Event::Applied(K::KIND, object.key(), object.cut())
             }
-            Ok(_) => {}
-            Err(error) => {
-                let cause = failure::of_watch(&error);
-                if !failure::is_routine(&error) && trouble.as_ref() != Some(&cause) {
-                    tracing::warn!(resource = "nodes", "the watch of the API server does not go on: {cause}");
-                }
-                trouble = Some(cause);
-            }
-        }
-    }
+            watcher::Event::InitDone => Event::Done(K::KIND),
+            watcher::Event::Delete(object) => Event::Deleted(K::KIND, object.key()),
+        });
+    })
 }
 
-async fn watch<K>(client: Client, config: watcher::Config, board: Board, troubles: Troubles)
-where
-    K: Resource<DynamicType = ()> + Cut + Clone + DeserializeOwned + Debug + Send + 'static,
+/// Follows a resource for ever.
+async fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    resource: &'static str,
+    troubles: Troubles,
+    take: impl Fn(watcher::Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let resource = K::KIND.resource();
-    let mut events = pin!(watcher(Api::<K>::all(client), config).default_backoff());
+    let mut events = pin!(watcher(api, config).default_backoff());
     while let Some(event) = events.next().await {
-        let event = match event {
-            Ok(event) => event,
+        match event {
+            Ok(event) => {
+                // That a list begins is not yet an answer.
+                let answered = !matches!(event, watcher::Event::Init);
+                if answered && troubles.set(resource, None) {
+                    tracing::info!(resource, "the watch of the API server goes on");
+                }
+                take(event);
+            }
             Err(error) => {
                 let trouble = failure::of_watch(&error);
                 if failure::is_routine(&error) {
                     tracing::debug!(resource, "the API server is to list anew: {trouble}");
-                } else if troubles.set(K::KIND, Some(trouble.clone())) {
+                } else if troubles.set(resource, Some(trouble.clone())) {
                     tracing::warn!(resource, "the watch of the API server does not go on: {trouble}");
                 }
-                continue;
             }
-        };
-        let event = match event {
-            watcher::Event::Init => {
-                board.take(Event::Began(K::KIND));
-                continue;
-            }
-            watcher::Event::InitApply(object) => Event::Listed(K::KIND, object.key(), object.cut()),
-            watcher::Event::InitDone => Event::Done(K::KIND),
-            watcher::Event::Apply(object) => Event::Applied(K::KIND, object.key(), object.cut()),
-            watcher::Event::Delete(object) => Event::Deleted(K::KIND, object.key()),
-        };
-        if troubles.set(K::KIND, None) {
-            tracing::info!(resource, "the watch of the API server goes on");
         }
-        board.take(event);
     }
 }

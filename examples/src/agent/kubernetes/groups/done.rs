@@ -8,7 +8,7 @@ use volume_manager::driver::MountPath;
 use volume_manager::store::BootId;
 use volume_manager::{ConsumerId, VolumeKey};
 
-use super::super::super::store::{Content, Document, DocumentError};
+use super::super::super::store::{Document, TableError};
 use super::tree::Gift;
 use super::wish::Wish;
 use crate::generated::groups as stored;
@@ -27,32 +27,22 @@ impl DoneGroups {
 
     /// What was done in this boot. Nothing, if that cannot be known: then it is done again, which does no harm.
     pub(super) fn load(&self) -> BTreeSet<Wish> {
-        let saved = match self.document.read() {
-            Ok(Content::Nothing) => return BTreeSet::new(),
-            Ok(Content::Bytes(bytes)) => {
-                stored::Done::decode(bytes.as_slice()).map_err(|error| error.to_string())
-            }
-            Ok(Content::Damaged(reason)) => Err(reason),
-            Err(error) => Err(error.to_string()),
-        };
-        match saved {
-            Ok(saved) if saved.boot == self.boot.as_str() => {
+        let lost = "which volumes were given to groups is not known, so it is done again";
+        let decode = |bytes: &[u8]| stored::Done::decode(bytes).map_err(|error| error.to_string());
+        match self.document.load(lost, decode) {
+            Ok(Some(saved)) if saved.boot == self.boot.as_str() => {
                 saved.volumes.into_iter().filter_map(wish).collect()
             }
             Ok(_) => BTreeSet::new(),
-            Err(reason) => {
-                tracing::warn!(
-                    "--state-dir: which volumes were given to groups is not known, so it is done again: {reason}"
-                );
-                // What stays in its place is written over by the next save.
-                let _ = self.document.set_aside();
+            Err(error) => {
+                tracing::warn!("--state-dir: {lost}: {error}");
                 BTreeSet::new()
             }
         }
     }
 
     /// Writes what was done. It is on the disk when this returns.
-    pub(super) async fn save(&self, done: &BTreeSet<Wish>) -> Result<(), DocumentError> {
+    pub(super) async fn save(&self, done: &BTreeSet<Wish>) -> Result<(), TableError> {
         let (boot, volumes) =
             (self.boot.as_str().to_owned(), done.iter().map(stored::Volume::from).collect());
         self.document.save_from(move || stored::Done { boot, volumes }.encode_to_vec()).await

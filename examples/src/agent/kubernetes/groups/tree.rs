@@ -55,7 +55,6 @@ pub(super) struct Given {
 
 /// Why the files of a volume are not given to the group, or not all of them. It is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum GiveError {
     /// It was to end.
     #[error("it was ended before it was done")]

@@ -17,7 +17,6 @@ const MAX_BYTES_OF_ONE: usize = MAX_VOLUME_BYTES - MAX_VOLUME_BYTES / 4;
 
 /// Why there is no room for one more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum Full {
     /// The set would have too many bytes.
     #[error(

@@ -32,7 +32,6 @@ pub(super) struct Found {
 
 /// Why a pod's volume cannot be found, or cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum NotFound {
     /// The claim is not known.
     #[error("claim {name} is not known on this node yet")]

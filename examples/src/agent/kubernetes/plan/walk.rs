@@ -73,7 +73,7 @@ fn walk(seed: u64) {
     let mut before = DesiredSet::new(1, Vec::new());
     for _ in 0..STEPS {
         let kind = some_object(&mut chance);
-        let at = super::super::metadata::key_of(&kind);
+        let at = kind.key();
         if chance.usize(..3) == 0 {
             objects.remove(&at);
         } else {

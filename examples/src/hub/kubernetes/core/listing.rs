@@ -1,7 +1,6 @@
 //! How far the list of a kind is.
 
 use std::collections::BTreeSet;
-use std::mem;
 
 use crate::kubernetes::message::ObjectKey;
 
@@ -16,62 +15,48 @@ pub(in super::super) enum Phase {
     Again,
 }
 
-/// The list of a kind, with the keys that the list under way has shown.
+/// The list of a kind.
 #[derive(Debug, Default)]
-pub(super) enum Listing {
-    #[default]
-    Never,
-    First(BTreeSet<ObjectKey>),
-    Complete,
-    Again(BTreeSet<ObjectKey>),
+pub(super) struct Listing {
+    /// Whether there was a whole list.
+    complete: bool,
+    /// The keys that the list under way has shown.
+    under_way: Option<BTreeSet<ObjectKey>>,
 }
 
 impl Listing {
     /// A list begins; one that was under way counts no more.
     pub(super) fn begin(&mut self) {
-        *self = match self {
-            Self::Never | Self::First(_) => Self::First(BTreeSet::new()),
-            Self::Complete | Self::Again(_) => Self::Again(BTreeSet::new()),
-        };
+        self.under_way = Some(BTreeSet::new());
     }
 
     /// An object is there.
     pub(super) fn saw(&mut self, key: &ObjectKey) {
-        if let Self::First(seen) | Self::Again(seen) = self {
+        if let Some(seen) = &mut self.under_way {
             seen.insert(key.clone());
         }
     }
 
     /// An object is no more.
     pub(super) fn lost(&mut self, key: &ObjectKey) {
-        if let Self::First(seen) | Self::Again(seen) = self {
+        if let Some(seen) = &mut self.under_way {
             seen.remove(key);
         }
     }
 
     /// The list under way was whole; what it has shown. `None` if none is under way.
     pub(super) fn end(&mut self) -> Option<BTreeSet<ObjectKey>> {
-        match self {
-            Self::First(seen) | Self::Again(seen) => {
-                let seen = mem::take(seen);
-                *self = Self::Complete;
-                Some(seen)
-            }
-            Self::Never | Self::Complete => None,
-        }
-    }
-
-    /// Whether there was a whole list.
-    pub(super) const fn is_complete(&self) -> bool {
-        matches!(self, Self::Complete | Self::Again(_))
+        let seen = self.under_way.take()?;
+        self.complete = true;
+        Some(seen)
     }
 
     /// To be shown.
     pub(super) const fn phase(&self) -> Phase {
-        match self {
-            Self::Never | Self::First(_) => Phase::Unlisted,
-            Self::Complete => Phase::Current,
-            Self::Again(_) => Phase::Again,
+        match (self.complete, &self.under_way) {
+            (false, _) => Phase::Unlisted,
+            (true, None) => Phase::Current,
+            (true, Some(_)) => Phase::Again,
         }
     }
 }

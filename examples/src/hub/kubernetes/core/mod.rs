@@ -12,79 +12,30 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::listing::Listing;
 pub(super) use self::listing::Phase;
 pub(super) use self::set::Told;
-pub(super) use self::store::{ClaimRecord, PodRecord, Value, VolumeRecord};
-use self::store::{Store, Touched};
+use self::store::ObjectStore;
+pub(super) use self::store::{ClaimRecord, PodRecord, Touched, Value, VolumeRecord};
 use self::view::View;
 use super::node_name::NodeName;
-#[cfg(test)]
-use crate::kubernetes::message::object;
+pub(super) use crate::kubernetes::ObjectKind as Kind;
 use crate::kubernetes::message::{ObjectKey, PersistentVolume, Pod, SecretName, TokenRequest, Update, Watch};
-
-/// The kinds of objects that nodes are told of, numbered as in the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub(super) enum Kind {
-    Pod = 1,
-    Claim = 2,
-    PersistentVolume = 3,
-    Attachment = 4,
-    Driver = 5,
-}
-
-impl Kind {
-    /// All of them.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Pod, Self::Claim, Self::PersistentVolume, Self::Attachment, Self::Driver];
-
-    /// What Kubernetes calls it, in the plural and small letters.
-    pub(super) const fn resource(self) -> &'static str {
-        match self {
-            Self::Pod => "pods",
-            Self::Claim => "persistentvolumeclaims",
-            Self::PersistentVolume => "persistentvolumes",
-            Self::Attachment => "volumeattachments",
-            Self::Driver => "csidrivers",
-        }
-    }
-
-    const fn index(self) -> usize {
-        self as usize - 1
-    }
-
-    /// The key of an object of this kind.
-    pub(super) fn key(self, namespace: &str, name: &str) -> ObjectKey {
-        ObjectKey { kind: self as u32, namespace: namespace.to_owned(), name: name.to_owned() }
-    }
-}
 
 /// What a watch says. An object without a value is there, and concerns no node.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A list of this kind begins.
     Began(Kind),
-    /// An object of the list.
-    Listed(Kind, ObjectKey, Option<Value>),
     /// The list was the whole of it.
     Done(Kind),
-    /// An object is new or has changed.
+    /// An object is new or has changed, or is one of the list.
     Applied(Kind, ObjectKey, Option<Value>),
     /// An object is no more.
     Deleted(Kind, ObjectKey),
-}
-
-/// Who has something to hear now.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Wake {
-    #[default]
-    Nobody,
-    Nodes(BTreeSet<NodeName>),
-    Everybody,
 }
 
 /// Bounds of the core.
@@ -141,8 +92,8 @@ pub(super) enum Next {
 pub(super) struct Core {
     source: u64,
     bounds: Bounds,
-    store: Store,
-    listings: [Listing; 5],
+    store: ObjectStore,
+    listings: BTreeMap<Kind, Listing>,
     synced: bool,
     views: BTreeMap<NodeName, View>,
     /// Nodes that have left, the first to leave first.
@@ -159,8 +110,8 @@ impl Core {
         Self {
             source,
             bounds,
-            store: Store::default(),
-            listings: Default::default(),
+            store: ObjectStore::default(),
+            listings: BTreeMap::new(),
             synced: false,
             views: BTreeMap::new(),
             absent: BTreeMap::new(),
@@ -169,39 +120,39 @@ impl Core {
         }
     }
 
-    /// Takes what a watch says.
-    pub(super) fn on(&mut self, event: Event) -> Wake {
+    /// Takes what a watch says. Answers whose set may have changed, of the nodes that listen.
+    pub(super) fn on(&mut self, event: Event) -> Touched {
         let touched = match event {
             Event::Began(kind) => {
-                self.listings[kind.index()].begin();
+                self.listings.entry(kind).or_default().begin();
                 Touched::default()
             }
-            Event::Listed(kind, key, value) | Event::Applied(kind, key, value) => {
-                self.listings[kind.index()].saw(&key);
+            Event::Applied(kind, key, value) => {
+                self.listings.entry(kind).or_default().saw(&key);
                 let value = self.fitting(value);
-                self.store.put(kind, &key, value)
+                self.store.put(&key, value)
             }
             Event::Deleted(kind, key) => {
-                self.listings[kind.index()].lost(&key);
-                self.store.put(kind, &key, None)
+                self.listings.entry(kind).or_default().lost(&key);
+                self.store.put(&key, None)
             }
             Event::Done(kind) => return self.listed(kind),
         };
         self.wake(touched)
     }
 
-    fn listed(&mut self, kind: Kind) -> Wake {
-        let Some(seen) = self.listings[kind.index()].end() else { return Wake::Nobody };
+    fn listed(&mut self, kind: Kind) -> Touched {
+        let Some(seen) = self.listings.entry(kind).or_default().end() else { return Touched::default() };
+        let unseen = self.store.of_kind(kind).map(|(key, _)| key).filter(|key| !seen.contains(*key));
+        let unseen: Vec<ObjectKey> = unseen.cloned().collect();
         let mut touched = Touched::default();
-        for key in self.store.keys(kind) {
-            if !seen.contains(&key) {
-                touched.merge(self.store.put(kind, &key, None));
-            }
+        for key in unseen {
+            touched.merge(self.store.put(&key, None));
         }
         let wake = self.wake(touched);
-        if !self.synced && self.listings.iter().all(Listing::is_complete) {
+        if !self.synced && Kind::ALL.into_iter().all(|kind| self.phase(kind) != Phase::Unlisted) {
             self.synced = true;
-            return Wake::Everybody;
+            return Touched::All;
         }
         wake
     }
@@ -213,25 +164,17 @@ impl Core {
         value.filter(|_| !too_large)
     }
 
-    fn wake(&mut self, touched: Touched) -> Wake {
-        match touched {
-            Touched::All => {
-                self.views.values_mut().for_each(View::outdate);
-                if self.synced { Wake::Everybody } else { Wake::Nobody }
-            }
-            Touched::Nodes(nodes) => {
-                let mut woken = BTreeSet::new();
-                for node in nodes {
-                    if let Some(view) = self.views.get_mut(&node) {
-                        view.outdate();
-                        if view.is_present() && self.synced {
-                            woken.insert(node);
-                        }
-                    }
-                }
-                if woken.is_empty() { Wake::Nobody } else { Wake::Nodes(woken) }
-            }
+    /// Sets are made anew where they are asked for. Before all is listed nobody hears of it.
+    fn wake(&mut self, mut touched: Touched) -> Touched {
+        match &mut touched {
+            Touched::All => self.views.values_mut().for_each(View::outdate),
+            Touched::Nodes(nodes) => nodes.retain(|node| {
+                let Some(view) = self.views.get_mut(node) else { return false };
+                view.outdate();
+                view.is_present()
+            }),
         }
+        if self.synced { touched } else { Touched::default() }
     }
 
     /// A node listens from now on. What it has already is believed if it is of this life and not forgotten.
@@ -350,7 +293,7 @@ impl Core {
 
     /// How far the list of a kind is.
     pub(super) fn phase(&self, kind: Kind) -> Phase {
-        self.listings[kind.index()].phase()
+        self.listings.get(&kind).map_or(Phase::Unlisted, Listing::phase)
     }
 
     /// Whether all kinds have been listed once.
@@ -360,7 +303,7 @@ impl Core {
 
     /// Objects that are kept of a kind.
     pub(super) fn count(&self, kind: Kind) -> usize {
-        self.store.count(kind)
+        self.store.of_kind(kind).count()
     }
 
     /// Nodes that listen.
@@ -379,17 +322,5 @@ fn volume_of<'a>(set: &'a BTreeMap<ObjectKey, Told>, pod: &Pod, claim: &str) -> 
     match set.get(&Kind::PersistentVolume.key("", &claim.volume)) {
         Some(Told::PersistentVolume(volume)) => Some(volume),
         _ => None,
-    }
-}
-
-/// The key of an object of a message; `None` if it is of no kind that is known here.
-#[cfg(test)]
-pub(super) fn key_of(object: &object::Kind) -> ObjectKey {
-    match object {
-        object::Kind::Pod(pod) => Kind::Pod.key(&pod.namespace, &pod.name),
-        object::Kind::Claim(claim) => Kind::Claim.key(&claim.namespace, &claim.name),
-        object::Kind::PersistentVolume(volume) => Kind::PersistentVolume.key("", &volume.name),
-        object::Kind::Attachment(attachment) => Kind::Attachment.key("", &attachment.name),
-        object::Kind::Driver(driver) => Kind::Driver.key("", &driver.name),
     }
 }

@@ -66,7 +66,7 @@ impl Value {
 
 /// Whose set may have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Touched {
+pub(in super::super) enum Touched {
     Nodes(BTreeSet<NodeName>),
     All,
 }
@@ -88,175 +88,106 @@ impl Touched {
     }
 }
 
-/// Namespace and name.
-type Name = (String, String);
-
-/// From one thing to many.
-#[derive(Debug)]
-struct Index<K, V>(BTreeMap<K, BTreeSet<V>>);
-
-impl<K, V> Default for Index<K, V> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
+/// What an object names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Link {
+    Node(NodeName),
+    Object(ObjectKey),
 }
 
-impl<K: Ord, V: Ord> Index<K, V> {
-    fn add(&mut self, key: K, value: V) {
-        self.0.entry(key).or_default().insert(value);
-    }
-
-    fn remove(&mut self, key: &K, value: &V) {
-        if let Some(values) = self.0.get_mut(key) {
-            values.remove(value);
-            if values.is_empty() {
-                self.0.remove(key);
+impl Value {
+    /// What it names, by which it is found.
+    fn links(&self) -> Vec<Link> {
+        match self {
+            Self::Pod(PodRecord { node, pod, .. }) => {
+                let of_claims = pod.volumes.iter().filter(|volume| volume.inline.is_none());
+                let claims = of_claims.map(|volume| Kind::Claim.key(&pod.namespace, &volume.claim));
+                claims.map(Link::Object).chain([Link::Node(node.clone())]).collect()
             }
+            Self::Claim(ClaimRecord { claim, .. }) if !claim.volume.is_empty() => {
+                vec![Link::Object(Kind::PersistentVolume.key("", &claim.volume))]
+            }
+            Self::Attachment(node, _) => vec![Link::Node(node.clone())],
+            Self::Claim(_) | Self::PersistentVolume(_) | Self::Driver(_) => Vec::new(),
         }
     }
-
-    fn of<'a>(&'a self, key: &K) -> impl Iterator<Item = &'a V> + use<'a, K, V> {
-        self.0.get(key).into_iter().flatten()
-    }
 }
 
-/// Objects and indexes.
+/// Objects, and an index of what they name.
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    pods: BTreeMap<Name, PodRecord>,
-    claims: BTreeMap<Name, ClaimRecord>,
-    volumes: BTreeMap<String, VolumeRecord>,
-    attachments: BTreeMap<String, (NodeName, Arc<Attachment>)>,
-    drivers: BTreeMap<String, Arc<Driver>>,
-    pods_of_node: Index<NodeName, Name>,
-    attachments_of_node: Index<NodeName, String>,
-    pods_of_claim: Index<Name, Name>,
-    claims_of_volume: Index<String, Name>,
+pub(super) struct ObjectStore {
+    objects: BTreeMap<ObjectKey, Value>,
+    naming: BTreeMap<Link, BTreeSet<ObjectKey>>,
 }
 
-impl Store {
+impl ObjectStore {
     /// Sets an object, or removes it. Nobody is touched if it is as it was.
-    pub(super) fn put(&mut self, kind: Kind, key: &ObjectKey, value: Option<Value>) -> Touched {
-        let name = (key.namespace.clone(), key.name.clone());
-        match (kind, value) {
-            (Kind::Pod, Some(Value::Pod(record))) => self.put_pod(name, Some(record)),
-            (Kind::Pod, _) => self.put_pod(name, None),
-            (Kind::Claim, Some(Value::Claim(record))) => self.put_claim(name, Some(record)),
-            (Kind::Claim, _) => self.put_claim(name, None),
-            (Kind::PersistentVolume, Some(Value::PersistentVolume(record))) => {
-                self.put_volume(name.1, Some(record))
+    pub(super) fn put(&mut self, key: &ObjectKey, value: Option<Value>) -> Touched {
+        let mut touched = Touched::default();
+        if self.objects.get(key) == value.as_ref() {
+            return touched;
+        }
+        if let Some(old) = self.objects.remove(key) {
+            touched.merge(self.concerned(key, &old));
+            for link in old.links() {
+                if let Some(names) = self.naming.get_mut(&link) {
+                    names.remove(key);
+                    if names.is_empty() {
+                        self.naming.remove(&link);
+                    }
+                }
             }
-            (Kind::PersistentVolume, _) => self.put_volume(name.1, None),
-            (Kind::Attachment, Some(Value::Attachment(node, attachment))) => {
-                self.put_attachment(name.1, Some((node, attachment)))
+        }
+        if let Some(new) = value {
+            touched.merge(self.concerned(key, &new));
+            for link in new.links() {
+                self.naming.entry(link).or_default().insert(key.clone());
             }
-            (Kind::Attachment, _) => self.put_attachment(name.1, None),
-            (Kind::Driver, Some(Value::Driver(driver))) => self.put_driver(name.1, Some(driver)),
-            (Kind::Driver, _) => self.put_driver(name.1, None),
-        }
-    }
-
-    fn put_pod(&mut self, name: Name, record: Option<PodRecord>) -> Touched {
-        let mut nodes = BTreeSet::new();
-        if self.pods.get(&name) == record.as_ref() {
-            return Touched::Nodes(nodes);
-        }
-        if let Some(old) = self.pods.remove(&name) {
-            self.pods_of_node.remove(&old.node, &name);
-            for claim in claims_of(&old.pod) {
-                self.pods_of_claim.remove(&claim, &name);
-            }
-            nodes.insert(old.node);
-        }
-        if let Some(new) = record {
-            self.pods_of_node.add(new.node.clone(), name.clone());
-            for claim in claims_of(&new.pod) {
-                self.pods_of_claim.add(claim, name.clone());
-            }
-            nodes.insert(new.node.clone());
-            self.pods.insert(name, new);
-        }
-        Touched::Nodes(nodes)
-    }
-
-    fn put_claim(&mut self, name: Name, record: Option<ClaimRecord>) -> Touched {
-        if self.claims.get(&name) == record.as_ref() {
-            return Touched::default();
-        }
-        if let Some(old) = self.claims.remove(&name) {
-            self.claims_of_volume.remove(&old.claim.volume, &name);
-        }
-        let touched = Touched::Nodes(self.nodes_of_claim(&name).collect());
-        if let Some(new) = record {
-            if !new.claim.volume.is_empty() {
-                self.claims_of_volume.add(new.claim.volume.clone(), name.clone());
-            }
-            self.claims.insert(name, new);
+            self.objects.insert(key.clone(), new);
         }
         touched
     }
 
-    fn put_volume(&mut self, name: String, record: Option<VolumeRecord>) -> Touched {
-        if self.volumes.get(&name) == record.as_ref() {
-            return Touched::default();
+    fn concerned(&self, key: &ObjectKey, value: &Value) -> Touched {
+        match value {
+            Value::Pod(PodRecord { node, .. }) | Value::Attachment(node, _) => {
+                Touched::Nodes([node.clone()].into())
+            }
+            Value::Claim(_) | Value::PersistentVolume(_) => Touched::Nodes(self.nodes_that_use(key)),
+            Value::Driver(_) => Touched::All,
         }
-        let claims = self.claims_of_volume.of(&name);
-        let nodes = claims.flat_map(|claim| self.nodes_of_claim(claim)).collect();
-        match record {
-            Some(record) => self.volumes.insert(name, record),
-            None => self.volumes.remove(&name),
-        };
-        Touched::Nodes(nodes)
     }
 
-    fn put_attachment(&mut self, name: String, record: Option<(NodeName, Arc<Attachment>)>) -> Touched {
-        let mut nodes = BTreeSet::new();
-        if self.attachments.get(&name) == record.as_ref() {
-            return Touched::Nodes(nodes);
-        }
-        if let Some((node, _)) = self.attachments.remove(&name) {
-            self.attachments_of_node.remove(&node, &name);
-            nodes.insert(node);
-        }
-        if let Some((node, attachment)) = record {
-            self.attachments_of_node.add(node.clone(), name.clone());
-            nodes.insert(node.clone());
-            self.attachments.insert(name, (node, attachment));
-        }
-        Touched::Nodes(nodes)
+    /// The nodes of the pods that name a claim, or that name a claim of a volume.
+    fn nodes_that_use(&self, key: &ObjectKey) -> BTreeSet<NodeName> {
+        let users = self.naming(Link::Object(key.clone()));
+        let nodes = users.flat_map(|user| match self.objects.get(user) {
+            Some(Value::Pod(record)) => BTreeSet::from([record.node.clone()]),
+            _ => self.nodes_that_use(user),
+        });
+        nodes.collect()
     }
 
-    fn put_driver(&mut self, name: String, driver: Option<Arc<Driver>>) -> Touched {
-        if self.drivers.get(&name) == driver.as_ref() {
-            return Touched::default();
-        }
-        match driver {
-            Some(driver) => self.drivers.insert(name, driver),
-            None => self.drivers.remove(&name),
-        };
-        Touched::All
-    }
-
-    fn nodes_of_claim(&self, claim: &Name) -> impl Iterator<Item = NodeName> + '_ {
-        let pods = self.pods_of_claim.of(claim);
-        pods.filter_map(|pod| self.pods.get(pod)).map(|record| record.node.clone())
+    fn naming(&self, link: Link) -> impl Iterator<Item = &ObjectKey> {
+        self.naming.get(&link).into_iter().flatten()
     }
 
     /// All that concerns a node.
     pub(super) fn set(&self, node: &NodeName) -> BTreeMap<ObjectKey, Told> {
         let mut set = BTreeMap::new();
-        for (name, driver) in &self.drivers {
-            set.insert(Kind::Driver.key("", name), Told::Driver(Arc::clone(driver)));
-        }
-        for name in self.attachments_of_node.of(node) {
-            if let Some((_, attachment)) = self.attachments.get(name) {
-                set.insert(Kind::Attachment.key("", name), Told::Attachment(Arc::clone(attachment)));
-            }
-        }
-        for name in self.pods_of_node.of(node) {
-            if let Some(record) = self.pods.get(name) {
-                self.tell_pod(record, &mut set);
-            }
+        let own = self.naming(Link::Node(node.clone())).filter_map(|key| self.objects.get_key_value(key));
+        for (key, value) in self.of_kind(Kind::Driver).chain(own) {
+            let told = match value {
+                Value::Driver(driver) => Told::Driver(Arc::clone(driver)),
+                Value::Attachment(_, attachment) => Told::Attachment(Arc::clone(attachment)),
+                Value::Pod(record) => {
+                    self.tell_pod(record, &mut set);
+                    continue;
+                }
+                // They come with the pods that name them.
+                Value::Claim(_) | Value::PersistentVolume(_) => continue,
+            };
+            set.insert(key.clone(), told);
         }
         set
     }
@@ -266,30 +197,27 @@ impl Store {
         let pod = &record.pod;
         let mut other: BTreeSet<&str> = BTreeSet::new();
         for volume in pod.volumes.iter().filter(|volume| volume.inline.is_none()) {
-            let Some(found) = self.claims.get(&(pod.namespace.clone(), volume.claim.clone())) else {
-                continue;
-            };
+            let key = Kind::Claim.key(&pod.namespace, &volume.claim);
+            let Some(Value::Claim(found)) = self.objects.get(&key) else { continue };
             if record.ephemeral.contains(&volume.name) && found.owner.as_ref() != Some(&pod.uid) {
                 continue;
             }
             let mut claim = found.claim.clone();
-            let bound = self.volumes.get(&claim.volume);
-            match bound {
-                Some(VolumeRecord { volume: None, .. }) => {
+            let bound = Kind::PersistentVolume.key("", &claim.volume);
+            if let Some(Value::PersistentVolume(VolumeRecord { volume: found_volume, capacity })) =
+                self.objects.get(&bound)
+            {
+                let Some(of_csi) = found_volume else {
                     other.insert(&volume.name);
                     continue;
-                }
+                };
                 // A volume that does not know the claim is another's.
-                Some(VolumeRecord { volume: Some(of_csi), capacity }) if of_csi.claim_uid == claim.uid => {
+                if of_csi.claim_uid == claim.uid {
                     claim.expand_to = if found.pending { *capacity } else { 0 };
-                    set.insert(
-                        Kind::PersistentVolume.key("", &of_csi.name),
-                        Told::PersistentVolume(Arc::clone(of_csi)),
-                    );
+                    set.insert(bound, Told::PersistentVolume(Arc::clone(of_csi)));
                 }
-                _ => {}
             }
-            set.insert(Kind::Claim.key(&claim.namespace, &claim.name), Told::Claim(claim));
+            set.insert(key, Told::Claim(claim));
         }
         let told = if other.is_empty() {
             Arc::clone(pod)
@@ -304,32 +232,8 @@ impl Store {
         set.insert(Kind::Pod.key(&pod.namespace, &pod.name), Told::Pod(told));
     }
 
-    /// The keys of all objects of a kind.
-    pub(super) fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
-        let named = |name: &String| kind.key("", name);
-        let spaced = |(namespace, name): &Name| kind.key(namespace, name);
-        match kind {
-            Kind::Pod => self.pods.keys().map(spaced).collect(),
-            Kind::Claim => self.claims.keys().map(spaced).collect(),
-            Kind::PersistentVolume => self.volumes.keys().map(named).collect(),
-            Kind::Attachment => self.attachments.keys().map(named).collect(),
-            Kind::Driver => self.drivers.keys().map(named).collect(),
-        }
+    /// All objects of a kind.
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Value)> {
+        self.objects.range(kind.key("", "")..).take_while(move |(key, _)| key.kind == kind as u32)
     }
-
-    /// How many objects of a kind there are.
-    pub(super) fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Pod => self.pods.len(),
-            Kind::Claim => self.claims.len(),
-            Kind::PersistentVolume => self.volumes.len(),
-            Kind::Attachment => self.attachments.len(),
-            Kind::Driver => self.drivers.len(),
-        }
-    }
-}
-
-fn claims_of(pod: &Pod) -> impl Iterator<Item = Name> + '_ {
-    let claims = pod.volumes.iter().filter(|volume| volume.inline.is_none());
-    claims.map(|volume| (pod.namespace.clone(), volume.claim.clone()))
 }

@@ -10,11 +10,12 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::super::failure::ApiFailure;
+use super::super::node_name::NodeName;
 use super::book::Order;
-use super::cut;
+use crate::excerpt::excerpt;
 
 /// Who says so.
-pub(in super::super) const COMPONENT: &str = "edge-csi";
+const COMPONENT: &str = "edge-csi";
 
 /// The longest time for one.
 const BOUND: Duration = Duration::from_secs(10);
@@ -26,7 +27,7 @@ const OBJECT: usize = 200;
 pub(super) async fn write(client: &Client, order: &Order, life: u64) -> Result<(), ApiFailure> {
     let work = async {
         let events: Api<Event> = Api::namespaced(client.clone(), &order.pod.namespace);
-        let made = event(order, life);
+        let made = of_order(order, life);
         if order.count > 1 {
             let name = made.metadata.name.as_deref().unwrap_or_default();
             let patch =
@@ -44,40 +45,47 @@ pub(super) async fn write(client: &Client, order: &Order, life: u64) -> Result<(
     tokio::time::timeout(BOUND, work).await.unwrap_or_else(|_| Err(slow()))
 }
 
-fn event(order: &Order, life: u64) -> Event {
-    let Order { node, pod, .. } = order;
-    let node = node.as_str().to_owned();
-    let source = EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.clone()) };
+fn of_order(order: &Order, life: u64) -> Event {
+    let pod = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(order.pod.namespace.clone()),
+        name: Some(order.pod.name.clone()),
+        uid: Some(order.pod.uid.clone()),
+        ..ObjectReference::default()
+    };
     Event {
-        metadata: ObjectMeta {
-            name: Some(event_name(&pod.name, life.wrapping_add(order.number))),
-            namespace: Some(pod.namespace.clone()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        },
         reason: Some(order.reason.as_str().to_owned()),
         message: Some(order.message.clone()),
         type_: Some("Warning".to_owned()),
-        source: Some(source),
-        reporting_component: Some(COMPONENT.to_owned()),
-        reporting_instance: Some(node),
-        first_timestamp: time(order.first),
         last_timestamp: time(order.last),
         count: Some(i32::try_from(order.count).unwrap_or(i32::MAX)),
+        ..event(pod, &order.node, life.wrapping_add(order.number), order.first)
+    }
+}
+
+/// What an event of an object is when a node has said it once. `number` is no other event's; `at` is a time since 1970.
+pub(in super::super) fn event(of: ObjectReference, node: &NodeName, number: u64, at: Duration) -> Event {
+    Event {
+        metadata: ObjectMeta {
+            name: Some(event_name(of.name.as_deref().unwrap_or_default(), number)),
+            namespace: of.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        involved_object: of,
+        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: Some(node.to_string()) }),
+        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_instance: Some(node.to_string()),
+        first_timestamp: time(at),
+        last_timestamp: time(at),
+        count: Some(1),
         ..Event::default()
     }
 }
 
 /// As Kubernetes names events: after the object, with a number that no other has.
-pub(in super::super) fn event_name(object: &str, number: u64) -> String {
-    let object = cut(object, OBJECT).trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
+fn event_name(object: &str, number: u64) -> String {
+    let object = excerpt(object, OBJECT).trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
     format!("{object}.{number:x}")
 }
 
@@ -95,7 +103,6 @@ mod tests {
 
     use super::super::book::{PodName, Reason};
     use super::*;
-    use crate::hub::kubernetes::node_name::NodeName;
 
     fn order() -> Order {
         Order {
@@ -113,7 +120,7 @@ mod tests {
     #[test]
     fn an_event_is_as_kubelet_writes_it_and_has_a_name_that_can_be() {
         let order = order();
-        let found = serde_json::to_value(event(&order, 0x10)).unwrap();
+        let found = serde_json::to_value(of_order(&order, 0x10)).unwrap();
         assert_eq!(found["metadata"]["name"], "web-0.13");
         assert_eq!(found["involvedObject"]["uid"], "9f0c");
         assert_eq!((&found["reason"], &found["type"]), (&json!("FailedMount"), &json!("Warning")));

@@ -20,7 +20,6 @@ const SEGMENTS: usize = 64;
 
 /// A status holds more than it may.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(in super::super) enum OutOfBounds {
     /// A list is too long.
     #[error("{field} has {found} entries; at most {most} are taken")]

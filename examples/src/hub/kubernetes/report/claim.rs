@@ -1,11 +1,15 @@
 //! A claim whose volume the node has made larger.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Resource as _;
 use serde_json::{Value, json};
 
+use crate::hub::kubernetes::events::event;
+use crate::hub::kubernetes::node_name::NodeName;
 use crate::hub::kubernetes::quantity;
 use crate::hub::kubernetes::read::RESIZE_PENDING;
 use crate::kubernetes::message::ExpandedClaim;
@@ -14,6 +18,9 @@ use crate::kubernetes::message::ExpandedClaim;
 const CONDITIONS: [&str; 4] = [RESIZE_PENDING, "Resizing", "ControllerResizeError", "NodeResizeError"];
 
 const STORAGE: &str = "storage";
+
+/// The reason that kubelet gives.
+const GROWN: &str = "FileSystemResizeSuccessful";
 
 /// The patch of a claim's status; `None` if it says so already, or is another claim by now.
 pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> Option<Value> {
@@ -52,6 +59,18 @@ pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> 
         patch["status"]["allocatedResources"] = json!({ STORAGE: bytes.to_string() });
     }
     Some(patch)
+}
+
+/// The event of a claim that is larger now, in kubelet's words, at a time since 1970 that no other event of the claim has.
+pub(super) fn grown_event(claim: &PersistentVolumeClaim, node: &NodeName, now: Duration) -> Event {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
+    let number = u64::try_from(now.as_nanos()).unwrap_or_default();
+    Event {
+        reason: Some(GROWN.to_owned()),
+        message: Some(format!("MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {node}")),
+        type_: Some("Normal".to_owned()),
+        ..event(claim.object_ref(&()), node, number, now)
+    }
 }
 
 #[cfg(test)]
@@ -119,5 +138,25 @@ mod tests {
         assert_eq!(grown(&other, &expanded(2 << 30)), None);
         let patch = grown(&claim("3Gi", RESIZE_PENDING, None), &expanded(2 << 30)).unwrap();
         assert_eq!(patch["status"]["capacity"][STORAGE], "3221225472");
+    }
+
+    #[test]
+    fn the_event_is_of_the_claim_and_names_its_volume_and_the_node() {
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.name = Some("data".to_owned());
+        claim.metadata.namespace = Some("ns".to_owned());
+        claim.metadata.uid = Some("9f0c".to_owned());
+        claim.spec.get_or_insert_default().volume_name = Some("pvc-1".to_owned());
+        let node = NodeName::new("edge-1").unwrap();
+        let event = grown_event(&claim, &node, Duration::from_secs(1_700_000_000));
+        let found = serde_json::to_value(event).unwrap();
+        assert_eq!(found["involvedObject"]["kind"], "PersistentVolumeClaim");
+        assert_eq!(
+            (&found["involvedObject"]["uid"], &found["metadata"]["namespace"]),
+            (&"9f0c".into(), &"ns".into())
+        );
+        assert_eq!((&found["reason"], &found["type"]), (&GROWN.into(), &"Normal".into()));
+        assert_eq!(found["message"], "MountVolume.NodeExpandVolume succeeded for volume \"pvc-1\" edge-1");
+        assert_eq!(found["firstTimestamp"], "2023-11-14T22:13:20Z");
     }
 }

@@ -4,7 +4,6 @@
 mod bounds;
 mod claim;
 mod csi_node;
-mod grown_event;
 mod label;
 mod node;
 
@@ -33,7 +32,6 @@ const BOUND: Duration = Duration::from_secs(30);
 
 /// Why a status was not written, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(super) enum ReportFailure {
     /// The status itself cannot be.
     #[error(transparent)]
@@ -189,7 +187,7 @@ async fn write_claim(
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     if let Some(claim) = retried(|| try_claim(&claims, expanded)).await? {
         let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-        let event = grown_event::event(&claim, node, events::now());
+        let event = claim::grown_event(&claim, node, events::now());
         // The claim says its size, with or without one.
         if let Err(error) = events.create(&PostParams::default(), &event).await {
             let failure = ApiFailure::from(error);

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 
 use super::label;
+use crate::excerpt::excerpt;
 use crate::kubernetes::message::NodeDriver;
 
 /// The drivers' ids of the node: JSON.
@@ -21,7 +22,6 @@ const OWN_LABELS: [&str; 3] =
 
 /// A topology segment that cannot become a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub(in super::super) enum LabelRefused {
     /// The Node has the label with another value.
     #[error(
@@ -78,7 +78,7 @@ pub(super) fn accepted<'a>(
     for driver in drivers {
         let wrong = driver.segments.iter().find_map(|(key, wanted)| {
             if !label::is_key(key) || !label::is_value(wanted) {
-                let cut = |text: &str| text.chars().take(100).collect();
+                let cut = |text: &str| excerpt(text, 100).to_owned();
                 let (driver, key, value) = (driver.name.clone(), cut(key), cut(wanted));
                 return Some(LabelRefused::NoLabel { driver, key, value });
             }

@@ -25,7 +25,7 @@ fn synced(bounds: Bounds) -> Core {
     core
 }
 
-fn apply(core: &mut Core, (kind, key, value): (Kind, ObjectKey, Option<Value>)) -> Wake {
+fn apply(core: &mut Core, (kind, key, value): (Kind, ObjectKey, Option<Value>)) -> Touched {
     core.on(Event::Applied(kind, key, value))
 }
 
@@ -57,7 +57,7 @@ impl Edge {
         for part in parts {
             for object in part.changed {
                 let object = object.object.unwrap();
-                self.objects.insert(key_of(&object), object);
+                self.objects.insert(object.key(), object);
             }
             for key in part.gone {
                 assert!(!part.whole);
@@ -94,9 +94,9 @@ fn nothing_is_told_before_every_kind_was_listed_once() {
         core.on(Event::Began(kind));
         let (_, key, value) = driver("d");
         if kind == Kind::Driver {
-            assert_eq!(core.on(Event::Listed(kind, key, value)), Wake::Nobody);
+            assert_eq!(core.on(Event::Applied(kind, key, value)), Touched::default());
         }
-        let expected = if kind == Kind::Driver { Wake::Everybody } else { Wake::Nobody };
+        let expected = if kind == Kind::Driver { Touched::All } else { Touched::default() };
         assert_eq!(core.on(Event::Done(kind)), expected);
     }
     let mut edge = Edge::default();
@@ -114,13 +114,17 @@ fn a_pod_is_told_with_its_claim_and_its_volume_and_other_nodes_hear_of_neither()
     apply(&mut core, volume("v", "uid-c", Some("csi")));
     apply(&mut core, claim("c", "v"));
     let wake = apply(&mut core, pod("p", "one", &["c"]));
-    assert_eq!(wake, Wake::Nodes([node("one")].into()));
+    assert_eq!(wake, Touched::Nodes([node("one")].into()));
     assert!(hear(&mut core, &mut one, &mut edge) && !hear(&mut core, &mut other, &mut far));
     assert_eq!(edge.names(), ["p", "c", "v"]);
-    assert_eq!(apply(&mut core, volume("v", "uid-c", Some("csi"))), Wake::Nobody, "nothing has changed");
+    assert_eq!(
+        apply(&mut core, volume("v", "uid-c", Some("csi"))),
+        Touched::default(),
+        "nothing has changed"
+    );
     for gone in [Kind::PersistentVolume.key("", "v"), Kind::Claim.key("n", "c"), Kind::Pod.key("n", "p")] {
         let kind = Kind::ALL[gone.kind as usize - 1];
-        assert_eq!(core.on(Event::Deleted(kind, gone)), Wake::Nodes([node("one")].into()));
+        assert_eq!(core.on(Event::Deleted(kind, gone)), Touched::Nodes([node("one")].into()));
         assert!(hear(&mut core, &mut one, &mut edge));
     }
     assert_eq!(edge.names(), [""; 0]);
@@ -193,20 +197,20 @@ fn a_list_made_anew_deletes_at_its_end_what_it_did_not_show_and_says_nothing_if_
     hear(&mut core, &mut subscription, &mut edge);
     let listed = |core: &mut Core, name| {
         let (kind, key, value) = pod(name, "a", &["c"]);
-        core.on(Event::Listed(kind, key, value))
+        core.on(Event::Applied(kind, key, value))
     };
     // One that is broken off, and one that is whole.
     core.on(Event::Began(Kind::Pod));
-    assert_eq!(listed(&mut core, "p"), Wake::Nobody);
+    assert_eq!(listed(&mut core, "p"), Touched::default());
     core.on(Event::Began(Kind::Pod));
-    assert_eq!(listed(&mut core, "p"), Wake::Nobody);
-    assert_eq!(listed(&mut core, "q"), Wake::Nobody);
-    assert_eq!(core.on(Event::Done(Kind::Pod)), Wake::Nobody);
+    assert_eq!(listed(&mut core, "p"), Touched::default());
+    assert_eq!(listed(&mut core, "q"), Touched::default());
+    assert_eq!(core.on(Event::Done(Kind::Pod)), Touched::default());
     assert!(!hear(&mut core, &mut subscription, &mut edge));
     core.on(Event::Began(Kind::Pod));
     listed(&mut core, "q");
     assert!(!hear(&mut core, &mut subscription, &mut edge), "p may still come");
-    assert_eq!(core.on(Event::Done(Kind::Pod)), Wake::Nodes([node("a")].into()));
+    assert_eq!(core.on(Event::Done(Kind::Pod)), Touched::Nodes([node("a")].into()));
     assert!(hear(&mut core, &mut subscription, &mut edge));
     assert_eq!(edge.names(), ["q"]);
 }

@@ -122,7 +122,7 @@ impl World {
             Link::Listing(_) if self.chance.usize(..6) == 0 => Link::Down,
             Link::Listing(mut left) => match left.pop() {
                 Some((kind, key, value)) => {
-                    self.core.on(Event::Listed(kind, key, value));
+                    self.core.on(Event::Applied(kind, key, value));
                     Link::Listing(left)
                 }
                 None => {
@@ -183,7 +183,7 @@ impl World {
     /// What a node must have: said anew, without indexes.
     fn expected(&self, of: &str) -> BTreeMap<ObjectKey, ObjectKind> {
         let mut expected = BTreeMap::new();
-        let mut add = |object: ObjectKind| drop(expected.insert(key_of(&object), object));
+        let mut add = |object: ObjectKind| drop(expected.insert(object.key(), object));
         for value in self.server.values() {
             match value {
                 Value::Driver(driver) => add(ObjectKind::Driver(Driver::clone(driver))),

@@ -1,6 +1,6 @@
 //! The process's metrics: the `metrics` facade of the libraries, rendered for Prometheus.
 
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::StatusError;
 
@@ -15,15 +15,10 @@ const CALL_SECONDS_BUCKETS: &[f64] = &[
 
 /// Installs the recorder of this process.
 pub(super) fn install() -> Result<PrometheusHandle, StatusError> {
-    let build = || -> Result<_, BuildError> {
-        let builder = PrometheusBuilder::new();
-        Ok(builder
-            .set_buckets_for_metric(Matcher::Full(CALL_SECONDS.to_owned()), CALL_SECONDS_BUCKETS)?
-            .build_recorder())
-    };
-    let recorder = build().map_err(|cause| StatusError::Metrics { cause: cause.to_string() })?;
+    let calls = Matcher::Full(CALL_SECONDS.to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(calls, CALL_SECONDS_BUCKETS)?;
+    let recorder = builder.build_recorder();
     let handle = recorder.handle();
-    metrics::set_global_recorder(recorder)
-        .map_err(|cause| StatusError::Metrics { cause: cause.to_string() })?;
+    metrics::set_global_recorder(recorder)?;
     Ok(handle)
 }
