@@ -1,0 +1,177 @@
+//! What becomes of the nodes that the hub tells of, and of the commands of an operator.
+
+use async_trait::async_trait;
+use csi_proxy::route::store::{MemoryStore, RedbStore};
+use csi_proxy::session_relay::SERVICE;
+use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
+use edge_transport::link::memory;
+use edge_transport::peer::PeerBuilder;
+use edge_transport::{Hub, ReplySender, Request, Service, ServiceName, SessionId};
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+
+struct Silent;
+
+/// No node is connected.
+struct Nowhere;
+
+#[async_trait]
+impl Relay for Nowhere {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        Err(Fault::NodeOffline { node: call.node })
+    }
+}
+
+#[async_trait]
+impl Service for Silent {
+    async fn call(&self, _: PeerId, _: Request, _: ReplySender) {}
+}
+
+fn driver() -> DriverName {
+    DriverName::new("a.b").unwrap()
+}
+
+fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+/// What an operator reads.
+async fn ordered(follower: &mut Follower, order: Order) -> Result<String, String> {
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    follower.obey(&driver(), Commanded { order, answer }).await;
+    answered.await.unwrap().map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn a_fixed_route_keeps_nothing_and_decommissions_no_node() {
+    let (mut follower, _) = fixed();
+    let refused = ordered(&mut follower, Order::Decommission(node("edge-1"))).await.unwrap_err();
+    assert!(refused.contains("keeps nothing of nodes"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_decommissioned_node_has_no_socket_though_it_connects_until_recommissioned() {
+    let (directory, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = RedbStore::open(state.path().join("proxy.redb"), &driver()).unwrap();
+    let sockets = NodeSockets::new(directory.path(), driver(), Nowhere, EndpointSettings::default());
+    let open = async || {
+        let roster = Roster::open(Some(store.clone())).await.unwrap();
+        Follower::Sockets(BySocket::new(driver(), sockets.clone(), roster, Vec::new()))
+    };
+    let mut follower = open().await;
+    let socket = directory.path().join("edge-1/csi.sock");
+    let (peer, session) = (peer("edge-1"), SessionId { instance: 1, number: 1 });
+    let (up, down) = (Change::Up { peer: peer.clone(), session }, Change::Down { peer, session });
+    let (lose, undo) = (Order::Decommission(node("edge-1")), Order::Recommission(node("edge-1")));
+    let unknown = ordered(&mut follower, lose.clone()).await.unwrap_err();
+    assert!(unknown.contains("not known"), "{unknown}");
+    follower.expect(std::slice::from_ref(&up));
+    follower.take(&up).await;
+    let connected = ordered(&mut follower, lose.clone()).await.unwrap_err();
+    assert!(connected.contains("connected") && socket.exists(), "{connected}");
+
+    follower.take(&down).await;
+    ordered(&mut follower, lose.clone()).await.unwrap();
+    let again = ordered(&mut follower, lose).await.unwrap();
+    assert!(again.contains("already") && !socket.exists(), "{again}");
+    // As after a restart of the proxy.
+    let mut follower = open().await;
+    follower.expect(std::slice::from_ref(&up));
+    follower.take(&up).await;
+    assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![(node("edge-1"), true)], false));
+    ordered(&mut follower, undo.clone()).await.unwrap();
+    assert_eq!((follower.quarantined().nodes(), socket.exists()), (vec![], true));
+    let again = ordered(&mut follower, undo).await.unwrap();
+    assert!(again.contains("was not decommissioned"), "{again}");
+    sockets.shutdown(Duration::ZERO).await;
+}
+
+fn fixed() -> (Follower, Arc<Notify>) {
+    let online = Arc::new(Notify::new());
+    let node = NodeId::new("edge-1").unwrap();
+    (Follower::Fixed { node, there: false, online: Arc::clone(&online) }, online)
+}
+
+fn peer(name: &str) -> PeerId {
+    PeerId::new(name).unwrap()
+}
+
+#[tokio::test]
+async fn a_fixed_route_asks_its_driver_when_the_node_comes_and_after_each_list_that_has_it() {
+    let (mut follower, online) = fixed();
+    let session = SessionId { instance: 1, number: 1 };
+    let up = |name| Change::Up { peer: peer(name), session };
+    let down = |name| Change::Down { peer: peer(name), session };
+    for (change, expected) in [
+        (Change::Current, false),
+        (up("edge-2"), false),
+        (up("edge-1"), true),
+        (Change::Current, true),
+        (down("edge-2"), false),
+        (Change::Current, true),
+        (down("edge-1"), false),
+        (Change::Current, false),
+        (up("edge-1"), true),
+    ] {
+        follower.take(&change).await;
+        assert_eq!(online.notified().now_or_never().is_some(), expected, "{change:?}");
+    }
+}
+
+/// A hub with presence, and the way to it.
+fn hub() -> (Hub, memory::MemoryDialer) {
+    let (listener, dialer) = memory::listen("hub", 1 << 20);
+    let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().presence();
+    (hub.start().unwrap(), dialer)
+}
+
+fn joins(dialer: &memory::MemoryDialer, name: &str) -> PeerBuilder {
+    Peer::builder(peer(name)).dialer(Box::new(dialer.clone()))
+}
+
+#[tokio::test]
+async fn a_fixed_route_hears_of_its_node_from_the_hub() {
+    let (_hub, dialer) = hub();
+    let proxy = joins(&dialer, "proxy").start().unwrap();
+    let (follower, online) = fixed();
+    let (_command, commands) = mpsc::channel(1);
+    let reachability = Reachability::new(Duration::from_secs(5));
+    let following = tokio::spawn(follow(proxy, driver(), reachability.clone(), follower, commands));
+    let service = ServiceName::new(SERVICE).unwrap();
+    let _nodes = ["edge-2", "edge-1"]
+        .map(|name| joins(&dialer, name).service(service.clone(), Silent).start().unwrap());
+    timeout(Duration::from_secs(60), online.notified()).await.unwrap();
+    let status = reachability.status(&NodeId::new("edge-1").unwrap());
+    assert!(matches!(status, NodeStatus::Connected(_)), "{status:?}");
+    following.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
+    let (_hub, dialer) = hub();
+    let proxy = joins(&dialer, "proxy").start().unwrap();
+    let mut settings = TopologySettings::default();
+    settings.discovers = true;
+    let route = TopologyRouter::open(driver(), Vec::new(), MemoryStore::default(), settings).await.unwrap();
+    let route = Arc::new(route);
+    let follower = Follower::Topology(Arc::clone(&route));
+    let (_command, commands) = mpsc::channel(1);
+    let reachability = Reachability::new(Duration::from_secs(5));
+    let following = tokio::spawn(follow(proxy, driver(), reachability, follower, commands));
+    let node = joins(&dialer, "edge-1").service(ServiceName::new(SERVICE).unwrap(), Silent);
+    let node = node.start().unwrap();
+    let known = async |expected: usize| {
+        while route.node_counts().0 != expected {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), known(1)).await.unwrap();
+    node.close().await;
+    let lost = Instant::now();
+    // A node that is not known to have the driver is forgotten when it is away.
+    timeout(Duration::from_secs(60), known(0)).await.unwrap();
+    assert!(lost.elapsed() >= Duration::from_millis(4900), "{:?}", lost.elapsed());
+    following.abort();
+}
