@@ -95,7 +95,7 @@ fn every_image_of_ours_is_made_by_the_dockerfile_and_named_in_the_images() {
 #[test]
 fn the_sidecars_of_the_manifests_are_those_that_the_real_components_are_built_from() {
     let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
-    let modules = fs::read_to_string(root().join("tests/real/sidecars/go.mod")).unwrap();
+    let modules = fs::read_to_string(root().join("tests/e2e/go/sidecars/go.mod")).unwrap();
     let mut compared = BTreeSet::new();
     for (image, module) in [
         ("csi-provisioner", "external-provisioner/v6"),

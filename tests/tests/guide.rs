@@ -60,7 +60,7 @@ const FOR_READERS: [(&str, &str); 4] = [
     ("node-driver-registrar ", "the manifests start it, with these options"),
     (
         "GOBIN=$dir go install github.com/kubernetes-csi/csi-test",
-        "`cargo xtask real` runs it, so against one node",
+        "the test `drivers` runs it, so against one node",
     ),
 ];
 
@@ -71,7 +71,7 @@ const WITHOUT_NODES: (&str, &str) = ("static.md", "wants a kernel with NFS and a
 fn no_block_of_the_guide_is_run_by_nobody() {
     let source = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
     let (tests, live, pods) =
-        (source("tests/tests/guide.rs"), source("deploy/live.sh"), source("deploy/pods.sh"));
+        (source("tests/tests/guide.rs"), source("tests/e2e/deploy/live.sh"), source("tests/e2e/deploy/pods.sh"));
     let mut forgotten = Vec::new();
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap().to_owned();

@@ -1,7 +1,7 @@
 //! Hub, agent and proxy are killed in turn under load, as a power cut would: nobody is told a final word that the driver did
 //! not say, and nothing is stuck or grows.
 //!
-//! `cargo xtask drill --minutes 10` runs it for longer, and with `--kill agent` hub and proxy live through hundreds of deaths.
+//! `EDGE_CSI_DRILL_SECONDS=600` runs it for longer, and with `EDGE_CSI_DRILL_KILL=agent` hub and proxy live through hundreds of deaths.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 #![allow(clippy::print_stdout, reason = "figures are for those who run it")]

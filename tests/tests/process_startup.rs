@@ -66,7 +66,7 @@ fn power_cut(stand: &mut Stand) {
     start_proxy(stand);
 }
 
-/// Anchors (f) 15, but for the ten minutes and the real sidecars: `cargo xtask real --leg sidecars-offline --minutes 10`.
+/// Anchors (f) 15, but for the ten minutes and the real sidecars: `EDGE_CSI_MINUTES=10 cargo test -p edge-csi-e2e -- --ignored sidecars-offline`.
 #[tokio::test]
 async fn with_hub_and_edge_off_a_proxy_that_was_killed_answers_as_before_and_says_how_old_that_is() {
     let (mut stand, before) = learnt().await;

@@ -18,7 +18,7 @@ const CSI: &str = "csi/v1/csi.proto";
 const REGISTRATION: &str = "pluginregistration/v1/api.proto";
 
 #[test]
-#[ignore = "needs Go modules: cargo xtask real"]
+#[ignore = "needs Go modules"]
 fn the_csi_schema_is_that_of_the_spec() {
     let module = go_module("github.com/container-storage-interface/spec@v1.13.0");
     let official = facts(&module, "csi.proto");
@@ -27,7 +27,7 @@ fn the_csi_schema_is_that_of_the_spec() {
 }
 
 #[test]
-#[ignore = "needs Go modules: cargo xtask real"]
+#[ignore = "needs Go modules"]
 fn the_registration_schema_is_that_of_the_kubelet() {
     let module = go_module("k8s.io/kubelet@v0.36.3");
     let official = facts(&module.join("pkg/apis/pluginregistration/v1"), "api.proto");

@@ -1,4 +1,4 @@
-//! One random trace of orders to a node's volumes, with real mounts. `cargo xtask real` puts the same trace to drivers of
+//! One random trace of orders to a node's volumes, with real mounts. `tests/e2e` puts the same trace to drivers of
 //! other people. It needs root; without, it says so.
 
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]

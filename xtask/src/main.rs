@@ -7,10 +7,7 @@ use clap::{Parser, Subcommand};
 
 mod authority;
 mod codegen;
-mod drill;
 mod perf;
-mod real;
-mod sim;
 
 /// The chores of edge-csi.
 #[derive(Debug, Parser)]
@@ -24,24 +21,14 @@ struct Arguments {
 enum Chore {
     /// Make the generated sources of csi-proto from its schema.
     Codegen(codegen::Options),
-    /// Kill hub, agent and proxy, or some of them, in turn under load.
-    Drill(drill::Options),
     /// Measure the relay, its sessions and its memory.
     Perf(perf::Options),
-    /// Run the binaries against csi-sanity, Kubernetes' mock driver and the official schema.
-    Real(real::Options),
-    /// Simulate hub, agents and proxies under faults, seed by seed; `cargo xtask sim --help` has its options.
-    #[command(disable_help_flag = true)]
-    Sim(sim::Options),
 }
 
 fn main() -> ExitCode {
     let outcome: Result<(), Box<dyn std::error::Error>> = match Arguments::parse().chore {
         Chore::Codegen(options) => codegen::run(&options).map_err(Into::into),
-        Chore::Drill(options) => drill::run(&options).map_err(Into::into),
         Chore::Perf(options) => perf::run(&options).map_err(Into::into),
-        Chore::Real(options) => real::run(&options).map_err(Into::into),
-        Chore::Sim(options) => sim::run(&options).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,11 +49,8 @@ fn workspace_root() -> &'static Path {
 #[allow(clippy::print_stderr, reason = "a command line tool speaks on stderr")]
 fn report(error: &dyn std::error::Error) {
     let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        line.push_str(": ");
-        line.push_str(&inner.to_string());
-        cause = inner.source();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        line.push_str(&format!(": {cause}"));
     }
     eprintln!("error: {line}");
 }

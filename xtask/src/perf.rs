@@ -111,3 +111,8 @@ pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
         What::Soak(options) => soak::run(options),
     }
 }
+
+/// A folder for the files of one run, gone with it.
+fn folder() -> Result<tempfile::TempDir, PerfError> {
+    tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))
+}

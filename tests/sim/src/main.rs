@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs seeds until one breaks a property.
+//! `cargo sim`: runs seeds until one breaks a property.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use edge_csi_sim::Planted;
 
 /// Runs seeds. The first that breaks a property is told, with the end of its trace and the command that runs it again.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
+#[command(name = "cargo sim", bin_name = "cargo sim")]
 struct Options {
     /// How many seeds.
     #[arg(long, default_value_t = 10_000)]
@@ -70,7 +70,7 @@ fn seeds(options: &Options, out: &mut impl Write) -> io::Result<u64> {
         let planted = options.planted.and_then(|planted| planted.to_possible_value());
         let planted =
             planted.map_or_else(String::new, |planted| format!(" --planted {}", planted.get_name()));
-        writeln!(out, "replay: cargo xtask sim --seed {seed}{planted} --trace")?;
+        writeln!(out, "replay: cargo sim --seed {seed}{planted} --trace")?;
         return Ok(broken);
     }
     let seconds = began.elapsed().as_secs_f64();

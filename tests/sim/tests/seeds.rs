@@ -1,4 +1,4 @@
-//! Seeds of every run of the tests. More of them: `cargo xtask sim`.
+//! Seeds of every run of the tests. More of them: `cargo sim`.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by them")]
 
@@ -14,7 +14,7 @@ fn run(first: u64, step: usize) -> (usize, u64) {
     for seed in (first..SEEDS).step_by(step) {
         let run = edge_csi_sim::run(seed, None, false).unwrap();
         if let Some(violation) = run.violation {
-            panic!("{violation}\nreplay: cargo xtask sim --seed {seed} --trace");
+            panic!("{violation}\nreplay: cargo sim --seed {seed} --trace");
         }
         executions += run.executions;
         retries += run.retries;

@@ -25,8 +25,7 @@ impl Rounds {
     /// If a variable is set, and no number.
     #[must_use]
     pub fn begin(target: &str, test: &str) -> Self {
-        let seed = chosen(|variable| std::env::var(variable).ok())
-            .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()));
+        let seed = seed();
         eprintln!(
             "{test}: seed {seed}; again with {SEED}={seed} cargo test -p edge-csi-tests --test {target} {test}"
         );
@@ -65,6 +64,16 @@ impl Rounds {
         let offset = self.below(all);
         (0..few).map(|turn| (offset + turn * all / few.max(1)) % all.max(1) + 1).collect()
     }
+}
+
+/// A seed from the environment, or from the time.
+///
+/// # Panics
+/// If a variable is set, and no number.
+#[must_use]
+pub fn seed() -> u64 {
+    chosen(|variable| std::env::var(variable).ok())
+        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()))
 }
 
 /// The seed that is asked for.

@@ -5,10 +5,10 @@
 
 use clap::Args;
 
-use super::PerfError;
 use super::build::Programs;
 use super::chain::{Chain, Figures, Kind, Load, Road};
 use super::rounds::{Spread, median};
+use super::{PerfError, folder};
 use crate::authority::Authority;
 
 /// What `cargo xtask perf hung` takes.
@@ -46,8 +46,7 @@ struct Round {
 /// Measures and prints the table.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
-    let run =
-        tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))?;
+    let run = folder()?;
     let authority = Authority::new(run.path())?;
     let chains = CHAINS.map(|kind| Chain::start(kind, &programs, run.path(), &authority));
     let chains = chains.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::PerfError;
 use super::build::Programs;
 use super::chain::{Chain, Figures, Kind, load};
 use super::rounds::median;
+use super::{PerfError, folder};
 use crate::authority::Authority;
 
 /// What `cargo xtask perf relay` takes.
@@ -39,8 +39,7 @@ type Results = BTreeMap<(usize, usize), Vec<Measured>>;
 /// Measures and prints the table.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(!options.without_peers)?;
-    let run =
-        tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))?;
+    let run = folder()?;
     let authority = Authority::new(run.path())?;
     let mut chains = Vec::new();
     for kind in Kind::ALL {

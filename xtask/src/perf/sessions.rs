@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use clap::Args;
 
-use super::PerfError;
 use super::build::Programs;
 use super::processes::Process;
+use super::{PerfError, folder};
 use crate::authority::{Authority, Usage};
 
 /// What `cargo xtask perf sessions` takes.
@@ -27,10 +27,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     );
     println!("|---|---|---|---|---|---|---|");
     for (scheme, option, port) in [("wss", "--ws", 18_611), ("quic", "--quic", 18_612)] {
-        let run = tempfile::Builder::new()
-            .prefix("csi-perf")
-            .tempdir()
-            .map_err(PerfError::io("create a folder"))?;
+        let run = folder()?;
         let authority = Authority::new(run.path())?;
         let files = authority.issue("hub", &["localhost", "127.0.0.1"], Usage::Server)?;
         let address = format!("127.0.0.1:{port}");
@@ -48,22 +45,20 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             .spawn()
             .map_err(PerfError::io(format!("start {idle:?}")))?;
         let mut lines = idle.stdout.take().map(|out| BufReader::new(out).lines()).into_iter().flatten();
+        let ended = |command: &str| PerfError::Command {
+            command: command.to_owned(),
+            output: "ended early".to_owned(),
+        };
         let mut next = || match lines.next() {
             Some(Ok(line)) => Ok(line),
-            _ => Err(PerfError::Command {
-                command: "idle-sessions".to_owned(),
-                output: "ended early".to_owned(),
-            }),
+            _ => Err(ended("idle-sessions")),
         };
         next()?; // One session stands: code and tables of the hub are in memory.
         let (empty, spent) = (hub.resident(), hub.processor_time());
         let seconds: f64 = next()?.parse().unwrap_or(f64::NAN); // All stand.
         let (full, spent) = (hub.resident(), hub.processor_time() - spent);
         if !hub.is_running() {
-            return Err(PerfError::Command {
-                command: "edge-hub".to_owned(),
-                output: "ended early".to_owned(),
-            });
+            return Err(ended("edge-hub"));
         }
         let many = options.sessions.max(1) as f64;
         println!(

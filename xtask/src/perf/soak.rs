@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::PerfError;
 use super::build::Programs;
 use super::chain::{Chain, Kind, Road, load};
 use super::processes::Process;
+use super::{PerfError, folder};
 use crate::authority::Authority;
 
 /// What `cargo xtask perf soak` takes.
@@ -31,15 +31,15 @@ const LOOK_EVERY: f64 = 15.0;
 #[allow(clippy::print_stdout, reason = "the table is what this command is for")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::build(false)?;
-    let run =
-        tempfile::Builder::new().prefix("csi-perf").tempdir().map_err(PerfError::io("create a folder"))?;
+    let run = folder()?;
     let authority = Authority::new(run.path())?;
     let chain = Chain::start(Kind::Relay(Road::Wss), &programs, run.path(), &authority)?;
     load(&programs, &chain.endpoint, options.in_flight, WARM_UP)?;
     let from: Vec<u64> = chain.parts.iter().map(Process::resident).collect();
     let until = Instant::now() + Duration::from_secs_f64(options.minutes.max(0.1) * 60.0);
     let mut calls = 0;
-    println!("| seconds left | calls | {} |", names(&chain).join(" | "));
+    let names: Vec<String> = chain.parts.iter().map(|part| format!("{} KiB", part.name)).collect();
+    println!("| seconds left | calls | {} |", names.join(" | "));
     println!("|---|---|{}", "---|".repeat(chain.parts.len()));
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         calls +=
@@ -55,8 +55,4 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         }
     }
     Ok(())
-}
-
-fn names(chain: &Chain) -> Vec<String> {
-    chain.parts.iter().map(|part| format!("{} KiB", part.name)).collect()
 }

@@ -1,0 +1,283 @@
+//! Where the components come from: Go modules, and our own workspace.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use super::error::RealError;
+use super::table;
+
+/// The suite, of which CSI 1.13 is the schema.
+const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.6.0";
+
+/// The sidecars, which are commands in modules that the module `sidecars` has at their versions.
+const SIDECARS: [(&str, &str); 5] = [
+    ("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"),
+    ("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher"),
+    ("csi-resizer", "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer"),
+    ("csi-snapshotter", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"),
+    ("snapshot-controller", "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"),
+];
+
+/// The module that has the definitions of snapshots for the API server.
+const SNAPSHOT_CLIENT: &str = "github.com/kubernetes-csi/external-snapshotter/client/v8";
+
+/// The module that has the definitions of certificates.
+const CERT_MANAGER: &str = "github.com/cert-manager/cert-manager@v1.18.2";
+
+/// The release that the control plane says it is; the module `kubernetes` has it at that version.
+const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
+
+/// The tests of the hub.
+const HUB_TESTS: &str = "hub_kubernetes";
+
+const NEEDS_GO: &str = "install Go 1.26 or newer";
+const NEEDS_CARGO: &str = "run through `cargo test`";
+
+/// Where our own Go modules are.
+const GO_MODULES: &str = "tests/e2e/go";
+
+/// Paths of everything that a leg starts. Go programs are there after [`build`](Components::build) of their part.
+#[derive(Debug)]
+pub(crate) struct Components {
+    root: PathBuf,
+    /// Whether each part is built, in the order of [`Part`]. Locked while it is.
+    built: [Mutex<bool>; 5],
+    pub(crate) csi_sanity: PathBuf,
+    pub(crate) mock_driver: PathBuf,
+    pub(crate) example_plugin: PathBuf,
+    /// Their code under ours, beside which they are themselves.
+    pub(crate) sidecars: PathBuf,
+    /// Control plane, kubelet and kubectl.
+    pub(crate) kubernetes: PathBuf,
+    /// What pods run.
+    pub(crate) pod: PathBuf,
+    /// What tells kubelet of a driver.
+    pub(crate) registrar: PathBuf,
+    /// A driver that hands secrets to pods.
+    pub(crate) vault: PathBuf,
+    pub(crate) cable: PathBuf,
+    pub(crate) volume_node: PathBuf,
+    pub(crate) volume_trace: PathBuf,
+    pub(crate) hub: PathBuf,
+    /// Tests of the hub, of which one takes an API server.
+    pub(crate) hub_tests: PathBuf,
+    pub(crate) agent: PathBuf,
+    pub(crate) endpoint: PathBuf,
+    pub(crate) hostpath_driver: PathBuf,
+}
+
+/// Go programs that are built together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The suite.
+    CsiSanity,
+    /// Kubernetes' mock driver.
+    MockDriver,
+    /// Kubelet's example plugin.
+    ExamplePlugin,
+    /// The sidecars, and their code under ours.
+    Sidecars,
+    /// Control plane, kubelet, and what pods run.
+    Kubernetes,
+}
+
+impl Components {
+    /// Builds the workspace's binaries: seconds if nothing changed.
+    pub(crate) fn new(root: &Path) -> Result<Self, RealError> {
+        let bin = root.join("target/real/bin");
+        std::fs::create_dir_all(&bin).map_err(|cause| RealError::Folder { path: bin.clone(), cause })?;
+        table::say("building the workspace's binaries");
+        // With what the binaries leave out by default, and the tests of it.
+        let built = Command::new("cargo")
+            .args(["build", "--locked", "--package", "edge-csi-examples", "--package", "edge-csi-tests"])
+            .args(["--bins", "--features", "edge-csi-examples/kubernetes", "--test", HUB_TESTS])
+            .args(["--message-format", "json"])
+            .current_dir(root)
+            .output();
+        let built = check("cargo build", built, NEEDS_CARGO)?;
+        let found = |kind, name| executable(&built, kind, name).ok_or(RealError::NoBinary { name });
+        let binary = |name| found("bin", name);
+        Ok(Self {
+            root: root.to_owned(),
+            built: Default::default(),
+            csi_sanity: bin.join("csi-sanity"),
+            mock_driver: bin.join("mockdriver"),
+            example_plugin: bin.join("exampleplugin"),
+            sidecars: bin.join("sidecars"),
+            kubernetes: bin.join("kubernetes"),
+            pod: bin.join("pod"),
+            registrar: bin.join("registrar"),
+            vault: bin.join("vault"),
+            cable: binary("cable")?,
+            volume_node: binary("volume-node")?,
+            volume_trace: binary("volume-trace")?,
+            hub: binary("edge-hub")?,
+            hub_tests: found("test", HUB_TESTS)?,
+            agent: binary("edge-agent")?,
+            endpoint: binary("edge-csi-driver")?,
+            hostpath_driver: binary("hostpath-driver")?,
+        })
+    }
+
+    /// Builds a part, if this process has not built it: seconds if nothing changed, else up to minutes. Who asks for it meanwhile
+    /// waits.
+    pub(crate) fn build(&self, part: Part) -> Result<(), RealError> {
+        let [sanity, mock, plugin, sidecars, kubernetes] = &self.built;
+        let built = match part {
+            Part::CsiSanity => sanity,
+            Part::MockDriver => mock,
+            Part::ExamplePlugin => plugin,
+            Part::Sidecars => sidecars,
+            Part::Kubernetes => kubernetes,
+        };
+        let mut built = built.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*built {
+            self.build_anew(part)?;
+            *built = true;
+        }
+        Ok(())
+    }
+
+    fn build_anew(&self, part: Part) -> Result<(), RealError> {
+        match part {
+            Part::CsiSanity => {
+                table::say("building csi-sanity");
+                let install = Command::new("go")
+                    .args(["install", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", CSI_SANITY])
+                    .env("GOBIN", self.csi_sanity.parent().unwrap_or(&self.root))
+                    .env("CGO_ENABLED", "0")
+                    .current_dir(self.csi_sanity.parent().unwrap_or(&self.root))
+                    .output();
+                check("go install csi-sanity", install, NEEDS_GO).map(drop)
+            }
+            Part::MockDriver => self.go_build("mockdriver", ".", &self.mock_driver),
+            Part::ExamplePlugin => self.go_build("exampleplugin", ".", &self.example_plugin),
+            Part::Sidecars => {
+                self.go_build("sidecars", ".", &self.sidecars)?;
+                SIDECARS
+                    .into_iter()
+                    .try_for_each(|(name, package)| self.go_build("sidecars", package, &self.sidecar(name)))
+            }
+            Part::Kubernetes => {
+                let (version, major, minor) = KUBERNETES;
+                let says =
+                    |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
+                let says =
+                    [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
+                self.go_link("kubernetes", ".", &self.kubernetes, &says)?;
+                self.go_build("kubernetes", "./pod", &self.pod)?;
+                self.go_build("kubernetes", "./registrar", &self.registrar)?;
+                self.go_build("kubernetes", "./livenessprobe", &self.pod.with_file_name("livenessprobe"))?;
+                self.go_build("kubernetes", "./vault", &self.vault)
+            }
+        }
+    }
+
+    /// The folder with the definitions of snapshots. There since the snapshotter was built.
+    pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, RealError> {
+        Ok(go_module(&self.root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd"))
+    }
+
+    /// The folder with the definitions of certificates.
+    pub(crate) fn certificate_definitions(&self) -> Result<PathBuf, RealError> {
+        // Outside of any module.
+        let download =
+            Command::new("go").args(["mod", "download", "-json", CERT_MANAGER]).current_dir("/").output();
+        let told = check(&format!("go mod download {CERT_MANAGER}"), download, NEEDS_GO)?;
+        let folder = serde_json::from_str::<serde_json::Value>(&told).ok();
+        let folder = folder.and_then(|told| Some(PathBuf::from(told["Dir"].as_str()?)));
+        Ok(folder.ok_or(RealError::NoBinary { name: CERT_MANAGER })?.join("deploy/crds"))
+    }
+
+    /// One of the sidecars, by its name.
+    pub(crate) fn sidecar(&self, name: &str) -> PathBuf {
+        self.sidecars.with_file_name(name)
+    }
+
+    fn go_build(&self, module: &'static str, package: &'static str, program: &Path) -> Result<(), RealError> {
+        self.go_link(module, package, program, "")
+    }
+
+    /// The same, with more for the linker.
+    fn go_link(
+        &self,
+        module: &'static str,
+        package: &'static str,
+        program: &Path,
+        linker: &str,
+    ) -> Result<(), RealError> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        table::say(&format!("building {name}"));
+        // Legs may be running, which have their times to keep.
+        let build = Command::new("nice")
+            .args([
+                "go",
+                "build",
+                "-buildvcs=false",
+                "-trimpath",
+                "-ldflags",
+                &format!("-s -w{linker}"),
+                "-o",
+            ])
+            .arg(program)
+            .arg(package)
+            .env("CGO_ENABLED", "0")
+            .current_dir(self.root.join(GO_MODULES).join(module))
+            .output();
+        check(&format!("go build {name}"), build, NEEDS_GO).map(drop)
+    }
+}
+
+/// The folder of a module that one of ours uses.
+fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealError> {
+    let list = Command::new("go")
+        .args(["list", "-m", "-f", "{{.Dir}}", wanted])
+        .current_dir(root.join(GO_MODULES).join(module))
+        .output();
+    check(&format!("go list {wanted}"), list, NEEDS_GO).map(|folder| PathBuf::from(folder.trim_end()))
+}
+
+/// What a command printed on stdout, if it went well.
+fn check(
+    command: &str,
+    output: std::io::Result<std::process::Output>,
+    fix: &'static str,
+) -> Result<String, RealError> {
+    let output = output.map_err(|cause| RealError::Missing { program: command.to_owned(), cause, fix })?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    // Cargo's messages are on stdout as JSON; what a person can read is on stderr.
+    let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+    text.extend(stdout.lines().filter(|line| !line.starts_with('{')).flat_map(|line| [line, "\n"]));
+    Err(RealError::Command { command: command.to_owned(), status: output.status, output: text })
+}
+
+/// The path of a binary or a test, by its kind and name, in cargo's JSON messages.
+fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name && message["target"]["kind"][0] == kind)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_binary_is_in_its_own_message() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-hub","kind":["lib"]},"executable":null}"#,
+            "\nnot json\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-agent","kind":["bin"]},"executable":"/t/edge-agent"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"edge-hub","kind":["bin"]},"executable":"/t/edge-hub"}"#,
+        );
+        assert_eq!(executable(messages, "bin", "edge-hub"), Some(PathBuf::from("/t/edge-hub")));
+        assert_eq!(executable(messages, "bin", "quickstart"), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! What can go wrong in a run against real components.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why the run is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RealError {
+    #[error("{name} is {found:?}; it should be {expected}")]
+    Variable { name: &'static str, found: OsString, expected: &'static str },
+    #[error("cannot use the folder {path}", path = path.display())]
+    Folder { path: PathBuf, cause: io::Error },
+    #[error("cannot read or write {path}: {cause}", path = path.display())]
+    File { path: PathBuf, cause: io::Error },
+    #[error("cannot run {program}: {cause}; {fix}")]
+    Missing { program: String, cause: io::Error, fix: &'static str },
+    #[error("`{command}` ended with {status}:\n{output}")]
+    Command { command: String, status: std::process::ExitStatus, output: String },
+    #[error("the build gave nothing called {name}")]
+    NoBinary { name: &'static str },
+    #[error("the socket path {path} has {found} bytes; at most 107 work, so set TMPDIR to a shorter folder", path = path.display(), found = path.as_os_str().len())]
+    PathTooLong { path: PathBuf },
+    #[error("{process} ended before {waited_for} ({status}); the end of {log}:\n{tail}", log = log.display())]
+    Ended { process: String, waited_for: &'static str, status: String, log: PathBuf, tail: String },
+    #[error("{process} did not reach {waited_for} within {seconds} s; the end of {log}:\n{tail}", seconds = bound.as_secs(), log = log.display())]
+    NotInTime { process: String, waited_for: &'static str, bound: Duration, log: PathBuf, tail: String },
+    #[error("{process} did not stop in good order on SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
+    BadStop { process: String, status: String, log: PathBuf, tail: String },
+    #[error("csi-sanity left no usable report in {path}: {cause}; the end of its log:\n{tail}", path = path.display())]
+    Report { path: PathBuf, cause: String, tail: String },
+    #[error("a trace has no record, since it ended so:\n{tail}")]
+    Trace { tail: String },
+    #[error("{path} shows {what}: {line}", path = path.display())]
+    Log { path: PathBuf, what: &'static str, line: String },
+    #[error("{asked}: no answer of the API server: {cause}")]
+    Api { asked: String, cause: io::Error },
+    #[error("{asked}: the API server answered {status}: {said}")]
+    Refused { asked: String, status: u16, said: String },
+    #[error("not within {seconds} s: {waited_for}; at last: {last}", seconds = bound.as_secs())]
+    NeverSo { waited_for: String, bound: Duration, last: String },
+    #[error("the run is not as it should be; see its table")]
+    Enclosed,
+    #[error("interrupted; all that was started is gone")]
+    Interrupted,
+    #[error("left behind: {}", found.join("; "))]
+    Leftovers { found: Vec<String> },
+}

@@ -1,0 +1,125 @@
+//! What sidecars and scheduler do while a node, or the hub, is away.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings, text};
+use super::edge::{DRIVERS, NODES, STRICT, Victim};
+use super::objects::{self, CAPACITIES, CLAIMS, CSI_DRIVERS, PODS, class_of};
+use crate::error::RealError;
+use crate::wait;
+use crate::weather::Weather;
+
+const DRIVER: &str = DRIVERS[0];
+
+/// The node that is cut off.
+const AWAY: usize = 1;
+
+/// Options with which the provisioner tells the scheduler where there is room, asking often.
+const WITH_CAPACITY: [&str; 4] =
+    [STRICT, "--enable-capacity", "--capacity-ownerref-level=-1", "--capacity-poll-interval=2s"];
+
+/// How long the hub is away if nobody says otherwise.
+const SHORT: Duration = Duration::from_secs(15);
+
+/// The scheduler keeps away from a node that is offline, since there is no room on it.
+pub(super) fn capacity(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    let driver = format!("{CSI_DRIVERS}/{DRIVER}");
+    cluster.edge.provision_with(ground, &cluster.plane, &WITH_CAPACITY)?;
+    cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": true}}))?;
+    let room = rooms(cluster, |rooms| rooms.iter().all(|room| *room == Some(true)))?;
+    findings.note(true, format!("room on {NODES:?}: {room:?}"));
+    if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
+        node.cut();
+    }
+    let room = rooms(cluster, |rooms| rooms.get(AWAY) == Some(&Some(false)))?;
+    findings.note(true, format!("{} is cut off: {room:?}", NODES[AWAY]));
+    cluster.make(
+        &objects::claim("later", &class_of(DRIVER), "16Mi"),
+        &objects::pod("user", NODES[AWAY], "later", &["wait"]),
+    )?;
+    let said = cluster.api.until(&format!("{PODS}/user"), "kept by the scheduler", BOUND, |pod| {
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let kept = conditions.iter().find(|condition| condition["reason"] == "Unschedulable")?;
+        Some(text(&kept["message"]))
+    })?;
+    findings.note(said.contains("enough free storage"), format!("a pod that needs it waits: {said}"));
+    if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
+        node.connect(ground, Weather::Fair)?;
+    }
+    let volume = cluster.bound("later")?;
+    let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
+    findings.same("when it is back, the volume is on", &expressions[0]["values"], &json!([NODES[AWAY]]));
+    cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": false}}))?;
+    cluster.edge.provision_with(ground, &cluster.plane, &[STRICT])?;
+    cluster.clear(findings)?;
+    for capacity in cluster.api.list(CAPACITIES)? {
+        cluster.api.delete(&format!("{CAPACITIES}/{}", text(&capacity["metadata"]["name"])))?;
+    }
+    Ok(())
+}
+
+/// Waits until what the scheduler is told of room on the nodes is as wanted: nothing where it is told nothing.
+fn rooms(
+    cluster: &Cluster,
+    wanted: impl Fn(&[Option<bool>]) -> bool,
+) -> Result<Vec<Option<bool>>, RealError> {
+    let of_node = |all: &[Value], node: &str| {
+        let capacity = all.iter().find(|capacity| {
+            capacity["storageClassName"] == class_of(DRIVER)
+                && capacity["nodeTopology"]["matchLabels"][objects::topology_key(DRIVER)] == node
+        })?;
+        Some(!matches!(capacity["capacity"].as_str(), None | Some("0")))
+    };
+    cluster.api.until(CAPACITIES, "room as wanted", BOUND, |all| {
+        let all = all["items"].as_array()?;
+        let rooms: Vec<_> = NODES.iter().map(|node| of_node(all, node)).collect();
+        wanted(&rooms).then_some(rooms)
+    })
+}
+
+/// Sidecars stay while there is no hub, and what was asked meanwhile is done when there is one.
+pub(super) fn hub(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    let node = NODES[0];
+    cluster.make(
+        &objects::claim("old", &class_of(DRIVER), "16Mi"),
+        &objects::pod("old", node, "old", &["write", "/data/file", "before", "wait"]),
+    )?;
+    cluster.running("old")?;
+    cluster.edge.kill(Victim::Hub, node);
+    let length = ground.offline.max(SHORT);
+    let begun = Instant::now();
+    cluster.make(
+        &objects::claim("new", &class_of(DRIVER), "16Mi"),
+        &objects::pod("new", node, "new", &["write", "/data/file", "after", "wait"]),
+    )?;
+    cluster.end_pod("old")?;
+    findings.note(true, "a pod goes while there is no hub, and its mounts with it");
+    cluster.api.delete(&format!("{CLAIMS}/old"))?;
+    let mut ended = Vec::new();
+    wait::until_with(Duration::from_secs(1), length, || {
+        ended = cluster.edge.ended_sidecars();
+        (!ended.is_empty()).then_some(())
+    });
+    findings.note(
+        ended.is_empty(),
+        format!("no hub for {:.0?}; sidecars that have ended: {ended:?}", begun.elapsed()),
+    );
+    let phase = cluster.api.read(&format!("{CLAIMS}/new"))?.unwrap_or_default();
+    findings.same("a claim of that time is", &phase["status"]["phase"], &json!("Pending"));
+    let begun = Instant::now();
+    cluster.edge.restore(ground, Victim::Hub, node)?;
+    cluster.running("new")?;
+    findings.note(true, format!("{:.1?} after the hub is back, the pod of that claim runs", begun.elapsed()));
+    cluster.clear(findings)
+}

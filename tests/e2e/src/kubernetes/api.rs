@@ -1,0 +1,207 @@
+//! As much of a client of the API server as the legs need, over `kubectl proxy`, which spares them TLS and tokens.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::error::RealError;
+use crate::wait;
+
+/// Time for one answer.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Time between two looks at an object.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest piece of an object that an error shows, in bytes.
+const SHOWN: usize = 1500;
+
+/// The server at one address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Api {
+    address: SocketAddr,
+}
+
+impl Api {
+    pub(crate) const fn new(address: SocketAddr) -> Self {
+        Self { address }
+    }
+
+    /// Whether the server answers at all and says that it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.ask("GET", "/readyz", "", ""), Ok((200, _)))
+    }
+
+    /// Makes an object in `collection`.
+    pub(crate) fn create(&self, collection: &str, object: &Value) -> Result<(), RealError> {
+        self.change("POST", collection, "application/json", &object.to_string())
+    }
+
+    /// Puts a question that is written as an object; the object that answers it.
+    pub(crate) fn ask_with(&self, collection: &str, object: &Value) -> Result<Value, RealError> {
+        match self.ask("POST", collection, "application/json", &object.to_string())? {
+            (200..=202, text) => serde_json::from_str(&text).map_err(|cause| RealError::Api {
+                asked: format!("POST {collection}"),
+                cause: io::Error::new(io::ErrorKind::InvalidData, cause),
+            }),
+            (status, said) => Err(refused("POST", collection, status, &said)),
+        }
+    }
+
+    /// Makes an object that is written as YAML.
+    pub(crate) fn create_yaml(&self, collection: &str, object: &str) -> Result<(), RealError> {
+        self.change("POST", collection, "application/yaml", object)
+    }
+
+    /// Merges `patch` into the object at `path`.
+    pub(crate) fn merge(&self, path: &str, patch: &Value) -> Result<(), RealError> {
+        self.change("PATCH", path, "application/merge-patch+json", &patch.to_string())
+    }
+
+    /// Deletes the object at `path`, if it is there.
+    pub(crate) fn delete(&self, path: &str) -> Result<(), RealError> {
+        match self.ask("DELETE", path, "", "")? {
+            (200 | 202 | 404, _) => Ok(()),
+            (status, said) => Err(refused("DELETE", path, status, &said)),
+        }
+    }
+
+    /// The object at `path`, if it is there.
+    pub(crate) fn read(&self, path: &str) -> Result<Option<Value>, RealError> {
+        match self.ask("GET", path, "", "")? {
+            (200, text) => serde_json::from_str(&text).map(Some).map_err(|cause| RealError::Api {
+                asked: format!("GET {path}"),
+                cause: io::Error::new(io::ErrorKind::InvalidData, cause),
+            }),
+            (404, _) => Ok(None),
+            (status, said) => Err(refused("GET", path, status, &said)),
+        }
+    }
+
+    /// All objects of a collection.
+    pub(crate) fn list(&self, collection: &str) -> Result<Vec<Value>, RealError> {
+        let mut list = self.read(collection)?.unwrap_or_default();
+        match list["items"].take() {
+            Value::Array(items) => Ok(items),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Waits until `reached` says something of the object at `path`, and answers that.
+    pub(crate) fn until<T>(
+        &self,
+        path: &str,
+        waited_for: &str,
+        bound: Duration,
+        reached: impl Fn(&Value) -> Option<T>,
+    ) -> Result<T, RealError> {
+        let mut last = "nothing was read".to_owned();
+        let found = wait::until_with(PAUSE, bound, || match self.read(path) {
+            Ok(Some(object)) => {
+                let found = reached(&object);
+                last = brief(&object);
+                found
+            }
+            Ok(None) => {
+                last = "there is no such object".to_owned();
+                None
+            }
+            Err(error) => {
+                last = error.to_string();
+                None
+            }
+        });
+        let waited_for = format!("{path}: {waited_for}");
+        found.ok_or(RealError::NeverSo { waited_for, bound, last })
+    }
+
+    /// Waits until there is nothing at `path`.
+    pub(crate) fn until_gone(&self, path: &str, bound: Duration) -> Result<(), RealError> {
+        let mut last = String::new();
+        let gone = wait::until_with(PAUSE, bound, || match self.read(path) {
+            Ok(None) => Some(()),
+            Ok(Some(object)) => {
+                last = brief(&object);
+                None
+            }
+            Err(error) => {
+                last = error.to_string();
+                None
+            }
+        });
+        gone.ok_or_else(|| RealError::NeverSo { waited_for: format!("{path} gone"), bound, last })
+    }
+
+    fn change(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(), RealError> {
+        match self.ask(method, path, kind, body)? {
+            (200..=202, _) => Ok(()),
+            (status, said) => Err(refused(method, path, status, &said)),
+        }
+    }
+
+    /// Puts one question; the status and the text of the answer.
+    fn ask(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(u16, String), RealError> {
+        self.exchange(method, path, kind, body)
+            .map_err(|cause| RealError::Api { asked: format!("{method} {path}"), cause })
+    }
+
+    fn exchange(&self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
+        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        // In version 1.0 an answer ends with its connection, and comes in no pieces.
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\nContent-Type: {kind}\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Status and body of an answer.
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, body.to_owned()))
+}
+
+fn refused(method: &str, path: &str, status: u16, said: &str) -> RealError {
+    let said = serde_json::from_str::<Value>(said)
+        .ok()
+        .and_then(|status| status["message"].as_str().map(ToOwned::to_owned))
+        .unwrap_or_else(|| said.chars().take(SHOWN).collect());
+    RealError::Refused { asked: format!("{method} {path}"), status, said }
+}
+
+/// An object without what is only bookkeeping.
+fn brief(object: &Value) -> String {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    object.to_string().chars().take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_and_body_are_read_from_an_answer() {
+        let answer = "HTTP/1.0 201 Created\r\nContent-Type: application/json\r\n\r\n{\"a\":1}";
+        assert_eq!(parse(answer), Some((201, "{\"a\":1}".to_owned())));
+        assert_eq!(parse("HTTP/1.0"), None);
+    }
+
+    #[test]
+    fn a_refusal_says_what_the_server_said() {
+        let error = refused("POST", "/api", 409, r#"{"message":"it is there already"}"#);
+        assert_eq!(error.to_string(), "POST /api: the API server answered 409: it is there already");
+    }
+}

@@ -1,0 +1,71 @@
+//! A thousand nodes: how large requests get, and whether the right node is chosen.
+
+use serde_json::json;
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings, add_node};
+use super::edge::{DRIVERS, NODES, STRICT};
+use super::objects::{self, CSI_NODES, NODES as ALL_NODES, class_of};
+use crate::error::RealError;
+use crate::wait;
+
+const DRIVER: &str = DRIVERS[0];
+
+/// Nodes that have the driver by what the API server says, and are not there.
+const CROWD: usize = 1000;
+
+/// The node on which the volumes are wanted.
+const WANTED: usize = 2;
+
+/// What the provisioner logs of a request, and what begins each segment in it. Its quotes are escaped.
+const REQUEST: &str = "accessibility_requirements";
+const SEGMENT: &str = "segments";
+
+/// A strict provisioner, as the guide tells, and then one that names all nodes.
+pub(super) fn run(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    for number in 0..CROWD {
+        add_node(cluster.api, &format!("crowd-{number}"), &[DRIVER])?;
+    }
+    claim_one(ground, cluster, findings, "strict")?;
+    cluster.edge.provision_with(ground, &cluster.plane, &[])?;
+    claim_one(ground, cluster, findings, "loose")?;
+    cluster.edge.provision_with(ground, &cluster.plane, &[STRICT])?;
+    for number in 0..CROWD {
+        cluster.api.delete(&format!("{CSI_NODES}/crowd-{number}"))?;
+        cluster.api.delete(&format!("{ALL_NODES}/crowd-{number}"))?;
+    }
+    cluster.clear(findings)
+}
+
+fn claim_one(
+    ground: &Ground<'_>,
+    cluster: &Cluster,
+    findings: &mut Findings,
+    name: &str,
+) -> Result<(), RealError> {
+    let node = NODES[WANTED];
+    cluster
+        .make(&objects::claim(name, &class_of(DRIVER), "16Mi"), &objects::pod(name, node, name, &["wait"]))?;
+    let volume = cluster.bound(name)?;
+    let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
+    findings.same(&format!("{name}: the volume is on"), &expressions[0]["values"], &json!([node]));
+    let log = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
+    let request = wait::until(BOUND, || {
+        let text = std::fs::read_to_string(&log).ok()?;
+        text.lines().rev().find_map(|line| line.split_once(REQUEST)).map(|(_, request)| request.to_owned())
+    });
+    let request = request.unwrap_or_default();
+    let (segments, length) = (request.matches(SEGMENT).count(), request.len());
+    let expected = if name == "strict" { 2 } else { CROWD };
+    let right = if name == "strict" { segments == expected } else { segments >= expected };
+    findings.note(
+        right,
+        format!("{name}: of {CROWD} nodes more, a request names {segments} segments, {length} bytes as text"),
+    );
+    cluster.forget_pod(name)?;
+    cluster.end_claim(name)
+}

@@ -1,0 +1,175 @@
+//! What the link does to work that is under way.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings, text};
+use super::edge::{DRIVERS, NODES};
+use super::objects::{self, CLAIMS, VOLUMES, class_of};
+use crate::error::RealError;
+use crate::wait;
+use crate::weather::Weather;
+
+const DRIVER: &str = DRIVERS[0];
+
+/// What the scheduler writes on a claim when it has chosen a node.
+pub(super) const CHOSEN: &str = "volume.kubernetes.io/selected-node";
+
+/// Claims of the storm.
+const CLAIMS_IN_STORM: usize = 200;
+
+/// Time for all of them.
+const STORM: Duration = Duration::from_secs(420);
+
+/// What the agent logs when it calls a driver.
+const DISPATCHED: &str = "CreateVolume";
+
+/// What the provisioner logs when its call ended without an answer of the driver.
+const UNCERTAIN: [&str; 2] = ["rpc error: code = Unavailable", "rpc error: code = DeadlineExceeded"];
+
+/// The node that is cut off.
+const CUT: usize = 1;
+
+/// How long the link is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    /// The provisioner's call goes on.
+    Short,
+    /// The provisioner's call ends, and it asks again.
+    Long,
+}
+
+/// A volume is being made, the link is cut, the claim is deleted, and the volume gets made all the same.
+pub(super) fn deleted_meanwhile(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    delete_behind_cut(ground, cluster, findings, Absence::Short)?;
+    delete_behind_cut(ground, cluster, findings, Absence::Long)?;
+    cluster.clear(findings)
+}
+
+fn delete_behind_cut(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+    absence: Absence,
+) -> Result<(), RealError> {
+    let node = NODES[CUT];
+    let agent = ground.logs.join(format!("agent-{node}.log"));
+    let dispatched = || count(&agent, &[DISPATCHED]);
+    let before = dispatched();
+    // A driver that does not get on is one that is slow.
+    freeze(cluster, true);
+    let claim = objects::claim("lost", &class_of(DRIVER), "16Mi");
+    cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
+    let sent = wait::until(BOUND, || (dispatched() > before).then_some(()));
+    findings.note(sent.is_some(), format!("{absence:?} cut: CreateVolume is with the driver"));
+    let provisioner = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
+    let ended = || count(&provisioner, &UNCERTAIN);
+    let before = ended();
+    let begun = Instant::now();
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
+        node.cut();
+    }
+    cluster.forget_pod("user")?;
+    let claim = format!("{CLAIMS}/lost");
+    cluster.api.delete(&claim)?;
+    cluster.api.until_gone(&claim, BOUND)?;
+    findings.note(true, "the link is cut, and pod and claim are deleted");
+    if absence == Absence::Long {
+        let told = wait::until(BOUND, || (ended() > before).then_some(()));
+        let words = format!("the provisioner's call ends without an answer {:.1?} later", begun.elapsed());
+        findings.note(told.is_some(), words);
+    }
+    freeze(cluster, false);
+    let made = wait::until(BOUND, || {
+        cluster.edge.nodes.get(CUT).filter(|node| node.volumes(DRIVER) == 1).map(|_| ())
+    });
+    findings.note(made.is_some(), "the driver makes the volume that nobody waits for");
+    let healed = Instant::now();
+    if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
+        node.connect(ground, Weather::Fair)?;
+    }
+    let gone = wait::until(BOUND, || {
+        cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
+    });
+    findings.note(
+        gone.is_some(),
+        format!("no volume on any node {:.1?} after the link is back", healed.elapsed()),
+    );
+    let forgotten = wait::until(BOUND, || cluster.api.list(VOLUMES).ok().filter(Vec::is_empty).map(|_| ()));
+    findings.note(forgotten.is_some(), "and no PersistentVolume");
+    Ok(())
+}
+
+fn freeze(cluster: &Cluster, frozen: bool) {
+    if let Some(driver) = cluster.edge.nodes.get(CUT).and_then(|node| node.driver(DRIVER)) {
+        if frozen { driver.freeze() } else { driver.thaw() }
+    }
+}
+
+/// How often a log has one of these words.
+fn count(log: &Path, words: &[&str]) -> usize {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    words.iter().map(|word| text.matches(word).count()).sum()
+}
+
+/// Many claims on all nodes while every link is cut every two seconds.
+pub(super) fn storm(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    for node in &mut cluster.edge.nodes {
+        node.connect(ground, Weather::Cuts)?;
+    }
+    let begun = Instant::now();
+    let node_of = |number: usize| NODES.get(number % NODES.len()).copied().unwrap_or_default();
+    for number in 0..CLAIMS_IN_STORM {
+        let mut claim = objects::claim(&format!("storm-{number}"), &class_of(DRIVER), "1Mi");
+        claim["metadata"]["annotations"][CHOSEN] = json!(node_of(number));
+        cluster.api.create(CLAIMS, &claim)?;
+    }
+    let bound = |claims: &[serde_json::Value]| {
+        claims.iter().filter(|claim| claim["status"]["phase"] == "Bound").count()
+    };
+    let mut last = 0;
+    let all = wait::until_with(Duration::from_secs(1), STORM, || {
+        last = bound(&cluster.api.list(CLAIMS).ok()?);
+        (last == CLAIMS_IN_STORM).then_some(())
+    });
+    findings.note(
+        all.is_some(),
+        format!("{last} of {CLAIMS_IN_STORM} claims bound after {:.0?}", begun.elapsed()),
+    );
+    let volumes = cluster.api.list(VOLUMES)?;
+    let handles: BTreeSet<String> =
+        volumes.iter().map(|volume| text(&volume["spec"]["csi"]["volumeHandle"])).collect();
+    let made: Vec<usize> = cluster.edge.nodes.iter().map(|node| node.volumes(DRIVER)).collect();
+    let right = handles.len() == CLAIMS_IN_STORM && made == [CLAIMS_IN_STORM / NODES.len(); NODES.len()];
+    findings.note(right, format!("{} different volumes, on the nodes: {made:?}", handles.len()));
+    let begun = Instant::now();
+    for number in 0..CLAIMS_IN_STORM {
+        cluster.api.delete(&format!("{CLAIMS}/storm-{number}"))?;
+    }
+    let gone = wait::until_with(Duration::from_secs(1), STORM, || {
+        last = cluster.api.list(VOLUMES).ok()?.len();
+        (last == 0).then_some(())
+    });
+    findings.note(
+        gone.is_some(),
+        format!("{last} PersistentVolumes left {:.0?} after the claims went", begun.elapsed()),
+    );
+    let held: Vec<usize> = cluster.edge.nodes.iter().map(|node| node.holds(DRIVER).len()).collect();
+    findings.note(held == [0; NODES.len()], format!("left with the drivers: {held:?}"));
+    for node in &mut cluster.edge.nodes {
+        node.connect(ground, Weather::Fair)?;
+    }
+    cluster.clear(findings)
+}

@@ -1,0 +1,90 @@
+//! Who has a hand in the making of a volume dies meanwhile, and the volume is made once.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings};
+use super::cuts::CHOSEN;
+use super::edge::{DRIVERS, NODES, Victim};
+use super::objects::{self, CLAIMS, class_of};
+use crate::error::RealError;
+use crate::wait;
+
+const DRIVER: &str = DRIVERS[0];
+
+/// Where the volumes are made.
+const PLACE: usize = 1;
+
+/// What the agent logs when it calls a driver.
+const DISPATCHED: &str = "CreateVolume";
+
+const VICTIMS: [Victim; 5] = [Victim::Provisioner, Victim::Proxy, Victim::Hub, Victim::Agent, Victim::Driver];
+
+/// One after the other.
+pub(super) fn run(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    for victim in VICTIMS {
+        dies(ground, cluster, findings, victim)?;
+    }
+    cluster.edge.renew_sidecars(ground)?;
+    cluster.clear(findings)
+}
+
+fn dies(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+    victim: Victim,
+) -> Result<(), RealError> {
+    let node = NODES[PLACE];
+    let log = |name: String| ground.logs.join(format!("{name}.log"));
+    let (agent, driver) = (log(format!("agent-{node}")), log(format!("driver-{node}-{DRIVER}")));
+    let (asked, made) = (count(&agent, DISPATCHED), count(&driver, MADE));
+    if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
+        process.freeze();
+    }
+    let mut claim = objects::claim("orphan", &class_of(DRIVER), "16Mi");
+    claim["metadata"]["annotations"][CHOSEN] = json!(node);
+    cluster.api.create(CLAIMS, &claim)?;
+    let sent = wait::until(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
+    let begun = Instant::now();
+    cluster.edge.kill(victim, node);
+    cluster.edge.restore(ground, victim, node)?;
+    // A driver that is there again is one that goes on.
+    if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
+        process.thaw();
+    }
+    let path = format!("{CLAIMS}/orphan");
+    let bound = wait::until_with(Duration::from_millis(200), BOUND, || {
+        cluster.edge.revive_sidecars(ground).ok()?;
+        let claim = cluster.api.read(&path).ok()??;
+        (claim["status"]["phase"] == "Bound").then_some(())
+    });
+    let words =
+        format!("{victim:?} dies while the driver makes a volume: bound {:.1?} later", begun.elapsed());
+    findings.note(sent.is_some() && bound.is_some(), words);
+    let volumes: usize = cluster.edge.nodes.iter().map(|node| node.volumes(DRIVER)).sum();
+    let made = count(&driver, MADE) - made;
+    findings.note(volumes == 1 && made == 1, format!("volumes: {volumes}, made: {made} times"));
+    cluster.api.delete(&path)?;
+    let gone = wait::until_with(Duration::from_millis(200), BOUND, || {
+        cluster.edge.revive_sidecars(ground).ok()?;
+        cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
+    });
+    findings.note(gone.is_some(), "and it is deleted with its claim");
+    Ok(())
+}
+
+/// What the driver logs when it has made a volume.
+const MADE: &str = "volume created";
+
+/// How often a log has these words.
+fn count(log: &Path, words: &str) -> usize {
+    std::fs::read_to_string(log).unwrap_or_default().matches(words).count()
+}

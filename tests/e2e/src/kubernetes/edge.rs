@@ -1,0 +1,283 @@
+//! Our own part: one hub, the nodes behind it, and a proxy with its sidecars for each driver.
+
+use std::path::{Path, PathBuf};
+
+use super::Ground;
+use super::node::Node;
+use super::objects::topology_key;
+use super::part::{Part, Ready};
+use super::plane::{Plane, free_port};
+use crate::arguments::Arguments;
+use crate::error::RealError;
+use crate::leg::LinkKind;
+
+/// The two drivers that each node has.
+pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
+
+/// The nodes; the first one has a real kubelet.
+pub(crate) const NODES: [&str; 4] = ["edge-1", "edge-2", "edge-3", "edge-4"];
+
+/// A driver of others that names no topology, wants a secret with each call, and has volumes grow on the node alone. The first
+/// node has it.
+pub(crate) const FOREIGN: &str = "mock.csi.edge";
+
+/// Sidecars of each driver, with what is not their default; the rest is what the guide tells.
+const SIDECARS: [(&str, &[&str]); 4] = [
+    ("csi-provisioner", &["--immediate-topology=false", "--kube-api-qps=100", "--kube-api-burst=200"]),
+    ("csi-attacher", &["--kube-api-qps=100", "--kube-api-burst=200"]),
+    ("csi-resizer", &[]),
+    ("csi-snapshotter", &[GROUPS]),
+];
+
+/// The option with which snapshots of several volumes at once are made.
+const GROUPS: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
+
+/// The option that makes the provisioner ask for the node of the pod alone.
+pub(crate) const STRICT: &str = "--strict-topology";
+
+/// Everything of ours. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    hub: Part,
+    pub(crate) nodes: Vec<Node>,
+    proxies: Vec<Part>,
+    sidecars: Vec<Part>,
+}
+
+/// Who has a hand in the making of a volume, and may die meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Provisioner,
+    Proxy,
+    Hub,
+    Agent,
+    Driver,
+}
+
+impl Edge {
+    /// Starts hub, nodes and proxies, all connected; sidecars come later.
+    pub(crate) fn start(ground: &Ground<'_>, plane: &Plane) -> Result<Self, RealError> {
+        let port = free_port()?;
+        ground.folder("edge")?;
+        let hub = start_hub(ground, plane, port)?;
+        let nodes =
+            NODES.into_iter().map(|name| Node::start(ground, name, port)).collect::<Result<Vec<_>, _>>()?;
+        let mut proxies = Vec::new();
+        for driver in DRIVERS {
+            let arguments = Arguments::new().pair("--node", NODES.join(","));
+            proxies.push(start_proxy(ground, driver, arguments, port)?);
+        }
+        let arguments =
+            Arguments::new().pair("--node", NODES[0]).pair("--topology-key", topology_key(FOREIGN));
+        proxies.push(start_proxy(ground, FOREIGN, arguments, port)?);
+        Ok(Self { hub, nodes, proxies, sidecars: Vec::new() })
+    }
+
+    /// Starts the sidecars of all drivers, and the controller of snapshots.
+    pub(crate) fn start_sidecars(&mut self, ground: &Ground<'_>, plane: &Plane) -> Result<(), RealError> {
+        let name = "snapshot-controller";
+        let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4").flag(GROUPS);
+        let program = ground.components.sidecar(name);
+        self.sidecars.push(Part::start(ground, name.to_owned(), &program, arguments, Ready::AtOnce)?);
+        for driver in DRIVERS {
+            for (name, more) in SIDECARS {
+                let strict: &[&str] = if name == "csi-provisioner" { &[STRICT] } else { &[] };
+                self.sidecars.push(sidecar(ground, plane, name, driver, &[more, strict].concat())?);
+            }
+        }
+        self.sidecars.push(sidecar(ground, plane, "csi-provisioner", FOREIGN, &[STRICT])?);
+        self.sidecars.push(sidecar(ground, plane, "csi-attacher", FOREIGN, &[])?);
+        self.sidecars.push(sidecar(ground, plane, "csi-resizer", FOREIGN, &[])?);
+        Ok(())
+    }
+
+    /// Puts a provisioner with other options in the place of the first driver's.
+    pub(crate) fn provision_with(
+        &mut self,
+        ground: &Ground<'_>,
+        plane: &Plane,
+        options: &[&str],
+    ) -> Result<(), RealError> {
+        let (name, more) = SIDECARS[0];
+        self.end_provisioner();
+        self.sidecars.push(sidecar(ground, plane, name, DRIVERS[0], &[more, options].concat())?);
+        Ok(())
+    }
+
+    /// Ends the first driver's provisioner.
+    pub(crate) fn end_provisioner(&mut self) {
+        let ended = sidecar_name(SIDECARS[0].0, DRIVERS[0]);
+        self.sidecars.retain(|sidecar| sidecar.name != ended);
+    }
+
+    /// A node by its name.
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Somebody dies who has to do with the first driver on a node.
+    pub(crate) fn kill(&mut self, victim: Victim, node: &str) {
+        self.parts(victim, node).for_each(Part::kill);
+    }
+
+    /// They are there again.
+    pub(crate) fn restore(
+        &mut self,
+        ground: &Ground<'_>,
+        victim: Victim,
+        node: &str,
+    ) -> Result<(), RealError> {
+        self.parts(victim, node).try_for_each(|part| part.restart(ground))
+    }
+
+    fn parts(&mut self, victim: Victim, node: &str) -> Box<dyn Iterator<Item = &mut Part> + '_> {
+        let node = self.nodes.iter_mut().find(|found| found.name == node);
+        match victim {
+            Victim::Provisioner => {
+                let name = sidecar_name(SIDECARS[0].0, DRIVERS[0]);
+                Box::new(self.sidecars.iter_mut().filter(move |sidecar| sidecar.name == name))
+            }
+            Victim::Proxy => Box::new(self.proxies.first_mut().into_iter()),
+            Victim::Hub => Box::new(std::iter::once(&mut self.hub)),
+            Victim::Agent => Box::new(node.map(|node| &mut node.agent).into_iter()),
+            Victim::Driver => Box::new(node.and_then(|node| node.drivers.first_mut()).into_iter()),
+        }
+    }
+
+    /// Starts sidecars that have ended, as kubelet does with theirs: they do when their proxy dies.
+    pub(crate) fn revive_sidecars(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        for sidecar in &mut self.sidecars {
+            if sidecar.ended().is_some() {
+                sidecar.restart(ground)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the sidecars of the first driver anew: each ends at its first call after its proxy has died, whenever that is.
+    pub(crate) fn renew_sidecars(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        let names = SIDECARS.map(|(name, _)| sidecar_name(name, DRIVERS[0]));
+        let mut of_the_first = self.sidecars.iter_mut().filter(|sidecar| names.contains(&sidecar.name));
+        of_the_first.try_for_each(|sidecar| sidecar.restart(ground))
+    }
+
+    /// The sidecars that have ended.
+    pub(crate) fn ended_sidecars(&mut self) -> Vec<String> {
+        let ended = |sidecar: &mut Part| Some(format!("{}: {}", sidecar.name.clone(), sidecar.ended()?));
+        self.sidecars.iter_mut().filter_map(ended).collect()
+    }
+
+    /// Ends the sidecars, and asks everything of ours to stop; all is stopped even if one of them does not in good order.
+    pub(crate) fn stop(self) -> Result<(), RealError> {
+        drop(self.sidecars);
+        let mut ends: Vec<Result<(), RealError>> = self.proxies.into_iter().map(Part::stop).collect();
+        for node in self.nodes {
+            ends.extend(node.stop());
+        }
+        ends.push(self.hub.stop());
+        ends.into_iter().collect()
+    }
+
+    /// Names of the logs of our own processes.
+    pub(crate) fn logs() -> Vec<String> {
+        let mut names = vec!["hub".to_owned()];
+        names.extend(DRIVERS.iter().chain([&FOREIGN]).map(|driver| format!("proxy-{driver}")));
+        for node in NODES {
+            names.push(format!("agent-{node}"));
+            names.extend(DRIVERS.map(|driver| format!("driver-{node}-{driver}")));
+        }
+        names
+    }
+}
+
+fn start_proxy(ground: &Ground<'_>, driver: &str, nodes: Arguments, hub: u16) -> Result<Part, RealError> {
+    let arguments = nodes
+        .pair("--drivername", driver)
+        .pair("--endpoint", unix(&proxy_socket(ground, driver)))
+        .pair("--hub", format!("wss://localhost:{hub}"))
+        .pair("--route", "topology")
+        .pair("--state-dir", ground.scratch.join("edge").join(driver))
+        .dialer(LinkKind::Wss, ground.certificates, &ground.certificates.endpoint);
+    start(&format!("proxy-{driver}"), &ground.components.endpoint, arguments, ground)
+}
+
+fn start_hub(ground: &Ground<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
+    let arguments = Arguments::new()
+        .pair("--uds", unix(&ground.scratch.join("edge/hub.sock")))
+        .pair("--ws", format!("127.0.0.1:{port}"))
+        .pair("--kubeconfig", &plane.kubeconfig)
+        .listener(ground.certificates);
+    start("hub", &ground.components.hub, arguments, ground)
+}
+
+fn sidecar_name(name: &str, driver: &str) -> String {
+    format!("{name}-{driver}")
+}
+
+fn sidecar(
+    ground: &Ground<'_>,
+    plane: &Plane,
+    name: &str,
+    driver: &str,
+    more: &[&str],
+) -> Result<Part, RealError> {
+    let arguments = sidecar_options(Arguments::new(), ground, plane, driver, more);
+    let program = ground.components.sidecar(name);
+    Part::start(ground, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
+}
+
+fn sidecar_options(
+    arguments: Arguments,
+    ground: &Ground<'_>,
+    plane: &Plane,
+    driver: &str,
+    more: &[&str],
+) -> Arguments {
+    let arguments =
+        arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(ground, driver));
+    let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
+    common.iter().chain(more).fold(arguments, |arguments, option| arguments.flag(option))
+}
+
+/// One provisioner of several for the first driver, on what it takes for a host of this name: by that they tell each other apart.
+pub(super) fn start_rival(
+    ground: &Ground<'_>,
+    plane: &Plane,
+    host: &str,
+    options: &[&str],
+) -> Result<Part, RealError> {
+    const RENAMED: &str = r#"hostname "$0" && exec "$@""#;
+    let (name, more) = SIDECARS[0];
+    let program = ground.components.sidecar(name);
+    let arguments = Arguments::new().flag("--uts").flag("sh").pair("-c", RENAMED).pair(host, &program);
+    let arguments =
+        sidecar_options(arguments, ground, plane, DRIVERS[0], &[more, &[STRICT], options].concat());
+    Part::start(ground, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
+}
+
+/// Name of the log of such a one.
+pub(super) fn rival_log(host: &str) -> String {
+    format!("{}-{host}", sidecar_name(SIDECARS[0].0, DRIVERS[0]))
+}
+
+/// Starts one of the binaries that have a status page, and waits until it is ready.
+pub(super) fn start(
+    name: &str,
+    program: &Path,
+    arguments: Arguments,
+    ground: &Ground<'_>,
+) -> Result<Part, RealError> {
+    let port = free_port()?;
+    let arguments =
+        arguments.pair("--drain-timeout", "1s").pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
+    Part::start(ground, name.to_owned(), program, arguments, Ready::Page(port))
+}
+
+/// The socket of the proxy that stands for a driver.
+fn proxy_socket(ground: &Ground<'_>, driver: &str) -> PathBuf {
+    ground.scratch.join("edge").join(format!("{driver}.sock"))
+}
+
+pub(super) fn unix(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}

@@ -1,0 +1,87 @@
+//! Snapshots of several claims at once.
+
+use serde_json::{Value, json};
+
+use super::cluster::{BOUND, Cluster, Findings, text};
+use super::edge::{DRIVERS, NODES};
+use super::objects::{self, GROUP_CLASSES, GROUP_SNAPSHOTS, PODS, SNAPSHOTS, class_of};
+use crate::error::RealError;
+
+const NODE: &str = NODES[0];
+const DRIVER: &str = DRIVERS[0];
+const FILE: &str = "/data/file";
+
+/// The claims, each of which has its own name in its file.
+const CLAIMS: [&str; 2] = ["left", "right"];
+
+/// The label by which they are chosen.
+const LABEL: (&str, &str) = ("group", "together");
+
+/// All of a group are taken together, each can be restored, and they go together.
+pub(super) fn run(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+    for name in CLAIMS {
+        let mut claim = objects::claim(name, &class_of(DRIVER), "16Mi");
+        claim["metadata"]["labels"][LABEL.0] = json!(LABEL.1);
+        cluster.make(&claim, &objects::pod(name, NODE, name, &["write", FILE, name]))?;
+    }
+    for name in CLAIMS {
+        cluster.succeeded(name)?;
+        cluster.end_pod(name)?;
+    }
+    // As with one snapshot, a detachment that is put off costs minutes.
+    cluster.detached()?;
+    cluster.api.create(GROUP_CLASSES, &class())?;
+    cluster.api.create(GROUP_SNAPSHOTS, &group())?;
+    let ready = |object: &Value| (object["status"]["readyToUse"] == true).then_some(());
+    cluster.api.until(&format!("{GROUP_SNAPSHOTS}/moment"), "ready", BOUND, ready)?;
+    let members = cluster.api.until(SNAPSHOTS, "two that are ready", BOUND, |all| {
+        let all = all["items"].as_array()?;
+        let good = all.len() == CLAIMS.len() && all.iter().all(|one| ready(one).is_some());
+        good.then(|| all.clone())
+    })?;
+    findings.note(true, format!("one group has the snapshots of {} claims", members.len()));
+    for member in &members {
+        let origin = text(&member["spec"]["source"]["persistentVolumeClaimName"]);
+        let (name, restored) = (text(&member["metadata"]["name"]), format!("{origin}-restored"));
+        let mut claim = objects::claim(&restored, &class_of(DRIVER), "16Mi");
+        claim["spec"]["dataSource"] =
+            json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name});
+        cluster.make(&claim, &objects::pod(&restored, NODE, &restored, &["expect", FILE, &origin]))?;
+    }
+    for origin in CLAIMS {
+        let restored = format!("{origin}-restored");
+        cluster.succeeded(&restored)?;
+        cluster.api.delete(&format!("{PODS}/{restored}"))?;
+        findings.note(true, format!("a claim made of the snapshot of {origin} has what was there"));
+    }
+    let path = format!("{GROUP_SNAPSHOTS}/moment");
+    cluster.api.delete(&path)?;
+    cluster.api.until_gone(&path, BOUND)?;
+    let none = |all: &Value| all["items"].as_array()?.is_empty().then_some(());
+    cluster.api.until(SNAPSHOTS, "none", BOUND, none)?;
+    findings.note(true, "with the group its snapshots are gone");
+    cluster.clear(findings)?;
+    cluster.api.delete(&format!("{GROUP_CLASSES}/edge"))
+}
+
+fn class() -> Value {
+    json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshotClass",
+        "metadata": {"name": "edge"},
+        "driver": DRIVER,
+        "deletionPolicy": "Delete",
+    })
+}
+
+fn group() -> Value {
+    json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": "moment"},
+        "spec": {
+            "volumeGroupSnapshotClassName": "edge",
+            "source": {"selector": {"matchLabels": {LABEL.0: LABEL.1}}},
+        },
+    })
+}

@@ -1,0 +1,48 @@
+//! A claim grows whose driver can do that on the node alone: the resizer asks the proxy's socket what nodes can do.
+
+use serde_json::json;
+
+use super::Ground;
+use super::cluster::{BOUND, Cluster, Findings};
+use super::edge::{FOREIGN, NODES};
+use super::objects::{self, CLAIMS, CLASSES, SECRETS};
+use super::secrets;
+use crate::error::RealError;
+use crate::wait;
+
+/// What the resizer logs when it finds a driver of this kind.
+const TRIVIAL: &str = "supports node resize only";
+
+/// What the driver prints of the call that matters, and what it would of one that it does not have.
+const GROWN: &str = "with the secret: /csi.v1.Node/NodeExpandVolume";
+const NEVER: &str = "/csi.v1.Controller/ControllerExpandVolume";
+
+pub(super) fn run(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    let printed =
+        |name: &str| std::fs::read_to_string(ground.logs.join(format!("{name}.log"))).unwrap_or_default();
+    let resizer =
+        wait::until(BOUND, || printed(&format!("csi-resizer-{FOREIGN}")).contains(TRIVIAL).then_some(()));
+    findings.note(resizer.is_some(), format!("the resizer says that the driver {TRIVIAL}"));
+    cluster.api.create(SECRETS, &secrets::secret())?;
+    cluster.api.create(CLASSES, &secrets::class())?;
+    cluster.make(
+        &objects::claim("slow", secrets::CLASS, "16Mi"),
+        &objects::pod("user", NODES[0], "slow", &["wait"]),
+    )?;
+    cluster.bound("slow")?;
+    cluster.running("user")?;
+    let path = format!("{CLAIMS}/slow");
+    cluster.api.merge(&path, &json!({"spec": {"resources": {"requests": {"storage": "32Mi"}}}}))?;
+    cluster.api.until(&path, "grown", BOUND, |claim| {
+        (claim["status"]["capacity"]["storage"] == "32Mi").then_some(())
+    })?;
+    let log = printed(FOREIGN);
+    findings.note(log.contains(GROWN), "the claim says its new size, and the node has been asked for it");
+    findings.note(!log.contains(NEVER), "the controller has not");
+    cluster.clear(findings)?;
+    secrets::forget(cluster)
+}

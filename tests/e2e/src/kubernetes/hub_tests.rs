@@ -1,0 +1,48 @@
+//! The tests of the hub alone, which play an API server otherwise, with the real one.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::Ground;
+use super::cluster::{Cluster, Findings, text};
+use super::objects::ATTACHMENTS;
+use crate::error::RealError;
+use crate::process::Process;
+
+/// The test that takes an API server, and where it finds it.
+const TEST: &str = "all_of_it_at_a_real_api_server";
+const KUBECONFIG: &str = "EDGE_CSI_KUBECONFIG";
+
+/// Time for it.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// The pods of all namespaces.
+const ALL_PODS: &str = "/api/v1/pods";
+
+/// What it prints if it was there at all.
+const PASSED: &str = "1 passed";
+
+/// Objects, secrets, tokens and statuses, each as the test has it.
+pub(super) fn run(
+    ground: &Ground<'_>,
+    cluster: &mut Cluster,
+    findings: &mut Findings,
+) -> Result<(), RealError> {
+    let mut command = Command::new(&ground.components.hub_tests);
+    command.args(["--ignored", "--exact", TEST]).env(KUBECONFIG, &cluster.plane.kubeconfig);
+    let mut test = Process::spawn("hub-tests", &mut command, ground.logs)?;
+    let good = test.finish(BOUND)?;
+    let passed = good && test.printed().contains(PASSED);
+    let words = if passed { format!("{TEST}: {PASSED}") } else { test.reason() };
+    findings.note(passed, words);
+    // Its pods are bound to Nodes that are gone, and its driver has no attacher: nobody would confirm that either ends.
+    for pod in cluster.api.list(ALL_PODS)? {
+        let metadata = &pod["metadata"];
+        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
+        cluster.api.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0"))?;
+    }
+    for attachment in cluster.api.list(ATTACHMENTS)? {
+        cluster.api.delete(&format!("{ATTACHMENTS}/{}", text(&attachment["metadata"]["name"])))?;
+    }
+    cluster.clear(findings)
+}

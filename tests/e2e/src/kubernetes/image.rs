@@ -1,0 +1,65 @@
+//! The one image of the test's pods, made of one static program, so that nothing has to be pulled.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use super::Ground;
+use super::plane::write;
+use crate::error::RealError;
+
+/// What pods and their sandboxes call it.
+pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
+
+const NEEDS: &str = "install tar and coreutils";
+
+/// Makes an archive that containerd imports.
+pub(super) fn make(ground: &Ground<'_>) -> Result<PathBuf, RealError> {
+    let folder = ground.folder("image")?;
+    let root = folder.join("root");
+    for inner in ["tmp", "data", "etc", "dev", "proc", "sys"] {
+        let path = root.join(inner);
+        std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path, cause })?;
+    }
+    let program = root.join("pod");
+    std::fs::copy(&ground.components.pod, &program)
+        .map_err(|cause| RealError::File { path: program, cause })?;
+    let layer = folder.join("layer.tar");
+    archive(&layer, &root, &["."])?;
+    let sum = run(Command::new("sha256sum").arg(&layer))?;
+    let digest = sum.split_whitespace().next().unwrap_or_default();
+    let config = json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        "os": "linux",
+        "config": {"Entrypoint": ["/pod"], "WorkingDir": "/"},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+    });
+    let manifest = json!([{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]);
+    write(&folder.join("config.json"), &config.to_string())?;
+    write(&folder.join("manifest.json"), &manifest.to_string())?;
+    let image = folder.join("image.tar");
+    archive(&image, &folder, &["config.json", "manifest.json", "layer.tar"])?;
+    Ok(image)
+}
+
+fn archive(archive: &Path, folder: &Path, files: &[&str]) -> Result<(), RealError> {
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(archive).arg("--directory").arg(folder).args(files);
+    run(&mut tar).map(drop)
+}
+
+/// Runs a command to its end; what it printed.
+pub(super) fn run(command: &mut Command) -> Result<String, RealError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|cause| RealError::Missing {
+        program: program.clone(),
+        cause,
+        fix: NEEDS,
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(RealError::Command { command: program, status: output.status, output: text })
+}

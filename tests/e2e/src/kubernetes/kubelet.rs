@@ -1,0 +1,160 @@
+//! A real kubelet with containerd, as the first node.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Ground;
+use super::image::{self, IMAGE};
+use super::objects::has_condition;
+use super::plane::{Plane, free_port, write};
+use crate::error::RealError;
+use crate::process::Process;
+use crate::wait;
+
+/// Time for containerd, for kubelet, and for a driver's registration.
+const START: Duration = Duration::from_secs(90);
+
+/// Where kubelet keeps everything: its own choice, so that paths are those of a node out there.
+pub(crate) const ROOT: &str = "/var/lib/kubelet";
+
+/// Folders of the host that kubelet and containerd write to whatever they are told. Each gets a filesystem of its own, which
+/// goes with the namespace.
+pub(crate) const HOST_FOLDERS: [&str; 5] =
+    [ROOT, "/run/containerd", "/var/log/pods", "/var/log/containers", "/var/lib/cni"];
+
+/// The control group that containerd puts pods into, if kubelet names none.
+pub(crate) const CGROUP: &str = "k8s.io";
+
+/// A node with a kubelet. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Kubelet {
+    processes: Vec<Process>,
+}
+
+impl Kubelet {
+    /// Starts it, and waits until the node is ready.
+    pub(crate) fn start(ground: &Ground<'_>, plane: &Plane, node: &str) -> Result<Self, RealError> {
+        for folder in HOST_FOLDERS {
+            std::fs::create_dir_all(folder)
+                .map_err(|cause| RealError::Folder { path: folder.into(), cause })?;
+            image::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
+        }
+        let folder = ground.folder("kubelet")?;
+        let (containerd, socket) = start_containerd(ground, &folder)?;
+        let archive = image::make(ground)?;
+        image::run(
+            Command::new("ctr")
+                .arg("--address")
+                .arg(&socket)
+                .args(["--namespace", "k8s.io", "images", "import"])
+                .arg(archive),
+        )?;
+        let kubelet = start_kubelet(ground, plane, &folder, &socket, node)?;
+        let started = Self { processes: vec![containerd, kubelet] };
+        let path = format!("/api/v1/nodes/{node}");
+        plane.api.until(&path, "ready", START, |node| has_condition(node, "Ready").then_some(()))?;
+        // The controller that would take it away is off.
+        plane.api.merge(&path, &json!({"spec": {"taints": null}}))?;
+        Ok(started)
+    }
+
+    /// Tells kubelet of a driver, and waits until the API server knows that the node has it.
+    pub(crate) fn register(
+        &mut self,
+        ground: &Ground<'_>,
+        plane: &Plane,
+        (node, driver): (&str, &str),
+        socket: &Path,
+    ) -> Result<(), RealError> {
+        let registry = Path::new(ROOT).join("plugins_registry");
+        std::fs::create_dir_all(&registry)
+            .map_err(|cause| RealError::Folder { path: registry.clone(), cause })?;
+        let mut command = Command::new(&ground.components.registrar);
+        command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
+        command.arg("--plugin-registration-path").arg(&registry);
+        self.processes.push(Process::spawn(&format!("registrar-{driver}"), &mut command, ground.logs)?);
+        let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
+        plane.api.until(&path, &format!("with {driver}"), START, |node| {
+            let drivers = node["spec"]["drivers"].as_array()?;
+            drivers.iter().find(|found| found["name"] == driver).map(|_| ())
+        })
+    }
+}
+
+fn start_containerd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, PathBuf), RealError> {
+    let (socket, config, networks) =
+        (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
+    std::fs::create_dir_all(&networks)
+        .map_err(|cause| RealError::Folder { path: networks.clone(), cause })?;
+    // Pods use the host's network; the loopback alone makes the node ready.
+    let loopback = json!({"cniVersion": "0.4.0", "name": "lo", "plugins": [{"type": "loopback"}]});
+    write(&networks.join("10-lo.conflist"), &loopback.to_string())?;
+    // Without restrict_oom_score_adj, runc dies on hosts whose root lacks CAP_SYS_RESOURCE.
+    let text = format!(
+        "version = 2\nroot = {root:?}\nstate = {state:?}\n[grpc]\n  address = {socket:?}\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {IMAGE:?}\n  disable_apparmor = true\n  \
+         restrict_oom_score_adj = true\n  disable_tcp_service = true\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/usr/lib/cni\"\n  conf_dir = {networks:?}\n",
+        root = folder.join("images"),
+        state = folder.join("state"),
+    );
+    write(&config, &text)?;
+    let mut command = Command::new("containerd");
+    command.arg("--config").arg(&config);
+    let mut process = Process::spawn("containerd", &mut command, ground.logs)?;
+    let answers = || {
+        let mut version = Command::new("ctr");
+        version.arg("--address").arg(&socket).arg("version");
+        wait::accepts(&socket) && version.output().is_ok_and(|output| output.status.success())
+    };
+    process.ready_within(START, "an answer", answers)?;
+    Ok((process, socket))
+}
+
+fn start_kubelet(
+    ground: &Ground<'_>,
+    plane: &Plane,
+    folder: &Path,
+    socket: &Path,
+    node: &str,
+) -> Result<Process, RealError> {
+    let never = json!({
+        "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%",
+        "imagefs.inodesFree": "0%",
+    });
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "port": free_port()?,
+        "readOnlyPort": 0,
+        "healthzPort": 0,
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
+        // A host may have cgroups of the first version, and swap.
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "localStorageCapacityIsolation": false,
+        "enableControllerAttachDetach": true,
+        // By default each attachment waits for up to ten seconds for the node's next report.
+        "syncFrequency": "1s",
+        "nodeStatusUpdateFrequency": "1s",
+        "volumeStatsAggPeriod": "10s",
+        "imageMinimumGCAge": "24h",
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": never,
+        "maxPods": 250,
+    });
+    let path = folder.join("kubelet.yaml");
+    write(&path, &config.to_string())?;
+    let mut command = plane.client(ground, "kubelet");
+    command.arg("--config").arg(&path).args(["--root-dir", ROOT, "--hostname-override", node, "-v=2"]);
+    Process::spawn("kubelet", &mut command, ground.logs)
+}

@@ -1,0 +1,152 @@
+//! One of our nodes: its drivers, its agent, and the cable to the hub.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::Ground;
+use super::edge::{DRIVERS, FOREIGN, NODES, start, unix};
+use super::part::{Part, Ready};
+use super::plane::free_port;
+use crate::arguments::Arguments;
+use crate::error::RealError;
+use crate::leg::LinkKind;
+use crate::process::Process;
+use crate::sanity::SECRET;
+use crate::weather::Weather;
+
+/// A node with its drivers, its agent and the cable to the hub. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(super) drivers: Vec<Part>,
+    pub(super) agent: Part,
+    cable: Cable,
+    pub(super) folder: PathBuf,
+    /// How often it has booted.
+    pub(super) boots: u32,
+}
+
+/// The way from a node to the hub, which can be cut.
+#[derive(Debug)]
+struct Cable {
+    log: String,
+    /// From where to where it goes.
+    ends: String,
+    process: Option<Process>,
+}
+
+impl Node {
+    /// Starts the drivers, then the agent, and waits until that is at the hub.
+    pub(super) fn start(ground: &Ground<'_>, name: &'static str, hub: u16) -> Result<Self, RealError> {
+        let folder = ground.folder(name)?;
+        let mut drivers = Vec::new();
+        let mut arguments = Arguments::new();
+        for driver in DRIVERS {
+            let socket = folder.join(format!("{driver}.sock"));
+            let options = Arguments::new()
+                .pair("--drivername", driver)
+                .pair("--endpoint", unix(&socket))
+                .pair("--nodeid", name)
+                .pair("--state-dir", folder.join(driver))
+                .pair("--mutable-parameters", "iops")
+                .flag("-v");
+            let log = format!("driver-{name}-{driver}");
+            arguments = arguments.pair("--driver", format!("{driver}={}", unix(&socket)));
+            let program = &ground.components.hostpath_driver;
+            drivers.push(Part::start(ground, log, program, options, Ready::Socket(socket))?);
+        }
+        if name == NODES[0] {
+            let socket = folder.join("foreign.sock");
+            let options = Arguments::new()
+                .pair("--endpoint", &socket)
+                .pair("--drivername", FOREIGN)
+                .flag("--no-controller-expansion")
+                .pair("--secret", SECRET);
+            arguments = arguments.pair("--driver", format!("{FOREIGN}={}", unix(&socket)));
+            let program = &ground.components.mock_driver;
+            drivers.push(Part::start(ground, FOREIGN.to_owned(), program, options, Ready::Socket(socket))?);
+        }
+        let dialled = free_port()?;
+        let ends = format!("127.0.0.1:{dialled}=127.0.0.1:{hub}");
+        let mut cable = Cable { log: format!("cable-{name}"), ends, process: None };
+        cable.connect(ground, Weather::Fair)?;
+        let arguments = arguments
+            .pair("--nodeid", name)
+            .pair("--hub", format!("wss://localhost:{dialled}"))
+            .pair("--state-dir", folder.join("agent"))
+            .pair("--shim", folder.join("shim"))
+            .dialer(LinkKind::Wss, ground.certificates, &ground.certificates.agent_of(name));
+        let agent = start(&format!("agent-{name}"), &ground.components.agent, arguments, ground)?;
+        Ok(Self { name, drivers, agent, cable, folder, boots: 0 })
+    }
+
+    /// Stops agent and drivers; how each of them ended.
+    pub(super) fn stop(self) -> Vec<Result<(), RealError>> {
+        let mut ends = vec![self.agent.stop()];
+        drop(self.cable);
+        ends.extend(self.drivers.into_iter().map(Part::stop));
+        ends
+    }
+
+    /// Puts the cable to the hub in its place.
+    pub(crate) fn connect(&mut self, ground: &Ground<'_>, weather: Weather) -> Result<(), RealError> {
+        self.cable.connect(ground, weather)
+    }
+
+    /// Takes it away: the node is offline.
+    pub(crate) fn cut(&mut self) {
+        self.cable.process = None;
+    }
+
+    /// The process of a driver.
+    pub(crate) fn driver(&self, name: &str) -> Option<&Process> {
+        DRIVERS
+            .iter()
+            .position(|driver| *driver == name)
+            .and_then(|place| self.drivers.get(place))
+            .and_then(Part::process)
+    }
+
+    /// The socket that kubelet is given for a driver.
+    pub(crate) fn kubelet_socket(&self, driver: &str) -> PathBuf {
+        self.folder.join("shim").join(format!("{driver}.sock"))
+    }
+
+    /// Where a driver has the data of a volume.
+    pub(crate) fn data(&self, driver: &str, volume: &str) -> PathBuf {
+        self.folder.join(driver).join("data").join(volume)
+    }
+
+    /// What a driver has: its volumes and snapshots, as records and as data.
+    pub(crate) fn holds(&self, driver: &str) -> Vec<String> {
+        let folders = ["data", "volumes", "snapshots"].map(|part| self.folder.join(driver).join(part));
+        let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
+        entries.flatten().map(|entry| entry.path().display().to_string()).collect()
+    }
+
+    /// What a driver has on record of its volumes.
+    pub(crate) fn records(&self, driver: &str) -> Vec<serde_json::Value> {
+        let folder = self.folder.join(driver).join("volumes");
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        files.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok()).collect()
+    }
+
+    /// How many volumes a driver has.
+    pub(crate) fn volumes(&self, driver: &str) -> usize {
+        let folder = self.folder.join(driver).join("volumes");
+        std::fs::read_dir(folder).into_iter().flatten().count()
+    }
+}
+
+impl Cable {
+    fn connect(&mut self, ground: &Ground<'_>, weather: Weather) -> Result<(), RealError> {
+        // The port is free again once the one before has ended.
+        self.process = None;
+        let options = weather.cable().unwrap_or_default();
+        let cable = options.iter().fold(Arguments::new(), |cable, option| cable.flag(option));
+        let arguments = cable.pair("--tcp", &self.ends);
+        let mut command = Command::new(&ground.components.cable);
+        self.process = Some(Process::respawn(&self.log, command.args(arguments.0), ground.logs)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! A process that may die, and be there again.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::Ground;
+use crate::arguments::Arguments;
+use crate::error::RealError;
+use crate::process::Process;
+use crate::wait;
+
+/// When it is there.
+#[derive(Debug)]
+pub(super) enum Ready {
+    /// Once its status page at this port says so.
+    Page(u16),
+    /// Once somebody accepts on this socket.
+    Socket(PathBuf),
+    /// As soon as it runs.
+    AtOnce,
+}
+
+/// What is to run, and the process if it does. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    /// Options beside those that it has always.
+    more: Vec<OsString>,
+    ready: Ready,
+    process: Option<Process>,
+}
+
+impl Part {
+    /// Starts it, and waits until it is there.
+    pub(super) fn start(
+        ground: &Ground<'_>,
+        name: String,
+        program: &Path,
+        arguments: Arguments,
+        ready: Ready,
+    ) -> Result<Self, RealError> {
+        let (program, arguments) = (program.to_owned(), arguments.0);
+        let mut part = Self { name, program, arguments, more: Vec::new(), ready, process: None };
+        part.restart(ground)?;
+        Ok(part)
+    }
+
+    /// Starts it anew with these options beside its own, in the place of those that it was given so before.
+    pub(super) fn restart_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
+        self.more = more.0;
+        self.restart(ground)
+    }
+
+    /// Starts it anew, after its death if it runs.
+    pub(super) fn restart(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        self.revive(ground)?;
+        let Some(process) = &mut self.process else { return Ok(()) };
+        match &self.ready {
+            Ready::Page(port) => process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], *port).into())),
+            Ready::Socket(socket) => process.ready("its socket", || wait::accepts(socket)),
+            Ready::AtOnce => Ok(()),
+        }
+    }
+
+    /// The same without waiting until it is there, since what it needs for that is away.
+    pub(super) fn revive(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+        self.kill();
+        let mut command = Command::new(&self.program);
+        // The provisioner's objects for capacities are in a namespace.
+        command.args(&self.arguments).args(&self.more).env("NAMESPACE", "default");
+        self.process = Some(Process::respawn(&self.name, &mut command, ground.logs)?);
+        Ok(())
+    }
+
+    /// Waits so long until `reached`, which `waited_for` names.
+    pub(super) fn ready_within(
+        &mut self,
+        bound: Duration,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), RealError> {
+        self.process.as_mut().map_or(Ok(()), |process| process.ready_within(bound, waited_for, reached))
+    }
+
+    /// It dies.
+    pub(super) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Asks it to stop, if it runs.
+    pub(super) fn stop(self) -> Result<(), RealError> {
+        self.process.map_or(Ok(()), Process::stop)
+    }
+
+    pub(super) const fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// What it said last, if it has ended by itself.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let process = self.process.as_mut()?;
+        (!process.runs()).then(|| process.tail())
+    }
+}

@@ -1,0 +1,114 @@
+//! A driver that hands secrets and tokens to pods, and is told of each pod anew now and then.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::Ground;
+use super::edge::unix;
+use super::node::Node;
+use super::objects::CSI_DRIVERS;
+use super::secrets;
+use crate::arguments::Arguments;
+use crate::error::RealError;
+use crate::process::Process;
+use crate::wait;
+
+pub(super) const DRIVER: &str = "vault.csi.edge";
+
+/// Whom the tokens are for that it wants.
+pub(super) const AUDIENCE: &str = "vault";
+
+/// How often it is told of each pod.
+const INTERVAL: &str = "3s";
+
+/// The driver on one node. Killed when dropped.
+#[derive(Debug)]
+pub(super) struct Vault {
+    _process: Process,
+    socket: PathBuf,
+}
+
+impl Vault {
+    pub(super) fn start(ground: &Ground<'_>, node: &Node) -> Result<Self, RealError> {
+        let socket = node.folder.join("vault.sock");
+        let arguments = Arguments::new()
+            .pair("--endpoint", &socket)
+            .pair("--drivername", DRIVER)
+            .pair("--nodeid", node.name);
+        let mut process = Process::start("vault", &ground.components.vault, arguments.0, ground.logs)?;
+        process.ready("its socket", || wait::accepts(&socket))?;
+        Ok(Self { _process: process, socket })
+    }
+
+    /// Options with which an agent has it.
+    pub(super) fn options(&self) -> Arguments {
+        Arguments::new()
+            .pair("--driver", format!("{DRIVER}={}", unix(&self.socket)))
+            .pair("--republish-interval", INTERVAL)
+    }
+}
+
+/// Its object.
+pub(super) fn csi_driver() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {
+            "attachRequired": false,
+            "podInfoOnMount": true,
+            "fsGroupPolicy": "File",
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+            "requiresRepublish": true,
+            "tokenRequests": [{"audience": AUDIENCE, "expirationSeconds": 600}],
+        },
+    })
+}
+
+/// Where that is.
+pub(super) fn path() -> String {
+    format!("{CSI_DRIVERS}/{DRIVER}")
+}
+
+/// A volume of a pod's own, with the secret.
+pub(super) fn inline() -> Value {
+    json!({
+        "driver": DRIVER,
+        "volumeAttributes": {"role": "reader"},
+        "nodePublishSecretRef": {"name": secrets::NAME},
+    })
+}
+
+/// A PersistentVolume that names the secret for both calls of a node.
+pub(super) fn persistent_volume(name: &str) -> Value {
+    let secret = json!({"name": secrets::NAME, "namespace": "default"});
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "csi": {
+                "driver": DRIVER,
+                "volumeHandle": name,
+                "nodeStageSecretRef": secret,
+                "nodePublishSecretRef": secret,
+            },
+        },
+    })
+}
+
+/// What the driver was told of a pod, as the pod finds it.
+pub(super) fn told(mount: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(mount.join("told")).ok()?).ok()
+}
+
+/// The token that the pod finds.
+pub(super) fn token(mount: &Path) -> Option<String> {
+    let tokens: Value = serde_json::from_slice(&std::fs::read(mount.join("tokens")).ok()?).ok()?;
+    tokens[AUDIENCE]["token"].as_str().map(ToOwned::to_owned)
+}

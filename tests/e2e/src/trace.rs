@@ -1,0 +1,158 @@
+//! One random trace of orders to a node's volumes, put to several drivers: after each step there has to stand what the
+//! model has, and the same with every driver.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use edge_csi_tests::volumes::rounds;
+
+use super::component::Components;
+use super::error::RealError;
+use super::process::Process;
+use super::stack::{HOSTPATH, MOCK, NODE};
+use super::table::Fact;
+
+/// A step takes 30 ms, and up to 20 s before it counts as lost.
+const BOUND: Duration = Duration::from_secs(300);
+
+/// How many steps a trace has.
+const STEPS: u64 = 150;
+
+/// One more driver that the trace is put to: its name, and the command that starts it, with {socket} and {state} for the paths that
+/// it is given, such as `some.csi.driver=/usr/bin/driver --endpoint unix://{socket} --data {state}`.
+const OTHER_DRIVER: &str = "EDGE_CSI_TRACE_DRIVER";
+
+/// What that driver does otherwise than hostpath-driver, and may, with commas between the words.
+const DEVIATIONS: &str = "EDGE_CSI_TRACE_DEVIATIONS";
+
+/// A driver that takes part.
+struct Subject {
+    name: String,
+    command: Vec<String>,
+    deviations: Vec<String>,
+}
+
+/// Puts the trace to each driver.
+pub(crate) fn run(components: &Components, scratch: &Path, logs: &Path) -> Result<Vec<Fact>, RealError> {
+    let seed = rounds::seed();
+    let again = format!(
+        "{}={seed} cargo test -p edge-csi-e2e --test drivers -- --ignored volumes-trace",
+        rounds::SEED
+    );
+    let mut facts = vec![Fact { words: format!("seed {seed}; again with {again}"), right: true }];
+    let mut first: Option<Vec<String>> = None;
+    for subject in subjects(components) {
+        let lines = match put(&subject, seed, components, scratch, logs) {
+            Ok(lines) => lines,
+            Err(error) => {
+                facts.push(Fact { words: format!("{}: {error}", subject.name), right: false });
+                continue;
+            }
+        };
+        let (name, steps) = (&subject.name, lines.len());
+        let mut words = format!("{name}: after each of {steps} steps there was what the model has");
+        let mut right = true;
+        if let Some(first) = &first {
+            right = *first == lines;
+            words.push_str(if right {
+                ", as with the first driver"
+            } else {
+                ", but not what the first driver had"
+            });
+        }
+        if !subject.deviations.is_empty() {
+            words.push_str(&format!("; it may differ by {}", subject.deviations.join(", ")));
+        }
+        facts.push(Fact { words, right });
+        first.get_or_insert(lines);
+    }
+    Ok(facts)
+}
+
+fn subjects(components: &Components) -> Vec<Subject> {
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let start = |program: &Path, arguments: &[&str]| {
+        let mut command = vec![program.display().to_string()];
+        command.extend(words(arguments));
+        command
+    };
+    let hostpath = [
+        "--drivername",
+        HOSTPATH,
+        "--endpoint",
+        "unix://{socket}",
+        "--nodeid",
+        NODE,
+        "--state-dir",
+        "{state}",
+    ];
+    let mut subjects = vec![
+        Subject {
+            name: HOSTPATH.to_owned(),
+            command: start(&components.hostpath_driver, &hostpath),
+            deviations: Vec::new(),
+        },
+        Subject {
+            name: MOCK.to_owned(),
+            command: start(&components.mock_driver, &["--endpoint", "{socket}", "--drivername", MOCK]),
+            deviations: words(&[
+                "stages-without-mount",
+                "mounts-nothing",
+                "forgets-at-restart",
+                "refuses-read-only-twice",
+            ]),
+        },
+    ];
+    subjects.extend(std::env::var(OTHER_DRIVER).ok().map(|given| {
+        let (name, command) = given.split_once('=').unwrap_or((&given, ""));
+        Subject {
+            name: name.to_owned(),
+            command: command.split_whitespace().map(ToOwned::to_owned).collect(),
+            deviations: std::env::var(DEVIATIONS)
+                .map(|words| words.split(',').map(ToOwned::to_owned).collect())
+                .unwrap_or_default(),
+        }
+    }));
+    subjects
+}
+
+/// Puts the trace to one driver, in namespaces of its own: a line for each step.
+fn put(
+    subject: &Subject,
+    seed: u64,
+    components: &Components,
+    scratch: &Path,
+    logs: &Path,
+) -> Result<Vec<String>, RealError> {
+    let file = |path: &Path, cause| RealError::File { path: path.to_owned(), cause };
+    let directory: PathBuf = scratch.join("t");
+    if directory.exists() {
+        fs::remove_dir_all(&directory).map_err(|cause| file(&directory, cause))?;
+    }
+    fs::create_dir_all(&directory).map_err(|cause| file(&directory, cause))?;
+    let own = logs.join(&subject.name);
+    fs::create_dir_all(&own).map_err(|cause| file(&own, cause))?;
+    let record = own.join("record");
+    let mut arguments: Vec<std::ffi::OsString> =
+        ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+            .map(Into::into)
+            .into();
+    arguments.push(components.volume_trace.clone().into());
+    let mut pair = |option: &str, value: &std::ffi::OsStr| {
+        arguments.extend([option.into(), value.to_owned()]);
+    };
+    pair("--directory", directory.as_os_str());
+    pair("--program", components.volume_node.as_os_str());
+    pair("--seed", seed.to_string().as_ref());
+    pair("--steps", STEPS.to_string().as_ref());
+    pair("--record", record.as_os_str());
+    pair("--drivername", subject.name.as_ref());
+    subject.deviations.iter().for_each(|word| pair("--deviation", word.as_ref()));
+    arguments.push("--".into());
+    arguments.extend(subject.command.iter().map(Into::into));
+    let mut trace = Process::start("trace", Path::new("unshare"), arguments, &own)?;
+    trace.finish(BOUND)?;
+    let lines = fs::read_to_string(&record).map_err(|_| RealError::Trace { tail: trace.reason() })?;
+    Ok(lines.lines().map(ToOwned::to_owned).collect())
+}

@@ -1,0 +1,5 @@
+//! Drivers behind the relay, with csi-sanity and the sidecars before it.
+
+fn main() -> std::process::ExitCode {
+    edge_csi_e2e::drivers()
+}
