@@ -70,8 +70,11 @@ const WITHOUT_NODES: (&str, &str) = ("static.md", "wants a kernel with NFS and a
 #[test]
 fn no_block_of_the_guide_is_run_by_nobody() {
     let source = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
-    let (tests, live, pods) =
-        (source("tests/tests/guide.rs"), source("tests/e2e/deploy/live.sh"), source("tests/e2e/deploy/pods.sh"));
+    let (tests, live, pods) = (
+        source("tests/tests/guide.rs"),
+        source("tests/e2e/deploy/live.sh"),
+        source("tests/e2e/deploy/pods.sh"),
+    );
     let mut forgotten = Vec::new();
     for page in pages() {
         let name = page.file_name().unwrap().to_str().unwrap().to_owned();

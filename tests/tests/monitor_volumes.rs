@@ -12,8 +12,8 @@ use csi_proxy::monitor::{Before, CallNumber, End, Event as Seen, Limits, Monitor
 use prost::Message as _;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, Check, DriverCapabilities, Effect, Event, Finding, Lost, Outcome, Policy, Rpc, Trouble,
-    Volume, outcome_of, step,
+    Attach, Call, DriverCapabilities, Effect, Event, Failure, Lost, Mismatch, Outcome, Policy, Rpc, Volume,
+    outcome_of,
 };
 
 const SEEDS: u64 = 400;
@@ -31,7 +31,8 @@ struct Walk {
     calls: u64,
     /// The call that the monitor has seen begin and not end.
     open: Option<CallNumber>,
-    checks: Vec<Check>,
+    /// The call that was answered well, and of which the mount table is asked.
+    answered: Option<Call>,
     made: u64,
     violations: Vec<Violation>,
 }
@@ -55,7 +56,7 @@ impl Walk {
             now: Instant::now(),
             calls: 0,
             open: None,
-            checks: Vec::new(),
+            answered: None,
             made: 0,
             violations: Vec::new(),
         };
@@ -107,23 +108,22 @@ impl Walk {
     fn send(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            let (volume, effects) = step(&self.volume, event);
-            self.volume = volume;
+            let mut effects = Vec::new();
+            self.volume.step(event, &mut effects);
             for effect in effects {
                 match effect {
                     Effect::Record => events.push(Event::Recorded(true)),
                     Effect::Call(call) if self.below(20) == 0 => {
-                        events.push(Event::Finished { call, outcome: Outcome::NotSent });
+                        events.push(Event::Finished { call, outcome: Outcome::Failed(Failure::NotSent) });
                     }
                     Effect::Call(call) => {
                         self.made += 1;
                         let (method, body) = self.request(&call);
                         self.open = Some(self.begins(method, &body));
                     }
-                    Effect::Check(check) => self.checks.push(check),
                     Effect::Forget => {
                         self.volume = fresh(self.capabilities);
-                        self.checks.clear();
+                        self.answered = None;
                     }
                     _ => {}
                 }
@@ -202,7 +202,7 @@ impl Walk {
         let outcome = match self.below(12) {
             0 => {
                 self.ends(number, End::Left);
-                Outcome::Uncertain
+                Outcome::Failed(Failure::Uncertain)
             }
             1..=4 => {
                 let code = Code::ALL[self.below(Code::ALL.len())];
@@ -214,13 +214,17 @@ impl Walk {
                 Outcome::Ok
             }
         };
-        self.send(Event::Finished { call, outcome });
+        if outcome == Outcome::Ok && call.rpc.shows_in_mount_table() {
+            self.answered = Some(call);
+        } else {
+            self.send(Event::Finished { call, outcome });
+        }
     }
 
     fn restart(&mut self, boot: bool) {
         let (snapshot, attach) = (self.volume.snapshot().clone(), self.volume.attach());
         self.volume = Volume::restored(snapshot, attach, self.capabilities, self.volume.policy());
-        self.checks.clear();
+        self.answered = None;
         if let Some(call) = self.open.take() {
             self.ends(call, End::Left);
         }
@@ -254,8 +258,8 @@ impl Walk {
                 let waiting: Vec<_> = self
                     .volume
                     .troubles()
-                    .filter(|trouble| trouble.waits())
-                    .map(Trouble::call)
+                    .filter(|trouble| trouble.waits)
+                    .map(|trouble| &trouble.call)
                     .cloned()
                     .collect();
                 for call in waiting {
@@ -267,24 +271,22 @@ impl Walk {
     }
 
     fn replace(&mut self) {
-        let call = self.volume.in_flight().cloned();
+        let call = self.volume.in_flight().filter(|_| self.answered.is_none()).cloned();
         if let Some(number) = self.open.take() {
             self.ends(number, End::Answered { code: Code::UNAVAILABLE, message: None });
         }
         self.send(Event::NewGeneration(self.capabilities));
         if let Some(call) = call {
-            self.send(Event::Finished { call, outcome: Outcome::Uncertain });
+            self.send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) });
         }
     }
 
     fn check(&mut self) {
-        let Some(check) = self.checks.pop() else { return };
-        let findings = match check {
-            Check::Unused => [Finding::Agrees, Finding::Agrees, Finding::InUse, Finding::Unknown],
-            Check::After(_) => [Finding::Agrees, Finding::Agrees, Finding::Missing, Finding::StillThere],
-        };
-        let finding = findings[self.below(findings.len())];
-        self.send(Event::Checked { check, finding });
+        let Some(call) = self.answered.take() else { return };
+        let found = [None, None, Some(Mismatch::Missing), Some(Mismatch::StillThere)];
+        let outcome = found[self.below(found.len())]
+            .map_or(Outcome::Ok, |mismatch| Outcome::Failed(Failure::Contradicted(mismatch)));
+        self.send(Event::Finished { call, outcome });
     }
 }
 

@@ -23,8 +23,8 @@ use fuse::{FuseServer, Manner};
 use rustix::mount::MountPropagationFlags;
 use tonic::Code;
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::Rpc;
-use volume_manager::node::{ChangeKind, Changes, ErrorClass, LastError, PublishError, Waiting, Watched};
+use volume_manager::lifecycle::{Failure, Rpc};
+use volume_manager::node::{CallFailure, ChangeKind, Changes, PublishError, Waiting, Watched};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_volume-node");
 
@@ -34,9 +34,9 @@ fn fuse_server() {
     fuse::serve_if_asked();
 }
 
-fn contradicted(outcome: Result<(), PublishError>) -> LastError {
+fn contradicted(outcome: Result<(), PublishError>) -> CallFailure {
     match outcome {
-        Err(PublishError::Failed { error, .. }) if error.class == ErrorClass::Contradicted => error,
+        Err(PublishError::Failed { error, .. }) if matches!(error.class, Failure::Contradicted(_)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -276,7 +276,7 @@ async fn a_file_at_the_target_is_left_and_the_driver_is_not_asked() {
     fs::create_dir_all(storage.target("a").parent().unwrap()).unwrap();
     fs::write(storage.target("a"), "precious").unwrap();
     match node.publish(&id, "a").await {
-        Err(PublishError::Failed { error, .. }) if error.class == ErrorClass::Prevented => {
+        Err(PublishError::Failed { error, .. }) if error.class == Failure::NotSent => {
             assert!(error.message.contains("a file of 8 bytes"), "{error}");
         }
         other => panic!("{other:?}"),

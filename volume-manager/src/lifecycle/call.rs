@@ -1,4 +1,4 @@
-//! What is asked of the driver and of the mount table, and what the mount table answers.
+//! What is asked of the driver.
 
 use std::fmt;
 
@@ -29,6 +29,11 @@ impl Call {
         Self { rpc, consumer: Some(consumer) }
     }
 
+    /// Whether it is the controller half of an expansion.
+    pub(super) fn is_growth(&self) -> bool {
+        self.rpc == Rpc::ControllerExpandVolume
+    }
+
     pub(super) fn part(&self) -> Part {
         match (self.rpc, &self.consumer) {
             (Rpc::NodePublishVolume | Rpc::NodeUnpublishVolume, Some(consumer)) => {
@@ -57,34 +62,4 @@ pub(super) enum Part {
     Staging,
     Target(ConsumerId),
     Expansion,
-}
-
-/// A question to the mount table.
-#[allow(clippy::exhaustive_enums, reason = "before an unstage, and after a call")]
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Check {
-    /// Before `NodeUnstageVolume`: does anybody but us use what is staged, such as through a bind mount that we did
-    /// not make? Answers: [`Finding::Agrees`] (nobody), [`Finding::InUse`], [`Finding::Unknown`].
-    Unused,
-    /// After the call was answered with OK, or with NOT_FOUND on the way down: is it so?
-    After(Call),
-}
-
-/// What the mount table says.
-#[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Finding {
-    /// As it shall be: the right thing mounted once, after an upward call; nothing, after a downward one; nobody else's
-    /// bind, before an unstage.
-    Agrees,
-    /// After an upward call: nothing is mounted there.
-    Missing,
-    /// After an upward call: something else is mounted there, or it is mounted more than once, or with other options.
-    Wrong,
-    /// After a downward call: it is still mounted.
-    StillThere,
-    /// Before an unstage: somebody else uses it.
-    InUse,
-    /// It could not be found out, such as by a `stat` that hangs.
-    Unknown,
 }

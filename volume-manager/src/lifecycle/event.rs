@@ -2,9 +2,9 @@
 
 use crate::ConsumerId;
 
-use super::call::{Call, Check, Finding};
-use super::ladder::DriverCapabilities;
+use super::call::Call;
 use super::outcome::{Failure, Outcome};
+use super::volume::DriverCapabilities;
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,19 +31,12 @@ pub enum Event {
     /// The last [`Effect::Record`] is done: durable if `true`, failed if `false`. After a failure nothing more is sent
     /// before [`Event::Proceed`].
     Recorded(bool),
-    /// A call ended, or is known never to answer.
+    /// A call ended, or is known never to answer, and the mount table was looked at if it answered well.
     Finished {
         /// The call.
         call: Call,
         /// How it ended.
         outcome: Outcome,
-    },
-    /// The mount table was asked.
-    Checked {
-        /// The question.
-        check: Check,
-        /// The answer.
-        finding: Finding,
     },
     /// A mount that should be there is not, or is dead. To be sent to a restored volume, after [`Event::Rebooted`] if that
     /// is due and before [`Event::Proceed`], for everything that its snapshot has as mounted ([`Base::VolReady`],
@@ -85,10 +78,12 @@ pub enum Effect {
     /// Make [`Volume::snapshot`](super::Volume::snapshot), as it is now, durable; then send [`Event::Recorded`]. What
     /// depends on it is not asked for before. There is never more than one under way.
     Record,
-    /// Make the call; then send [`Event::Finished`].
+    /// Make the call, and verify it; then send [`Event::Finished`].
+    ///
+    /// Before `NodeUnstageVolume` is sent, look whether anybody but us uses what is staged, such as through a bind mount
+    /// that we did not make: then it is not sent, and ended [so](Failure::InUse). After an answer that may be OK, look
+    /// whether the mount table agrees.
     Call(Call),
-    /// Ask the mount table; then send [`Event::Checked`].
-    Check(Check),
     /// Wait; then send [`Event::Resume`] with this call. A new one for the same call, or a restart, replaces it.
     BackOff {
         /// The call that is to be repeated.

@@ -5,7 +5,7 @@ use super::event::{Effect, Refusal, Waiter};
 use super::outcome::{Failure, Outcome};
 use super::snapshot::{Expansion, Half};
 use super::state::Rpc;
-use super::volume::{Activity, Volume};
+use super::volume::Volume;
 
 impl Volume {
     pub(super) fn expand(&mut self, required_bytes: u64, effects: &mut Vec<Effect>) {
@@ -17,9 +17,9 @@ impl Volume {
         if !self.capabilities.controller_expand && !self.capabilities.node_expand {
             return effects.push(Effect::Refused(Refusal::CannotExpand));
         }
-        self.expanded = true;
+        self.waiting.insert(Waiter::Expansion);
         // Asked for anew, it may be tried anew.
-        self.never.retain(|rpc| !matches!(rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume));
+        self.never.retain(|rpc| !rpc.expands());
         let half = match pending {
             None if required_bytes <= self.record.capacity_bytes => {
                 self.record.granted_bytes = required_bytes;
@@ -29,10 +29,6 @@ impl Volume {
             Some(Expansion { half: Half::Node, .. }) => Half::Node,
             Some(Expansion { half: Half::Controller, .. }) | None => Half::Controller,
         };
-        if let Activity::Call { call, outgrown, .. } = &mut self.activity {
-            let expands = matches!(call.rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
-            *outgrown |= expands && required_bytes > granted_bytes;
-        }
         self.record.expansion = Some(Expansion { required_bytes, half });
     }
 
@@ -40,11 +36,12 @@ impl Volume {
         &mut self,
         call: &Call,
         outcome: Outcome,
-        outgrown: bool,
+        asked_bytes: u64,
         effects: &mut Vec<Effect>,
     ) {
         self.record.calling = None;
         let Some(Expansion { required_bytes, .. }) = self.record.expansion else { return };
+        let outgrown = required_bytes > asked_bytes;
         let (bytes, node_half) = match outcome {
             Outcome::Expanded { capacity_bytes, node_expansion_required } => {
                 (capacity_bytes, node_expansion_required)
@@ -83,14 +80,15 @@ impl Volume {
     pub(super) fn give_up_expansion(&mut self) {
         self.record.expansion = None;
         self.record.calling = None;
-        self.expanded = false;
+        self.waiting.remove(&Waiter::Expansion);
     }
 
     /// Skips the halves that the driver does not have, and gives up the expansion of a volume that nobody uses any more:
     /// nothing would be left that asks for it, and the record would never go.
     pub(super) fn sweep_expansion(&mut self, effects: &mut Vec<Effect>) {
         let Some(Expansion { required_bytes, half }) = self.record.expansion else { return };
-        if half == Half::Controller && !self.capabilities.controller_expand && !self.growing {
+        let growing = self.suspects.iter().any(Call::is_growth);
+        if half == Half::Controller && !self.capabilities.controller_expand && !growing {
             self.record.expansion = Some(Expansion { required_bytes, half: Half::Node });
         }
         let Some(Expansion { half, .. }) = self.record.expansion else { return };
@@ -99,17 +97,14 @@ impl Volume {
             self.record.expansion = None;
             self.grant(required_bytes);
         } else if self.record.targets.is_empty()
-            && self.record.base == self.ladder().floor()
+            && self.record.base == self.floor()
             && !self.record.attached_here
-            && !self.growing
-            && self.activity == Activity::Nothing
+            && !growing
+            && self.in_flight.is_none()
         {
-            if self.expanded {
-                effects.push(Effect::Failed {
-                    waiter: Waiter::Expansion,
-                    call: Call::of_volume(half.rpc()),
-                    failure: Failure::Abandoned,
-                });
+            if let Some(waiter) = self.waiting.take(&Waiter::Expansion) {
+                let call = Call::of_volume(half.rpc());
+                effects.push(Effect::Failed { waiter, call, failure: Failure::Abandoned });
             }
             self.give_up_expansion();
         }

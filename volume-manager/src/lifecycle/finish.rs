@@ -1,119 +1,58 @@
-//! What the end of a call, and the look into the mount table after it, change.
+//! What the end of a call changes besides the state of the volume: who is answered, and when the call is repeated.
 
-use super::call::{Call, Check, Finding};
+use super::call::Call;
 use super::event::{Effect, Waiter};
-use super::outcome::{Failure, Outcome};
-use super::snapshot::{Base, TargetState};
+use super::outcome::{Failure, Mismatch, Outcome};
+use super::snapshot::TargetState;
 use super::state::{Direction, Rpc};
-use super::volume::{Activity, Trouble, Volume, is_growth};
+use super::transitions::{shared_failed, target_after, target_failed};
+use super::volume::{InFlight, Trouble, Volume};
 
 impl Volume {
     pub(super) fn finished(&mut self, call: &Call, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let (orphaned, outgrown) = match &self.activity {
-            Activity::Call { call: running, orphaned, outgrown } if running == call => (*orphaned, *outgrown),
-            _ => return,
+        let Some(InFlight { orphaned, required_bytes, .. }) =
+            self.in_flight.take_if(|running| running.call == *call)
+        else {
+            return;
         };
-        self.activity = Activity::Nothing;
-        if outcome == Outcome::NotSent && !self.may_be_running(call) {
+        let never_sent = matches!(outcome, Outcome::Failed(Failure::NotSent | Failure::InUse));
+        if never_sent && !self.may_be_running(call) {
             self.take_back();
-            return self.failed(call, Failure::NotSent, effects);
         }
         self.unsent = None;
         match outcome {
-            Outcome::Ok | Outcome::Expanded { .. } | Outcome::Gone if call.rpc.shows_in_mount_table() => {
-                self.ended(call);
-                let check = Check::After(call.clone());
-                self.activity = Activity::Check(check.clone());
-                effects.push(Effect::Check(check));
+            // An earlier one of its kind was sent, and how that one ended is not known.
+            Outcome::Failed(Failure::NotSent) if self.may_be_running(call) => {
+                self.uncertain(call, orphaned, effects);
             }
+            Outcome::Failed(Failure::Uncertain) => self.uncertain(call, orphaned, effects),
+            Outcome::Failed(failure) => self.failed(call, failure, effects),
             Outcome::Ok | Outcome::Expanded { .. } => {
                 self.ended(call);
-                match call.rpc {
-                    Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {
-                        self.expansion_succeeded(call, outcome, outgrown, effects);
-                    }
-                    _ => self.succeeded(call),
+                if call.rpc.expands() {
+                    self.expansion_succeeded(call, outcome, required_bytes, effects);
+                } else {
+                    self.succeeded(call);
                 }
             }
-            Outcome::Gone | Outcome::Final => self.failed(call, Failure::Final, effects),
-            Outcome::Infeasible => self.failed(call, Failure::Infeasible, effects),
-            Outcome::NeverRetry => self.failed(call, Failure::NeverRetry, effects),
-            Outcome::Uncertain | Outcome::NotSent => {
-                self.suspect_of_running(call, orphaned);
-                self.failed(call, Failure::Uncertain, effects);
-            }
         }
     }
 
-    pub(super) fn checked(&mut self, check: &Check, finding: Finding, effects: &mut Vec<Effect>) {
-        if !matches!(&self.activity, Activity::Check(asked) if asked == check) {
-            return;
-        }
-        self.activity = Activity::Nothing;
-        match (check, finding) {
-            (Check::Unused, Finding::Agrees) => self.unused = true,
-            (Check::Unused, found) => {
-                let failure = if found == Finding::Unknown { Failure::Unchecked } else { Failure::InUse };
-                self.failed(&Call::of_volume(Rpc::NodeUnstageVolume), failure, effects);
-            }
-            (Check::After(call), Finding::Agrees) => self.succeeded(call),
-            (Check::After(call), Finding::Unknown) => self.failed(call, Failure::Unchecked, effects),
-            (Check::After(call), found) => {
-                self.undo_what_is_wrong(call, found);
-                self.failed(call, Failure::Contradicted(found), effects);
-            }
-        }
-    }
-
-    /// What is wrongly mounted goes before the right thing comes. A target that was published and has no mount any more
-    /// goes as well, as if it had been seen to be lost. One that is published and got a second mount is left to its consumer:
-    /// that is told of by the failure, and undone when it is released.
-    fn undo_what_is_wrong(&mut self, call: &Call, found: Finding) {
-        match call.rpc {
-            Rpc::NodeStageVolume if found != Finding::Missing && self.record.base == Base::NodeStage => {
-                self.record.base = Base::NodeUnstage;
-            }
-            Rpc::NodePublishVolume => {
-                let Some(target) = self.target(call) else { return };
-                let (wanted, republished) = (target.wanted, target.state == TargetState::Republish);
-                if republished == (found == Finding::Missing) {
-                    target.state = TargetState::NodeUnpublish;
-                    let consumer = call.consumer.clone().filter(|_| wanted && republished);
-                    self.waiting.extend(consumer);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// A call other than those of expansion has done what it should. What it is about may be on its way elsewhere by now.
+    /// A call other than those of expansion has done what it should.
     fn succeeded(&mut self, call: &Call) {
         self.record.calling = None;
         self.record.attached_here &= call.rpc != Rpc::ControllerUnpublishVolume;
-        let ladder = self.ladder();
-        let base = match (call.rpc, self.record.base) {
-            (Rpc::ControllerPublishVolume, Base::ControllerPublish) => Base::NodeReady,
-            (Rpc::ControllerUnpublishVolume, Base::ControllerUnpublish) => Base::Created,
-            (Rpc::NodeStageVolume, Base::NodeStage) => Base::VolReady,
-            (Rpc::NodeUnstageVolume, Base::NodeUnstage) => ladder.unstaged(),
-            (_, base) => base,
-        };
-        self.record.base = ladder.fit(base);
+        self.record.base = self.shared_after(call.rpc);
+        self.fit_base();
         let mut wanted = self.is_wanted();
         let mut republished = false;
         if let Some(target) = self.target(call) {
             wanted = target.wanted;
             republished = wanted && target.state == TargetState::Republish;
-            target.state = match (call.rpc, target.state) {
-                (Rpc::NodePublishVolume, TargetState::NodePublish | TargetState::Republish) => {
-                    TargetState::Published
-                }
-                (Rpc::NodeUnpublishVolume, TargetState::NodeUnpublish) => TargetState::Absent,
-                (_, state) => state,
-            };
+            target.state = target_after(call.rpc, target.state);
         }
         if republished && call.rpc == Rpc::NodePublishVolume {
-            self.waiting.extend(call.consumer.clone());
+            self.waiting.extend(call.consumer.clone().map(Waiter::Consumer));
         }
         // The back-off of what was undone because it was wrong goes on, or it would be a hot loop.
         let undone = |trouble: &Trouble| {
@@ -125,17 +64,13 @@ impl Volume {
     }
 
     /// The end of a call is not known, so it may still be running, unless its driver is gone.
-    fn suspect_of_running(&mut self, call: &Call, orphaned: bool) {
+    fn uncertain(&mut self, call: &Call, orphaned: bool, effects: &mut Vec<Effect>) {
         self.ended(call);
         let most = self.policy.quiesce_attempts;
-        if orphaned || most.is_some_and(|most| self.unknown_ends(call) >= most) {
-            return;
+        if !orphaned && most.is_none_or(|most| self.unknown_ends(call) < most) {
+            self.suspects.insert(call.clone());
         }
-        if is_growth(call) {
-            self.growing = true;
-        } else {
-            self.suspect = Some(call.clone());
-        }
+        self.failed(call, Failure::Uncertain, effects);
     }
 
     /// How often this call ended unknown in a row, with the end that is just told, as far as the policy counts.
@@ -147,86 +82,74 @@ impl Volume {
 
     /// No earlier one of this call runs any more, nor of any other that was waited for: none but this one was sent since.
     fn ended(&mut self, call: &Call) {
-        if is_growth(call) {
-            self.growing = false;
-        } else {
-            self.suspect = None;
-        }
+        self.suspects.retain(|suspect| suspect.is_growth() != call.is_growth());
     }
 
     pub(super) fn failed(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
-        if !matches!(failure, Failure::Uncertain | Failure::InUse | Failure::Unchecked | Failure::NotSent) {
+        if !matches!(failure, Failure::Uncertain | Failure::InUse | Failure::NotSent) {
             self.ended(call);
         }
+        let is_settled = self.move_on_failure(call, failure);
         if failure == Failure::NeverRetry {
             self.never.insert(call.rpc);
         }
         if failure.is_told() {
-            let expansion = matches!(call.rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
-            let waiters = self.waiting_for(call).into_iter().map(Waiter::Consumer);
-            let waiters = waiters.chain((expansion && self.expanded).then_some(Waiter::Expansion));
+            let waiters = self.waiting_for(call).into_iter();
             effects.extend(waiters.map(|waiter| Effect::Failed { waiter, call: call.clone(), failure }));
         }
-        if self.keeps_what_was(call, failure) {
+        let given_up = call.rpc == Rpc::ControllerExpandVolume
+            && matches!(failure, Failure::NeverRetry | Failure::Infeasible);
+        if given_up {
+            self.give_up_expansion();
+        }
+        if is_settled || given_up {
             self.troubles.remove(&call.part());
-            return;
+        } else {
+            self.repeat_later(call, failure, effects);
+        }
+    }
+
+    /// Moves what the call was about to where its failure leads. Answers whether that is where it was before the call, so
+    /// that nothing is to be repeated.
+    fn move_on_failure(&mut self, call: &Call, failure: Failure) -> bool {
+        self.record.base = shared_failed(call.rpc, self.record.base, failure);
+        let Some(target) = self.target(call) else { return false };
+        let (wanted, before) = (target.wanted, target.state);
+        target.state = target_failed(call.rpc, before, failure);
+        let after = target.state;
+        if before == TargetState::Republish && after == TargetState::NodeUnpublish && wanted {
+            self.waiting.extend(call.consumer.clone().map(Waiter::Consumer));
+        }
+        let is_settled = before != after && after == TargetState::Published;
+        if is_settled {
+            self.record.calling = None;
+        }
+        is_settled
+    }
+
+    fn repeat_later(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
+        if call.rpc == Rpc::NodeExpandVolume && failure == Failure::Infeasible {
+            self.never.insert(call.rpc);
+            self.waiting.remove(&Waiter::Expansion);
         }
         let most = self.policy.counted_attempts.max(1);
         let attempts = self.troubles.get(&call.part()).map_or(0, |trouble| trouble.attempts);
         let attempt = attempts.saturating_add(1).min(most);
-        let repeated = self.is_repeated(call, failure);
-        let unknown = if failure == Failure::Uncertain { self.unknown_ends(call) } else { 0 };
-        let trouble = Trouble { call: call.clone(), failure, attempts: attempt, unknown, waits: repeated };
-        self.troubles.insert(call.part(), trouble);
-        if repeated {
-            effects.push(Effect::BackOff { call: call.clone(), failure, attempt });
-        } else if failure == Failure::NeverRetry {
-            for consumer in self.waiting_for(call) {
-                self.waiting.remove(&consumer);
-            }
-        }
-    }
-
-    /// Whether the call is made again when its time has come.
-    fn is_repeated(&self, call: &Call, failure: Failure) -> bool {
-        match failure {
+        let waits = match failure {
             Failure::NeverRetry | Failure::Infeasible | Failure::Abandoned => false,
             // It comes again after what it did was undone.
-            Failure::Contradicted(Finding::Wrong) => true,
+            Failure::Contradicted(Mismatch::Wrong) => true,
             _ => self.may_be_running(call) || self.wishes().contains(call),
-        }
-    }
-
-    /// Whether the failure leaves things as they were before the call: a target stays published, a size what it is.
-    fn keeps_what_was(&mut self, call: &Call, failure: Failure) -> bool {
-        let known = matches!(
-            failure,
-            Failure::Final
-                | Failure::NeverRetry
-                | Failure::Infeasible
-                | Failure::NotSent
-                | Failure::Contradicted(Finding::Wrong)
-        );
-        match call.rpc {
-            Rpc::NodePublishVolume if known => {
-                let Some(target) = self.target(call).filter(|target| target.state == TargetState::Republish)
-                else {
-                    return false;
-                };
-                target.state = TargetState::Published;
-                self.record.calling = None;
-                true
+        };
+        let unknown = if failure == Failure::Uncertain { self.unknown_ends(call) } else { 0 };
+        let trouble = Trouble { call: call.clone(), failure, attempts: attempt, unknown, waits };
+        self.troubles.insert(call.part(), trouble);
+        if waits {
+            effects.push(Effect::BackOff { call: call.clone(), failure, attempt });
+        } else if failure == Failure::NeverRetry && !call.rpc.expands() {
+            for waiter in self.waiting_for(call) {
+                self.waiting.remove(&waiter);
             }
-            Rpc::ControllerExpandVolume if matches!(failure, Failure::NeverRetry | Failure::Infeasible) => {
-                self.give_up_expansion();
-                true
-            }
-            Rpc::NodeExpandVolume if failure == Failure::Infeasible => {
-                self.never.insert(call.rpc);
-                self.expanded = false;
-                false
-            }
-            _ => false,
         }
     }
 }

@@ -25,37 +25,37 @@
 //! anything else is sent for the volume. A new generation of the driver or a reboot ends that as well, and
 //! [`Policy::quiesce_attempts`] bounds it. `ControllerExpandVolume` holds back the other calls of the controller only: a
 //! volume is published and unpublished though the controller cannot be reached. A call that was not sent at all
-//! ([`Outcome::NotSent`]) changes nothing.
+//! ([`Failure::NotSent`]) changes nothing.
 //!
-//! An OK counts when the mount table agrees ([`Check::After`]), and nothing is unstaged that somebody else uses
-//! ([`Check::Unused`]).
+//! All moves are in `transitions`, as a table: towards a goal, on success, on failure.
 //!
-//! [`step`] does nothing but decide. Its caller performs the effects in their order and sends back how they end. What
+//! A call and its verification are one: an OK counts when the mount table agrees ([`Failure::Contradicted`]), and nothing
+//! is unstaged that somebody else uses ([`Failure::InUse`]).
+//!
+//! [`Volume::step`] does nothing but decide. Its caller performs the effects in their order and sends back how they end. What
 //! an effect needs to be on disk is there before that effect is asked for: a [`Effect::Record`] is the last of its
 //! list, and the call comes after [`Event::Recorded`].
 //!
 //! ```
 //! use volume_manager::ConsumerId;
 //! use volume_manager::lifecycle::{
-//!     Call, Check, DriverCapabilities, Effect, Event, Finding, Attach, Outcome, Policy, Reached, Rpc, Volume, step,
+//!     Attach, Call, DriverCapabilities, Effect, Event, Outcome, Policy, Reached, Rpc, Volume,
 //! };
 //!
 //! let capabilities = DriverCapabilities::default(); // this driver only publishes
-//! let volume = Volume::new(Attach::NotRequired, capabilities, Policy::default());
+//! let mut volume = Volume::new(Attach::NotRequired, capabilities, Policy::default());
+//! let mut step = |event| {
+//!     let mut effects = Vec::new();
+//!     volume.step(event, &mut effects);
+//!     effects
+//! };
 //! let pod = ConsumerId::new("pod-1")?;
-//! let publish = Call::of_target(Rpc::NodePublishVolume, pod.clone());
+//! let call = Call::of_target(Rpc::NodePublishVolume, pod.clone());
 //!
-//! let (volume, effects) = step(&volume, Event::Want(pod.clone()));
-//! assert_eq!(effects, [Effect::Record]);
-//! let (volume, effects) = step(&volume, Event::Recorded(true));
-//! assert_eq!(effects, [Effect::Call(publish.clone())]);
-//! let (volume, effects) = step(&volume, Event::Finished { call: publish.clone(), outcome: Outcome::Ok });
-//! let check = Check::After(publish);
-//! assert_eq!(effects, [Effect::Check(check.clone())]);
-//! let (volume, effects) = step(&volume, Event::Checked { check, finding: Finding::Agrees });
-//! assert_eq!(effects, [Effect::Record]);
-//! let (_, effects) = step(&volume, Event::Recorded(true));
-//! assert_eq!(effects, [Effect::Reached(Reached::Published(pod))]);
+//! assert_eq!(step(Event::Want(pod.clone())), [Effect::Record]);
+//! assert_eq!(step(Event::Recorded(true)), [Effect::Call(call.clone())]);
+//! assert_eq!(step(Event::Finished { call, outcome: Outcome::Ok }), [Effect::Record]);
+//! assert_eq!(step(Event::Recorded(true)), [Effect::Reached(Reached::Published(pod))]);
 //! # Ok::<(), volume_manager::name::InvalidConsumerId>(())
 //! ```
 
@@ -64,20 +64,18 @@ mod call;
 mod event;
 mod expansion;
 mod finish;
-mod ladder;
 mod outcome;
 mod plan;
 mod snapshot;
 mod state;
 mod step;
+mod transitions;
 mod volume;
 
 pub use backoff::BackOff;
-pub use call::{Call, Check, Finding};
+pub use call::Call;
 pub use event::{Effect, Event, Lost, Reached, Refusal, Waiter};
-pub use ladder::{Attach, DriverCapabilities};
-pub use outcome::{Failure, Outcome, outcome_of};
+pub use outcome::{Failure, Mismatch, Outcome, outcome_of};
 pub use snapshot::{Base, Expansion, Half, Snapshot, Target, TargetState};
-pub use state::{Direction, Goal, Rpc, VolumeState};
-pub use step::step;
-pub use volume::{Policy, Trouble, Volume, Waits};
+pub use state::{Direction, Rpc, VolumeState};
+pub use volume::{Attach, DriverCapabilities, Policy, Trouble, Volume, Waits};

@@ -2,15 +2,16 @@
 
 use std::fmt;
 
-use super::call::Finding;
 use super::state::{Direction, Rpc};
 
-/// How a call ended. [`outcome_of`] tells it from the code.
+/// How a call ended, with what the mount table shows of it.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// OK. After a call of expansion it means that the volume has the size that was asked for, and that the node half
-    /// is needed; [`Outcome::Expanded`] says it better.
+    /// OK, and the mount table agrees where [it can](Rpc::shows_in_mount_table). So does NOT_FOUND to
+    /// `NodeUnstageVolume` or `NodeUnpublishVolume`: otherwise a driver that forgot a volume would be asked for ever.
+    /// After a call of expansion it means that the volume has the size that was asked for, and that the node half is
+    /// needed; [`Outcome::Expanded`] says it better.
     Ok,
     /// OK of `ControllerExpandVolume` or `NodeExpandVolume`, with what the response says.
     Expanded {
@@ -19,57 +20,78 @@ pub enum Outcome {
         /// `node_expansion_required` of the response; without meaning for `NodeExpandVolume`.
         node_expansion_required: bool,
     },
-    /// NOT_FOUND to `NodeUnstageVolume` or `NodeUnpublishVolume`: if the mount table agrees it counts as OK, since
-    /// otherwise a driver that forgot a volume would be asked for ever.
-    Gone,
-    /// The driver answered with an error, and nothing of the call runs any more.
-    Final,
-    /// The request cannot be met, whenever it is repeated. Only for expansion: the size is given up.
-    Infeasible,
-    /// No answer, or one that says that a call may still be running.
-    Uncertain,
-    /// The driver answered with an error, and the spec forbids to repeat the call.
-    NeverRetry,
-    /// The call was not sent, and the driver knows nothing of it: a secret could not be had, something else is at the
-    /// target, the driver could not be reached. What was intended with it is taken back, unless an earlier one of the same
-    /// kind was sent. If that one may still be running this counts as [`Outcome::Uncertain`].
-    NotSent,
+    /// Not well.
+    Failed(Failure),
 }
 
-/// Why a call has to be repeated, or is given up.
+/// Why a call did not do what it should.
 #[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Failure {
-    /// [`Outcome::Final`]. It is repeated while it is wanted.
+    /// The driver answered with an error, and nothing of the call runs any more. It is repeated while it is wanted.
     Final,
-    /// [`Outcome::Infeasible`]. It is given up.
+    /// The request cannot be met, whenever it is repeated. Only for expansion: the size is given up.
     Infeasible,
-    /// [`Outcome::Uncertain`]. It is repeated until the end is known, within
+    /// No answer, or one that says that a call may still be running. It is repeated until the end is known, within
     /// [`Policy::quiesce_attempts`](super::Policy::quiesce_attempts), even if it is no longer wanted.
     Uncertain,
-    /// [`Outcome::NeverRetry`]. It is not repeated before the driver's next generation, or, for an expansion, before
-    /// it is asked for again.
+    /// The driver answered with an error, and the spec forbids to repeat the call. It is not repeated before the driver's
+    /// next generation, or, for an expansion, before it is asked for again.
     NeverRetry,
     /// The driver said OK, and the mount table says otherwise. It is repeated, or undone and repeated if something
     /// wrong is mounted.
-    Contradicted(Finding),
-    /// It was not called, since somebody else uses what is staged.
-    InUse,
-    /// The mount table could not be asked, after an OK or before an unstage. The call, or the question, is repeated.
+    Contradicted(Mismatch),
+    /// The driver said OK, and the mount table could not be asked. It is repeated.
     Unchecked,
+    /// `NodeUnstageVolume` was not sent, since somebody else uses what is staged. What was intended is undone, and
+    /// intended again later.
+    InUse,
+    /// The call was not sent, and the driver knows nothing of it: a secret could not be had, something else is at the
+    /// target, the driver could not be reached. What was intended with it is undone, unless an earlier one of the same
+    /// kind was sent; it is repeated while it is wanted. If that one may still be running this counts as
+    /// [`Failure::Uncertain`].
+    NotSent,
     /// The driver said OK to an expansion, and reported less than was asked for. It is repeated.
     TooSmall,
     /// The last consumer went before an expansion was done.
     Abandoned,
-    /// [`Outcome::NotSent`]. It is repeated while it is wanted.
-    NotSent,
+}
+
+/// How the mount table differs from what an OK says.
+#[allow(clippy::exhaustive_enums, reason = "each is a case that the machine must handle")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mismatch {
+    /// After an upward call: nothing is mounted there.
+    Missing,
+    /// After an upward call: something else is mounted there, or it is mounted more than once, or with other options.
+    Wrong,
+    /// After a downward call: it is still mounted.
+    StillThere,
 }
 
 impl Failure {
-    /// Whether those who wait for the result are told. An unknown end is no result.
+    /// Whether those who wait for the result are answered. An unknown end is no result.
     #[must_use]
     pub fn is_told(self) -> bool {
         !matches!(self, Self::Uncertain | Self::Unchecked)
+    }
+
+    /// Whether the driver may have seen the call.
+    #[must_use]
+    pub fn was_sent(self) -> bool {
+        !matches!(self, Self::InUse | Self::NotSent | Self::Abandoned)
+    }
+
+    /// One word of small letters.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Final | Self::Infeasible | Self::TooSmall => "final",
+            Self::Uncertain => "uncertain",
+            Self::NeverRetry => "never-retry",
+            Self::Contradicted(_) | Self::Unchecked => "contradicted",
+            Self::InUse | Self::NotSent | Self::Abandoned => "prevented",
+        }
     }
 }
 
@@ -80,18 +102,18 @@ impl fmt::Display for Failure {
             Self::Infeasible => "the driver says that this cannot be done",
             Self::Uncertain => "the driver did not answer, or may still be working on it",
             Self::NeverRetry => "the driver does not do this, and may not be asked again",
-            Self::Contradicted(Finding::Missing) => "the driver said OK, but nothing is mounted",
-            Self::Contradicted(Finding::StillThere) => {
-                "the driver said that it is gone, but it is still mounted"
-            }
-            Self::Contradicted(_) => {
+            Self::Contradicted(Mismatch::Missing) => "the driver said OK, but nothing is mounted",
+            Self::Contradicted(Mismatch::Wrong) => {
                 "the driver said OK, but something else is mounted, or it is mounted twice"
             }
-            Self::InUse => "somebody else uses what is staged",
+            Self::Contradicted(Mismatch::StillThere) => {
+                "the driver said that it is gone, but it is still mounted"
+            }
             Self::Unchecked => "the mount table could not be asked",
+            Self::InUse => "somebody else uses what is staged",
+            Self::NotSent => "it could not be sent to the driver",
             Self::TooSmall => "the driver said OK, but the volume is smaller than was asked for",
             Self::Abandoned => "the last consumer went before it was done",
-            Self::NotSent => "it could not be sent to the driver",
         })
     }
 }
@@ -104,7 +126,7 @@ impl fmt::Display for Failure {
 /// | OK | OK | OK | OK |
 /// | CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED, RESOURCE_EXHAUSTED, `None` | uncertain | uncertain | uncertain |
 /// | RESOURCE_EXHAUSTED of `ControllerPublishVolume` (the attach limit) | final | | |
-/// | NOT_FOUND | final | gone at the node, final at the controller | infeasible |
+/// | NOT_FOUND | final | OK at the node if the mount table agrees, final at the controller | infeasible |
 /// | INVALID_ARGUMENT, OUT_OF_RANGE | final | final | infeasible |
 /// | FAILED_PRECONDITION | final | final | final at the controller, never at the node |
 /// | UNIMPLEMENTED | never | never | never |
@@ -114,16 +136,14 @@ impl fmt::Display for Failure {
 /// end we do not know: it counts as no answer to that one. A number that is no gRPC code is uncertain.
 #[must_use]
 pub fn outcome_of(rpc: Rpc, code: Option<i32>) -> Outcome {
-    let expansion = matches!(rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
-    match code {
-        Some(0) => Outcome::Ok,
-        Some(3 | 11) if expansion => Outcome::Infeasible,
-        Some(5) if expansion => Outcome::Infeasible,
-        Some(5) if rpc.direction() == Direction::Down && rpc.shows_in_mount_table() => Outcome::Gone,
-        Some(8) if rpc == Rpc::ControllerPublishVolume => Outcome::Final,
-        Some(9) if rpc == Rpc::NodeExpandVolume => Outcome::NeverRetry,
-        Some(12) => Outcome::NeverRetry,
-        Some(2 | 3 | 5 | 6 | 7 | 9 | 11 | 13 | 15 | 16) => Outcome::Final,
-        Some(_) | None => Outcome::Uncertain,
-    }
+    Outcome::Failed(match code {
+        Some(0) => return Outcome::Ok,
+        Some(5) if rpc.direction() == Direction::Down && rpc.shows_in_mount_table() => return Outcome::Ok,
+        Some(3 | 5 | 11) if rpc.expands() => Failure::Infeasible,
+        Some(8) if rpc == Rpc::ControllerPublishVolume => Failure::Final,
+        Some(9) if rpc == Rpc::NodeExpandVolume => Failure::NeverRetry,
+        Some(12) => Failure::NeverRetry,
+        Some(2 | 3 | 5 | 6 | 7 | 9 | 11 | 13 | 15 | 16) => Failure::Final,
+        Some(_) | None => Failure::Uncertain,
+    })
 }

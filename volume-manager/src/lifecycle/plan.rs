@@ -1,32 +1,21 @@
 //! What a volume needs next, and whether it may have it now.
 
-use super::call::{Call, Check};
-use super::ladder::Attach;
+use super::call::Call;
 use super::snapshot::{Base, Half, Snapshot, TargetState};
-use super::state::Rpc;
-use super::volume::{Unsent, Volume};
-
-/// What is to be done next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
-    Call(Call),
-    Check(Check),
-}
+use super::state::{Direction, Rpc};
+use super::transitions::{next_target, shared_during, target_during};
+use super::volume::{Attach, Unsent, Volume};
 
 impl Volume {
-    /// The next call or check. `None`: nothing is needed, or what is needed has to wait.
-    pub(super) fn next(&self) -> Option<Next> {
-        let call = match &self.suspect {
-            None => self.wishes().into_iter().find(|call| !self.is_held_back(call))?,
+    /// The next call. `None`: nothing is needed, or what is needed has to wait.
+    pub(super) fn next(&self) -> Option<Call> {
+        match self.suspect() {
+            None => self.wishes().into_iter().find(|call| !self.is_held_back(call)),
             // An older call may still be running in the driver. Its repetition is the only call that cannot collide
             // with it, wanted or not.
-            Some(call) if self.backs_off(call) || self.never.contains(&call.rpc) => return None,
-            Some(call) => call.clone(),
-        };
-        if call.rpc == Rpc::NodeUnstageVolume && !self.unused {
-            return Some(Next::Check(Check::Unused));
+            Some(call) if self.backs_off(call) || self.never.contains(&call.rpc) => None,
+            Some(call) => Some(call.clone()),
         }
-        Some(Next::Call(call))
     }
 
     /// What leads to the goal, most urgent first, whether its time has come or not. Each of them is legal now.
@@ -34,50 +23,41 @@ impl Volume {
     /// Down before up: a target that has to go may be what stands in the way of one that comes. Expansions come last: none
     /// of them shall keep a volume from its consumers.
     pub(super) fn wishes(&self) -> Vec<Call> {
-        let targets = &self.record.targets;
-        let mut calls = Vec::new();
-        for (consumer, target) in targets {
-            let leaves = !target.wanted || self.is_going_down() || target.state == TargetState::NodeUnpublish;
-            if leaves && target.state != TargetState::Absent {
-                calls.push(Call::of_target(Rpc::NodeUnpublishVolume, consumer.clone()));
-            }
-        }
+        let (goes_down, ready) = (self.is_going_down(), self.is_ready());
+        let of_targets = |wanted: Rpc| {
+            self.record.targets.iter().filter_map(move |(consumer, target)| {
+                let up = ready.then_some(Direction::Up);
+                let direction = if goes_down || !target.wanted { Some(Direction::Down) } else { up };
+                let rpc = next_target(*target, direction).filter(|rpc| *rpc == wanted)?;
+                Some(Call::of_target(rpc, consumer.clone()))
+            })
+        };
+        let mut calls: Vec<_> = of_targets(Rpc::NodeUnpublishVolume).collect();
         calls.extend(self.shared_wish().map(Call::of_volume));
-        let ready = self.is_ready();
-        for (consumer, target) in targets {
-            let arrives = matches!(
-                target.state,
-                TargetState::Absent | TargetState::NodePublish | TargetState::Republish
-            );
-            if ready && target.wanted && arrives {
-                calls.push(Call::of_target(Rpc::NodePublishVolume, consumer.clone()));
-            }
-        }
-        if let Some(expansion) = self.record.expansion {
-            let possible = match expansion.half {
-                Half::Controller => self.growing || !self.record.base.is_on_the_way(),
-                Half::Node => self.is_node_half_possible(),
-            };
-            if possible {
-                calls.push(Call::of_volume(expansion.half.rpc()));
-            }
-        }
+        calls.extend(of_targets(Rpc::NodePublishVolume));
+        calls.extend(self.expansion_wish());
         calls
+    }
+
+    fn expansion_wish(&self) -> Option<Call> {
+        let half = self.record.expansion?.half;
+        let call = Call::of_volume(half.rpc());
+        let possible = match half {
+            Half::Controller => self.may_be_running(&call) || !self.record.base.is_on_the_way(),
+            Half::Node => self.is_node_half_possible(),
+        };
+        possible.then_some(call)
     }
 
     /// What the shared part of the volume needs.
     fn shared_wish(&self) -> Option<Rpc> {
-        let (ladder, base) = (self.ladder(), self.record.base);
-        let up = match base {
-            // The spec's rule: a downward call is repeated until it succeeds, whatever is wanted now.
-            Base::ControllerUnpublish | Base::NodeUnstage => None,
-            // Nothing is built under those who live there.
-            _ if self.is_wanted() && !self.is_ready() => ladder.up(base),
-            _ => None,
-        };
+        let base = self.record.base;
+        // Nothing is built under those who live there.
+        let builds = self.is_wanted() && !self.is_ready();
+        let up = if builds { self.next_shared(base, Direction::Up) } else { None };
         let stays = self.is_wanted() && (self.is_ready() || up.is_some());
         let leaves = (!stays || self.is_going_down()) && !self.is_occupied();
-        up.or_else(|| leaves.then(|| ladder.down(base)).flatten())
+        up.or_else(|| if leaves { self.next_shared(base, Direction::Down) } else { None })
     }
 
     /// Whether every target has to be unpublished, wanted or not.
@@ -87,13 +67,13 @@ impl Volume {
     }
 
     fn is_published(&self) -> bool {
-        let published = |state| matches!(state, TargetState::Published | TargetState::Republish);
-        self.record.targets.values().any(|target| published(target.state))
+        self.record.targets.values().any(|target| target.state.is_published())
     }
 
     pub(super) fn is_held_back(&self, call: &Call) -> bool {
         let attach = matches!(call.rpc, Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume);
-        self.backs_off(call) || self.never.contains(&call.rpc) || (self.growing && attach)
+        let grows = attach && self.suspects.iter().any(Call::is_growth);
+        self.backs_off(call) || self.never.contains(&call.rpc) || grows
     }
 
     /// Whether a call that may still be running can be repeated as things are. If not, somebody took away what it needs.
@@ -104,7 +84,7 @@ impl Volume {
         let half = expansion.is_some_and(|expansion| expansion.half.rpc() == call.rpc);
         match call.rpc {
             Rpc::ControllerPublishVolume => base.state().rpc() == Some(call.rpc),
-            Rpc::NodeStageVolume => base.state().rpc() == Some(call.rpc) && self.ladder().top().is_some(),
+            Rpc::NodeStageVolume => base.state().rpc() == Some(call.rpc) && self.top().is_some(),
             Rpc::ControllerUnpublishVolume | Rpc::NodeUnstageVolume => {
                 base.state().rpc() == Some(call.rpc) && !self.is_occupied()
             }
@@ -129,27 +109,10 @@ impl Volume {
             target: target.map(|target| target.state),
         };
         self.record.calling = Some(call.clone());
-        match call.rpc {
-            Rpc::ControllerPublishVolume => {
-                self.record.base = Base::ControllerPublish;
-                self.record.attached_here = true;
-            }
-            Rpc::ControllerUnpublishVolume => self.record.base = Base::ControllerUnpublish,
-            Rpc::NodeStageVolume => self.record.base = Base::NodeStage,
-            Rpc::NodeUnstageVolume => self.record.base = Base::NodeUnstage,
-            Rpc::NodePublishVolume | Rpc::NodeUnpublishVolume => {
-                if let Some(target) = self.target(call)
-                    && target.state.rpc() != Some(call.rpc)
-                {
-                    target.state = if call.rpc == Rpc::NodePublishVolume {
-                        TargetState::NodePublish
-                    } else {
-                        TargetState::NodeUnpublish
-                    };
-                }
-            }
-            // The expansion was recorded when it was asked for.
-            Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {}
+        self.record.attached_here |= call.rpc == Rpc::ControllerPublishVolume;
+        self.record.base = shared_during(call.rpc).unwrap_or(self.record.base);
+        if let Some(target) = self.target(call) {
+            target.state = target_during(call.rpc, target.state);
         }
         let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
         let moved = before.base != self.record.base || before.target != target.map(|target| target.state);

@@ -7,12 +7,13 @@ use crate::ConsumerId;
 use super::call::Call;
 use super::state::{Rpc, VolumeState};
 
-/// What is durable of a volume: enough to go on after any crash or power cut.
+/// What is durable of a volume: enough to go on after any crash or power cut. The default is a volume to which nothing was
+/// done yet.
 ///
 /// It has no secrets, no paths and no back-off: a new process tries at once. The boot id belongs beside it on disk, for
 /// [`Event::Rebooted`](super::Event::Rebooted).
 #[allow(clippy::exhaustive_structs, reason = "its maker and its reader must handle every field")]
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Snapshot {
     /// What the consumers share: attach and staging.
     pub base: Base,
@@ -36,9 +37,10 @@ pub struct Snapshot {
 
 /// Where the part of a volume is that all its consumers share: [`VolumeState`] without those of a target.
 #[allow(clippy::exhaustive_enums, reason = "the spec's states")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Base {
     /// Attached to no node.
+    #[default]
     Created,
     /// On the way from CREATED to NODE_READY.
     ControllerPublish,
@@ -116,7 +118,9 @@ impl TargetState {
     pub const ALL: [Self; 5] =
         [Self::Absent, Self::NodePublish, Self::Published, Self::Republish, Self::NodeUnpublish];
 
-    pub(super) fn is_published(self) -> bool {
+    /// Whether the consumer has the volume there.
+    #[must_use]
+    pub fn is_published(self) -> bool {
         matches!(self, Self::Published | Self::Republish)
     }
 

@@ -1,4 +1,4 @@
-//! The names of states, goals and calls, and what each says of the others.
+//! The names of states and calls, and what each says of the others.
 
 use std::fmt;
 
@@ -67,36 +67,6 @@ impl fmt::Display for VolumeState {
             Self::NodePublish => "NODE_PUBLISH",
             Self::NodeUnpublish => "NODE_UNPUBLISH",
         })
-    }
-}
-
-/// Where a volume shall be: one of the states of rest, lowest first.
-#[allow(clippy::exhaustive_enums, reason = "the spec's states of rest")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Goal {
-    /// Attached to no node.
-    Created,
-    /// Attached to this node.
-    NodeReady,
-    /// Staged on this node.
-    VolReady,
-    /// At the target.
-    Published,
-}
-
-impl Goal {
-    /// Every goal, lowest first.
-    pub const ALL: [Self; 4] = [Self::Created, Self::NodeReady, Self::VolReady, Self::Published];
-
-    /// The state in which the goal is reached.
-    #[must_use]
-    pub fn state(self) -> VolumeState {
-        match self {
-            Self::Created => VolumeState::Created,
-            Self::NodeReady => VolumeState::NodeReady,
-            Self::VolReady => VolumeState::VolReady,
-            Self::Published => VolumeState::Published,
-        }
     }
 }
 
@@ -174,30 +144,16 @@ impl Rpc {
         }
     }
 
-    /// The call that undoes this one. Nothing undoes an expansion.
+    /// Whether the call makes the volume larger, and leaves it where it is.
     #[must_use]
-    pub fn negation(self) -> Option<Self> {
-        match self {
-            Self::ControllerPublishVolume => Some(Self::ControllerUnpublishVolume),
-            Self::ControllerUnpublishVolume => Some(Self::ControllerPublishVolume),
-            Self::NodeStageVolume => Some(Self::NodeUnstageVolume),
-            Self::NodeUnstageVolume => Some(Self::NodeStageVolume),
-            Self::NodePublishVolume => Some(Self::NodeUnpublishVolume),
-            Self::NodeUnpublishVolume => Some(Self::NodePublishVolume),
-            Self::ControllerExpandVolume | Self::NodeExpandVolume => None,
-        }
+    pub fn expands(self) -> bool {
+        self.state().is_none()
     }
 
     /// Whether the mount table shows what the call did.
     #[must_use]
     pub fn shows_in_mount_table(self) -> bool {
-        matches!(
-            self,
-            Self::NodeStageVolume
-                | Self::NodeUnstageVolume
-                | Self::NodePublishVolume
-                | Self::NodeUnpublishVolume
-        )
+        !matches!(self, Self::ControllerPublishVolume | Self::ControllerUnpublishVolume) && !self.expands()
     }
 
     /// The name of the method in the spec.

@@ -4,42 +4,37 @@ use crate::ConsumerId;
 
 use super::call::{Call, Part};
 use super::event::{Effect, Event, Lost, Reached, Refusal, Waiter};
-use super::ladder::{Attach, DriverCapabilities};
 use super::outcome::Failure;
-use super::plan::Next;
-use super::snapshot::{Base, Half, Target, TargetState};
+use super::snapshot::{Base, Snapshot, Target, TargetState};
 use super::state::{Direction, Rpc};
-use super::volume::{Activity, Journal, Volume};
-
-/// The one transition: takes a volume and what happened, answers the volume as it then is and what to do.
-///
-/// An event that does not fit, such as the end of a call that is not under way, changes nothing.
-#[must_use]
-pub fn step(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
-    let (mut then, mut effects) = (volume.clone(), Vec::new());
-    match event {
-        Event::Want(consumer) => then.want(consumer, &mut effects),
-        Event::Release(consumer) => then.release(consumer, &mut effects),
-        Event::Expand { required_bytes } => then.expand(required_bytes, &mut effects),
-        Event::Republish(consumer) => then.republish(consumer),
-        Event::Attached => then.attached(),
-        Event::Detached => then.detached(),
-        Event::Recorded(durable) => then.recorded(durable),
-        Event::Finished { call, outcome } => then.finished(&call, outcome, &mut effects),
-        Event::Checked { check, finding } => then.checked(&check, finding, &mut effects),
-        Event::Lost(lost) => then.lost(lost),
-        Event::NewGeneration(capabilities) => then.new_generation(capabilities),
-        Event::Reconnected(capabilities) => then.reconnected(capabilities),
-        Event::Rebooted => then.rebooted(),
-        Event::Resume(call) => then.resume(&call),
-        Event::Proceed if then.journal == Journal::Failed => then.journal = Journal::Behind,
-        Event::Proceed => {}
-    }
-    then.settle(volume, &mut effects);
-    (then, effects)
-}
+use super::volume::{Attach, DriverCapabilities, InFlight, Journal, Volume};
 
 impl Volume {
+    /// The one transition: takes what happened, and adds what to do to `effects`.
+    ///
+    /// An event that does not fit, such as the end of a call that is not under way, changes nothing.
+    pub fn step(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        let before = self.record.clone();
+        match event {
+            Event::Want(consumer) => self.want(consumer, effects),
+            Event::Release(consumer) => self.release(consumer, effects),
+            Event::Expand { required_bytes } => self.expand(required_bytes, effects),
+            Event::Republish(consumer) => self.republish(consumer),
+            Event::Attached => self.attached(),
+            Event::Detached => self.detached(),
+            Event::Recorded(durable) => self.recorded(durable),
+            Event::Finished { call, outcome } => self.finished(&call, outcome, effects),
+            Event::Lost(lost) => self.lost(lost),
+            Event::NewGeneration(capabilities) => self.new_generation(capabilities),
+            Event::Reconnected(capabilities) => self.reconnected(capabilities),
+            Event::Rebooted => self.rebooted(),
+            Event::Resume(call) => self.resume(&call),
+            Event::Proceed if self.journal == Journal::Failed => self.journal = Journal::Behind,
+            Event::Proceed => {}
+        }
+        self.settle(&before, effects);
+    }
+
     fn want(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
         let most = self.policy.max_consumers;
         if let Some(target) = self.record.targets.get_mut(&consumer) {
@@ -51,11 +46,11 @@ impl Volume {
             self.record.targets.insert(consumer.clone(), target);
         }
         self.released.remove(&consumer);
-        self.waiting.insert(consumer);
+        self.waiting.insert(Waiter::Consumer(consumer));
     }
 
     fn release(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
-        self.waiting.remove(&consumer);
+        self.waiting.remove(&Waiter::Consumer(consumer.clone()));
         if let Some(target) = self.record.targets.get_mut(&consumer) {
             target.wanted = false;
             let call = Call::of_target(Rpc::NodeUnpublishVolume, consumer.clone());
@@ -121,7 +116,7 @@ impl Volume {
             Lost::Staging if self.record.base == Base::VolReady => {
                 self.record.base = Base::NodeUnstage;
                 let wanted = self.record.targets.iter().filter(|(_, target)| target.wanted);
-                self.waiting.extend(wanted.map(|(consumer, _)| consumer.clone()));
+                self.waiting.extend(wanted.map(|(consumer, _)| Waiter::Consumer(consumer.clone())));
             }
             Lost::Staging => {}
             Lost::Target(consumer) => {
@@ -130,7 +125,7 @@ impl Volume {
                 {
                     target.state = TargetState::NodeUnpublish;
                     if target.wanted {
-                        self.waiting.insert(consumer);
+                        self.waiting.insert(Waiter::Consumer(consumer));
                     }
                 }
             }
@@ -145,10 +140,10 @@ impl Volume {
 
     fn new_generation(&mut self, capabilities: DriverCapabilities) {
         self.reconnected(capabilities);
-        (self.suspect, self.growing) = (None, false);
+        self.suspects.clear();
         self.troubles.clear();
-        if let Activity::Call { orphaned, .. } = &mut self.activity {
-            *orphaned = true;
+        if let Some(running) = &mut self.in_flight {
+            running.orphaned = true;
         }
     }
 
@@ -161,19 +156,19 @@ impl Volume {
         if matches!(self.journal, Journal::Clean) {
             self.journal = Journal::Behind;
         }
-        self.activity = Activity::Nothing;
-        (self.suspect, self.growing, self.unsent) = (None, false, None);
+        (self.in_flight, self.unsent) = (None, None);
+        self.suspects.clear();
         self.troubles.clear();
         for (consumer, target) in &mut self.record.targets {
             if target.wanted {
                 target.state = TargetState::Absent;
-                self.waiting.insert(consumer.clone());
+                self.waiting.insert(Waiter::Consumer(consumer.clone()));
             } else if target.state != TargetState::Absent {
                 target.state = TargetState::NodeUnpublish;
             }
         }
         if matches!(self.record.base, Base::NodeStage | Base::NodeUnstage | Base::VolReady) {
-            self.record.base = if self.is_wanted() { self.ladder().unstaged() } else { Base::NodeUnstage };
+            self.record.base = if self.is_wanted() { self.unstaged() } else { Base::NodeUnstage };
         }
     }
 
@@ -186,28 +181,23 @@ impl Volume {
     }
 
     /// Decides what comes next, and sends what the disk has the intent of.
-    fn settle(&mut self, before: &Self, effects: &mut Vec<Effect>) {
+    fn settle(&mut self, before: &Snapshot, effects: &mut Vec<Effect>) {
         // While a record is being written nothing new is intended: what is decided then may be obsolete when it is done.
-        let decides =
-            self.activity == Activity::Nothing && matches!(self.journal, Journal::Clean | Journal::Behind);
+        let decides = self.in_flight.is_none() && matches!(self.journal, Journal::Clean | Journal::Behind);
         if decides {
             // What was intended and not sent is decided again, so that nothing is undone that was never done.
             self.take_back();
         }
         self.sweep();
         self.sweep_expansion(effects);
-        self.suspect = self.suspect.take().filter(|call| self.is_repeatable(call));
-        self.growing &= self.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller);
+        let mut suspects = std::mem::take(&mut self.suspects);
+        suspects.retain(|call| self.is_repeatable(call));
+        self.suspects = suspects;
         let next = if decides { self.next() } else { None };
-        match &next {
-            Some(Next::Call(call)) => {
-                self.unused &= call.rpc == Rpc::NodeUnstageVolume;
-                self.intend(call);
-            }
-            Some(Next::Check(_)) | None if decides => self.unused = false,
-            Some(Next::Check(_)) | None => {}
+        if let Some(call) = &next {
+            self.intend(call);
         }
-        if self.record != before.record {
+        if self.record != *before {
             self.journal = match self.journal {
                 Journal::Clean | Journal::Behind => Journal::Behind,
                 Journal::Writing { .. } => Journal::Writing { behind: true },
@@ -224,16 +214,12 @@ impl Volume {
         }
         self.tell(effects);
         match next {
-            Some(Next::Call(call)) => {
-                self.unused = false;
-                self.activity = Activity::Call { call: call.clone(), orphaned: false, outgrown: false };
+            Some(call) => {
+                let required_bytes = self.record.expansion.map_or(0, |expansion| expansion.required_bytes);
+                self.in_flight = Some(InFlight { call: call.clone(), orphaned: false, required_bytes });
                 effects.push(Effect::Call(call));
             }
-            Some(Next::Check(check)) => {
-                self.activity = Activity::Check(check.clone());
-                effects.push(Effect::Check(check));
-            }
-            None if self.activity == Activity::Nothing && self.is_over() => effects.push(Effect::Forget),
+            None if self.in_flight.is_none() && self.is_over() => effects.push(Effect::Forget),
             None => {}
         }
     }
@@ -253,7 +239,7 @@ impl Volume {
 
     fn is_over(&self) -> bool {
         self.record.targets.is_empty()
-            && self.record.base == self.ladder().floor()
+            && self.record.base == self.floor()
             && !self.record.attached_here
             && self.record.expansion.is_none()
     }
@@ -262,27 +248,25 @@ impl Volume {
     fn tell(&mut self, effects: &mut Vec<Effect>) {
         let released = std::mem::take(&mut self.released);
         effects.extend(released.into_iter().map(|consumer| Effect::Reached(Reached::Released(consumer))));
-        let targets = &self.record.targets;
-        let reached = |consumer: &ConsumerId| {
-            targets.get(consumer).is_some_and(|target| target.wanted && target.state.is_published())
-        };
+        let record = &self.record;
+        let goes_down = self.is_going_down();
         // A published target that has to go down first, such as under a lost staging, is not what was asked for.
-        if !self.is_going_down() {
-            let published: Vec<_> =
-                self.waiting.iter().filter(|consumer| reached(consumer)).cloned().collect();
-            for consumer in published {
-                self.waiting.remove(&consumer);
-                effects.push(Effect::Reached(Reached::Published(consumer)));
-            }
-        }
-        if self.expanded && self.record.expansion.is_none() {
-            self.expanded = false;
-            effects.push(Effect::Reached(Reached::Expanded { capacity_bytes: self.record.capacity_bytes }));
-        }
+        let reached = |waiter: &Waiter| match waiter {
+            Waiter::Consumer(consumer) => record
+                .targets
+                .get(consumer)
+                .filter(|target| target.wanted && target.state.is_published() && !goes_down)
+                .map(|_| Reached::Published(consumer.clone())),
+            Waiter::Expansion if record.expansion.is_some() => None,
+            Waiter::Expansion => Some(Reached::Expanded { capacity_bytes: record.capacity_bytes }),
+        };
+        effects.extend(self.waiting.iter().filter_map(reached).map(Effect::Reached));
+        let still = self.waiting.iter().filter(|waiter| reached(waiter).is_none()).cloned().collect();
+        self.waiting = still;
         if self.never.is_empty() {
             return;
         }
-        for call in self.wishes() {
+        for call in self.wishes().into_iter().filter(|call| !call.rpc.expands()) {
             if self.never.contains(&call.rpc) {
                 self.give_up_waiting(&call, Failure::NeverRetry, effects);
             }
@@ -290,31 +274,34 @@ impl Volume {
     }
 
     /// Tells those who wait for a call that it will not be made.
-    pub(super) fn give_up_waiting(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
-        for consumer in self.waiting_for(call) {
-            if !self.waiting.remove(&consumer) {
-                continue;
+    fn give_up_waiting(&mut self, call: &Call, failure: Failure, effects: &mut Vec<Effect>) {
+        for waiter in self.waiting_for(call) {
+            if self.waiting.remove(&waiter) {
+                effects.push(Effect::Failed { waiter, call: call.clone(), failure });
             }
-            let waiter = Waiter::Consumer(consumer);
-            effects.push(Effect::Failed { waiter, call: call.clone(), failure });
         }
     }
 
-    /// The consumers that cannot be published, or released, before this call succeeds.
-    pub(super) fn waiting_for(&self, call: &Call) -> Vec<ConsumerId> {
-        let targets = &self.record.targets;
+    /// Those who cannot be answered well before this call succeeds.
+    pub(super) fn waiting_for(&self, call: &Call) -> Vec<Waiter> {
+        let of_consumer = || call.consumer.clone().map(Waiter::Consumer);
+        let waits = |waiter: &Waiter| self.waiting.contains(waiter);
         match call.rpc {
-            Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => self.waiting.iter().cloned().collect(),
+            Rpc::ControllerPublishVolume | Rpc::NodeStageVolume => {
+                let consumers = self.waiting.iter().filter(|waiter| **waiter != Waiter::Expansion);
+                consumers.cloned().collect()
+            }
             // Whoever is published stays so whether the repeated publish fails or not.
             Rpc::NodePublishVolume => {
-                let published = |consumer: &ConsumerId| {
-                    targets.get(consumer).is_some_and(|target| target.state.is_published())
-                };
-                let waits = |consumer: &&ConsumerId| self.waiting.contains(*consumer) && !published(consumer);
-                call.consumer.iter().filter(|consumer| waits(consumer)).cloned().collect()
+                let target = call.consumer.as_ref().and_then(|consumer| self.record.targets.get(consumer));
+                let published = target.is_some_and(|target| target.state.is_published());
+                of_consumer().into_iter().filter(|waiter| waits(waiter) && !published).collect()
             }
-            Rpc::NodeUnpublishVolume => call.consumer.iter().cloned().collect(),
-            _ => Vec::new(),
+            Rpc::NodeUnpublishVolume => of_consumer().into_iter().collect(),
+            Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {
+                [Waiter::Expansion].into_iter().filter(waits).collect()
+            }
+            Rpc::ControllerUnpublishVolume | Rpc::NodeUnstageVolume => Vec::new(),
         }
     }
 }

@@ -4,13 +4,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ConsumerId;
 
-use super::call::{Call, Check, Part};
-use super::ladder::{Attach, DriverCapabilities, Ladder};
+use super::call::{Call, Part};
+use super::event::Waiter;
 use super::outcome::Failure;
 use super::snapshot::{Base, Half, Snapshot, Target, TargetState};
-use super::state::{Goal, Rpc, VolumeState};
+use super::state::{Rpc, VolumeState};
 
-/// One volume with all its consumers. [`step`](super::step) moves it.
+/// What a driver can do, as far as the lifecycle depends on it. What it cannot do is skipped on
+/// the way up. On the way down what was made, or may have been, is taken down whether it still can or not.
+#[allow(clippy::exhaustive_structs, reason = "the capabilities that the spec's lifecycle depends on")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DriverCapabilities {
+    /// `PUBLISH_UNPUBLISH_VOLUME` of the controller service: there are NODE_READY and the two calls around it.
+    pub publish_unpublish: bool,
+    /// `STAGE_UNSTAGE_VOLUME` of the node service: there are VOL_READY and the two calls around it.
+    pub stage_unstage: bool,
+    /// `EXPAND_VOLUME` of the controller service, if that call is made from here.
+    pub controller_expand: bool,
+    /// `EXPAND_VOLUME` of the node service.
+    pub node_expand: bool,
+}
+
+/// Who attaches a volume to this node, and so where it begins and ends.
+#[allow(clippy::exhaustive_enums, reason = "this side, another, or nobody")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Attach {
+    /// This side, by ControllerPublishVolume, if the driver has it (figures 5 and 6). Volumes that somebody else provisioned
+    /// (figure 7) begin at CREATED as well if this side attaches them: the figure's nameless ends are CREATED.
+    Here,
+    /// Another, such as the attacher in the cloud; its publish context is handed in. Nothing is staged or published
+    /// before [`Event::Attached`](super::Event::Attached). No controller call is made to attach or detach.
+    Awaited,
+    /// Nobody: no attach is needed, or it is made elsewhere and is done. The volume begins at NODE_READY, and no
+    /// controller call is made to attach or detach.
+    NotRequired,
+}
+
+/// One volume with all its consumers. [`step`](Self::step) moves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Volume {
     pub(super) attach: Attach,
@@ -20,25 +50,22 @@ pub struct Volume {
     pub(super) record: Snapshot,
     /// How much of it is.
     pub(super) journal: Journal,
-    pub(super) activity: Activity,
+    /// The call that is under way; never more than one. Not on disk: a new process waits for nothing.
+    pub(super) in_flight: Option<InFlight>,
     pub(super) troubles: BTreeMap<Part, Trouble>,
-    /// The call that may still be running in the driver. Nothing else is sent before its end is known.
-    pub(super) suspect: Option<Call>,
-    /// The same for `ControllerExpandVolume`, which holds back the calls of the controller only: nothing on the node is
-    /// about what it changes, and a controller that cannot be reached shall not keep volumes from their consumers.
-    pub(super) growing: bool,
+    /// The calls that may still be running in the driver: at most one besides `ControllerExpandVolume`. Nothing else is sent
+    /// before its end is known; `ControllerExpandVolume` holds back the calls of the controller only: nothing on the
+    /// node is about what it changes, and a controller that cannot be reached shall not keep volumes from their consumers.
+    /// No state of its own, since the part that the call is about may have to go the other way meanwhile.
+    pub(super) suspects: BTreeSet<Call>,
     /// What was intended and is not known to have been sent.
     pub(super) unsent: Option<Unsent>,
-    /// What the driver may not be asked again.
+    /// What the driver may not be asked again. It is the driver's, whatever state the volume is in.
     pub(super) never: BTreeSet<Rpc>,
-    /// Consumers that are to be told when they are published.
-    pub(super) waiting: BTreeSet<ConsumerId>,
-    /// Consumers that are to be told that they are released.
+    /// Who is to be answered when the volume is published, or has its size.
+    pub(super) waiting: BTreeSet<Waiter>,
+    /// Consumers that are gone from the record, and are to be answered when that is on disk.
     pub(super) released: BTreeSet<ConsumerId>,
-    /// Whether somebody is to be told that the volume has its size.
-    pub(super) expanded: bool,
-    /// Nobody else used what is staged when it was looked at, for the unstage that comes next.
-    pub(super) unused: bool,
 }
 
 /// The bounds of a volume's machine.
@@ -74,18 +101,14 @@ pub(super) enum Journal {
     Failed,
 }
 
-/// What the volume waits for outside. Not on disk: a new process waits for nothing.
+/// A call that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Activity {
-    Nothing,
-    Call {
-        call: Call,
-        /// The driver process that it was sent to is gone.
-        orphaned: bool,
-        /// A larger size was asked for meanwhile.
-        outgrown: bool,
-    },
-    Check(Check),
+pub(super) struct InFlight {
+    pub(super) call: Call,
+    /// The driver process that it was sent to is gone.
+    pub(super) orphaned: bool,
+    /// The size that an expansion was asked for; a larger one may have been asked for meanwhile.
+    pub(super) required_bytes: u64,
 }
 
 /// A call whose intent changed where the volume or a target is, and how it was before.
@@ -100,39 +123,18 @@ pub(super) struct Unsent {
 
 /// A call that failed, and is to be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct Trouble {
-    pub(super) call: Call,
-    pub(super) failure: Failure,
-    pub(super) attempts: u8,
-    /// How often in a row its end was not known, up to [`Policy::quiesce_attempts`].
-    pub(super) unknown: u8,
-    pub(super) waits: bool,
-}
-
-impl Trouble {
     /// The call.
-    #[must_use]
-    pub fn call(&self) -> &Call {
-        &self.call
-    }
-
+    pub call: Call,
     /// How it failed last.
-    #[must_use]
-    pub fn failure(&self) -> Failure {
-        self.failure
-    }
-
+    pub failure: Failure,
     /// How often in a row, up to [`Policy::counted_attempts`].
-    #[must_use]
-    pub fn attempts(&self) -> u8 {
-        self.attempts
-    }
-
+    pub attempts: u8,
+    /// How often in a row its end was not known, up to [`Policy::quiesce_attempts`].
+    pub unknown: u8,
     /// Whether its back-off runs.
-    #[must_use]
-    pub fn waits(&self) -> bool {
-        self.waits
-    }
+    pub waits: bool,
 }
 
 /// What a volume waits for.
@@ -145,10 +147,8 @@ pub enum Waits {
     ForRecord,
     /// The store, which failed to take the record.
     ForStore,
-    /// The end of a call.
+    /// The end of a call and of its verification.
     ForCall(Call),
-    /// The mount table.
-    ForCheck(Check),
     /// The time to repeat a call, the first of those that wait; [`Volume::troubles`] has all.
     ForBackOff(Call),
     /// The attach that is made elsewhere.
@@ -165,18 +165,9 @@ impl Volume {
     /// A volume that nothing was done with yet and that nobody wants.
     #[must_use]
     pub fn new(attach: Attach, capabilities: DriverCapabilities, policy: Policy) -> Self {
-        let base = Ladder { attach, capabilities, attached: false, attached_here: false }.floor();
-        let record = Snapshot {
-            base,
-            attached: false,
-            attached_here: false,
-            calling: None,
-            targets: BTreeMap::new(),
-            granted_bytes: 0,
-            capacity_bytes: 0,
-            expansion: None,
-        };
-        Self::at_rest(attach, capabilities, policy, record)
+        let mut volume = Self::at_rest(attach, capabilities, policy, Snapshot::default());
+        volume.fit_base();
+        volume
     }
 
     /// A volume as it was recorded, in a new process. The call that it says was sent last counts as one whose end is not
@@ -199,20 +190,17 @@ impl Volume {
             volume.journal = Journal::Behind;
         }
         if policy.quiesce_attempts != Some(0) {
-            let calling = volume.record.calling.clone();
-            volume.suspect = calling.filter(|call| !is_growth(call) && volume.is_repeatable(call));
+            let calling = volume.record.calling.iter().filter(|call| !call.is_growth());
+            volume.suspects = calling.filter(|call| volume.is_repeatable(call)).cloned().collect();
             // Other calls may have been sent after it, so it need not be the last one.
-            volume.growing =
-                volume.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller);
+            if volume.record.expansion.is_some_and(|expansion| expansion.half == Half::Controller) {
+                volume.suspects.insert(Call::of_volume(Rpc::ControllerExpandVolume));
+            }
         }
-        volume.waiting = volume
-            .record
-            .targets
-            .iter()
-            .filter(|(_, target)| target.wanted && target.state != TargetState::Published)
-            .map(|(consumer, _)| consumer.clone())
-            .collect();
-        volume.expanded = volume.record.expansion.is_some();
+        let targets = volume.record.targets.iter();
+        let absent = targets.filter(|(_, target)| target.wanted && target.state != TargetState::Published);
+        volume.waiting = absent.map(|(consumer, _)| Waiter::Consumer(consumer.clone())).collect();
+        volume.waiting.extend(volume.record.expansion.map(|_| Waiter::Expansion));
         volume
     }
 
@@ -223,16 +211,13 @@ impl Volume {
             policy,
             record,
             journal: Journal::Clean,
-            activity: Activity::Nothing,
+            in_flight: None,
             troubles: BTreeMap::new(),
-            suspect: None,
-            growing: false,
+            suspects: BTreeSet::new(),
             unsent: None,
             never: BTreeSet::new(),
             waiting: BTreeSet::new(),
             released: BTreeSet::new(),
-            expanded: false,
-            unused: false,
         }
     }
 
@@ -255,13 +240,14 @@ impl Volume {
         }
     }
 
-    /// Where the volume shall be: PUBLISHED while anybody wants it, else on its floor.
+    /// Where the volume shall be: PUBLISHED while anybody wants it, else CREATED, or NODE_READY if no attach is made from
+    /// here.
     #[must_use]
-    pub fn goal(&self) -> Goal {
+    pub fn goal(&self) -> VolumeState {
         match (self.is_wanted(), self.attach) {
-            (true, _) => Goal::Published,
-            (false, Attach::Here) => Goal::Created,
-            (false, Attach::Awaited | Attach::NotRequired) => Goal::NodeReady,
+            (true, _) => VolumeState::Published,
+            (false, Attach::Here) => VolumeState::Created,
+            (false, Attach::Awaited | Attach::NotRequired) => VolumeState::NodeReady,
         }
     }
 
@@ -292,10 +278,7 @@ impl Volume {
     /// The call that is under way; never more than one.
     #[must_use]
     pub fn in_flight(&self) -> Option<&Call> {
-        match &self.activity {
-            Activity::Call { call, .. } => Some(call),
-            Activity::Nothing | Activity::Check(_) => None,
-        }
+        self.in_flight.as_ref().map(|running| &running.call)
     }
 
     /// The calls that failed last, one for each part of the volume that is in trouble.
@@ -308,21 +291,20 @@ impl Volume {
     /// A `ControllerExpandVolume` that may still be running is none: see [`Self::may_be_running`].
     #[must_use]
     pub fn suspect(&self) -> Option<&Call> {
-        self.suspect.as_ref()
+        self.suspects.iter().find(|call| !call.is_growth())
     }
 
     /// Whether an earlier one of this call may still be running in the driver.
     #[must_use]
     pub fn may_be_running(&self, call: &Call) -> bool {
-        self.suspect.as_ref() == Some(call) || (self.growing && is_growth(call))
+        self.suspects.contains(call)
     }
 
-    /// What it waits for, the first of: the call or check under way, the store, a back-off, and so on.
+    /// What it waits for, the first of: the call under way, the store, a back-off, and so on.
     #[must_use]
     pub fn waits(&self) -> Waits {
-        match (&self.activity, self.journal) {
-            (Activity::Call { call, .. }, _) => return Waits::ForCall(call.clone()),
-            (Activity::Check(check), _) => return Waits::ForCheck(check.clone()),
+        match (self.in_flight(), self.journal) {
+            (Some(call), _) => return Waits::ForCall(call.clone()),
             (_, Journal::Failed) => return Waits::ForStore,
             (_, Journal::Writing { .. }) => return Waits::ForRecord,
             (_, Journal::Behind) => return Waits::ForStart,
@@ -333,28 +315,21 @@ impl Volume {
         if let Some(call) = wishes.iter().find(|call| self.backs_off(call)) {
             Waits::ForBackOff(call.clone())
         } else if let Some(call) = wishes.iter().find(|call| self.never.contains(&call.rpc)) {
-            let expands = matches!(call.rpc, Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume);
-            if expands { Waits::ForRequest(call.rpc) } else { Waits::ForDriver(call.rpc) }
+            if call.rpc.expands() { Waits::ForRequest(call.rpc) } else { Waits::ForDriver(call.rpc) }
         } else if !wishes.is_empty() {
             Waits::ForStart
-        } else if self.is_wanted() && self.ladder().top().is_none() {
+        } else if self.is_wanted() && self.top().is_none() {
             Waits::ForAttach
         } else {
             Waits::ForNothing
         }
     }
 
-    pub(super) fn ladder(&self) -> Ladder {
-        Ladder {
-            attach: self.attach,
-            capabilities: self.capabilities,
-            attached: self.record.attached,
-            attached_here: self.record.attached_here,
-        }
-    }
-
+    /// The base as this volume can have it: without what others do. What we did, or may have done, is never left out.
     pub(super) fn fit_base(&mut self) {
-        self.record.base = self.ladder().fit(self.record.base);
+        if matches!(self.record.base, Base::Created | Base::NodeReady) {
+            self.record.base = self.unstaged();
+        }
     }
 
     pub(super) fn is_wanted(&self) -> bool {
@@ -368,19 +343,17 @@ impl Volume {
 
     /// Whether anybody lives at a target: published, or about to be, and not lost.
     pub(super) fn is_lived_in(&self) -> bool {
-        let lives = |state| {
-            matches!(state, TargetState::NodePublish | TargetState::Published | TargetState::Republish)
-        };
+        let lives = |state: TargetState| state.is_published() || state == TargetState::NodePublish;
         self.record.targets.values().any(|target| lives(target.state))
     }
 
     /// Whether targets can be published as things are. What a driver can do may change under live consumers: who lives in a
     /// volume that is at rest is left alone, and may be joined there.
     pub(super) fn is_ready(&self) -> bool {
-        let ladder = self.ladder();
-        let top = ladder.top();
+        let top = self.top();
+        let founded = self.record.attached_here || !self.attaches();
         let rests = top.is_some() && !self.record.base.is_on_the_way();
-        (top == Some(self.record.base) && ladder.is_founded()) || (rests && self.is_lived_in())
+        (top == Some(self.record.base) && founded) || (rests && self.is_lived_in())
     }
 
     pub(super) fn target(&mut self, call: &Call) -> Option<&mut Target> {
@@ -390,9 +363,4 @@ impl Volume {
     pub(super) fn backs_off(&self, call: &Call) -> bool {
         self.troubles.get(&call.part()).is_some_and(|trouble| trouble.waits && trouble.call.rpc == call.rpc)
     }
-}
-
-/// Whether a call is the controller half of an expansion.
-pub(super) fn is_growth(call: &Call) -> bool {
-    call.rpc == Rpc::ControllerExpandVolume
 }

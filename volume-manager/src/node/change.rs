@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::lifecycle::VolumeState;
 use crate::name::{ConsumerId, VolumeKey};
 
-use super::explanation::LastError;
+use super::explanation::CallFailure;
 
 /// Something that happened to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum ChangeKind {
     /// Nothing of the volume is at the consumer's target any more, and the consumer is forgotten.
     Unpublished(ConsumerId),
     /// A call failed; what is wanted is tried again.
-    Failed(LastError),
+    Failed(CallFailure),
     /// A mount was gone, and is made again: the staging if no consumer is named, else the consumer's target.
     MountLost(Option<ConsumerId>),
     /// The volume has grown, to at least so many bytes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::PublishError;
-use crate::driver::{ConsumerSpec, MountPath, VolumeSpec};
+use crate::driver::{ConsumerSpec, MountPath, OwnershipChange, VolumeSpec};
 use crate::name::{ConsumerId, VolumeKey};
 
 /// A volume with all consumers that shall have it.
@@ -22,28 +22,10 @@ pub struct DesiredVolume {
 pub struct Published {
     /// Where.
     pub target_path: MountPath,
-    /// Who gives its files to the group that was asked for.
-    pub group: GroupChange,
-}
-
-/// Who gives a volume's files to the group that was asked for (`fsGroup`).
-///
-/// Nothing here ever walks over the files of a volume: that may take hours, and the files are not ours.
-#[allow(clippy::exhaustive_enums, reason = "not asked for, done, or not done")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GroupChange {
-    /// No group was asked for, or the driver's policy forbids the change.
-    NotWanted,
-    /// The driver did, since it has `VOLUME_MOUNT_GROUP`.
-    ByDriver {
-        /// The group.
-        group: u32,
-    },
-    /// Nobody did: the driver cannot, and by its policy it is the caller's to do, before the volume is used.
-    LeftToCaller {
-        /// The group.
-        group: u32,
-    },
+    /// Who gives its files to the group that was asked for (`fsGroup`).
+    ///
+    /// Nothing here ever walks over the files of a volume: that may take hours, and the files are not ours.
+    pub group: OwnershipChange,
 }
 
 /// What a desired set changed. It is on disk.

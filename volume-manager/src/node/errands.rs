@@ -3,31 +3,39 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::core::{CallOrder, Event, Inspect, LookOrder, Sight};
+use super::core::{CallOrder, Inspect, Look, LookError, Sight};
 use super::link::Connection;
-use crate::driver::{CallError, MountPath, Operation, VolumeSpec};
+use crate::driver::{CallError, CallOutcome, MountPath, Operation, VolumeSpec};
 use crate::excerpt::chain;
 use crate::mounts::{MountId, Mounts, Presence, SafeRemoval};
 
+/// The number of the gRPC code NOT_FOUND.
+const NOT_FOUND: Option<i32> = Some(5);
+
 /// Makes a call, after the directories that the spec wants of the caller.
 pub(super) async fn call(
-    order: CallOrder,
+    order: &CallOrder,
     connection: Option<Arc<dyn Connection>>,
-    mounts: Arc<dyn Mounts>,
-) -> Event {
-    let CallOrder { ticket, spec, operation, fresh, .. } = order;
-    let Some(connection) = connection else {
-        let reason = "the driver is not there".to_owned();
-        return Event::CallEnded {
-            ticket,
-            result: Err(CallError::NotSent { method: operation.method(), reason }),
-        };
-    };
-    if let Err(reason) = prepare(&*mounts, &spec, &operation, fresh).await {
-        return Event::CallPrevented { ticket, reason };
+    mounts: &dyn Mounts,
+) -> Result<CallOutcome, CallError> {
+    let CallOrder { spec, operation, fresh, .. } = order;
+    let not_sent = |reason| CallError::NotSent { method: operation.method(), reason };
+    let connection = connection.ok_or_else(|| not_sent("the driver is not there".to_owned()))?;
+    prepare(mounts, spec, operation, *fresh).await.map_err(not_sent)?;
+    connection.call(spec, operation).await
+}
+
+/// Looks at what a call did, if its result may be good.
+pub(super) async fn verify(
+    order: CallOrder,
+    result: &Result<CallOutcome, CallError>,
+    mounts: &dyn Mounts,
+) -> Option<Result<Sight, LookError>> {
+    let may_be_good = result.as_ref().map_or_else(|error| error.code() == NOT_FOUND, |_| true);
+    match order.verify.filter(|_| may_be_good) {
+        Some(look) => Some(self::look(look, mounts).await),
+        None => None,
     }
-    let result = connection.call(&spec, &operation).await;
-    Event::CallEnded { ticket, result }
 }
 
 async fn prepare(
@@ -111,29 +119,27 @@ async fn is_bind_of_staged(mounts: &dyn Mounts, staging: &Path, mount: MountId) 
 }
 
 /// Looks at the mount table, and at a path.
-pub(super) async fn look(order: LookOrder, mounts: Arc<dyn Mounts>) -> Event {
-    let LookOrder { ticket, path, inspect, remove, .. } = order;
-    let mut table = mounts.table().await.map_err(|error| chain(&error));
-    let mounted = table.as_ref().is_ok_and(|table| table.at(&path).is_some());
-    if !mounted && table.is_ok() {
-        clear(remove, &*mounts).await;
+pub(super) async fn look(look: Look, mounts: &dyn Mounts) -> Result<Sight, LookError> {
+    let Look { path, inspect, remove } = look;
+    let mut table = mounts.table().await?;
+    let mounted = table.at(&path).is_some();
+    if !mounted {
+        clear(remove, mounts).await;
     }
     let inspects = match inspect {
         Inspect::Never => false,
         Inspect::Unmounted => !mounted,
         Inspect::Always => true,
     };
-    let inspection = if inspects {
-        let seen = mounts.inspect(&path).await;
-        // A mount that the path shows and the table does not is newer than the table.
-        if seen.as_ref().is_ok_and(|seen| seen.mount.is_some()) && !mounted {
-            table = mounts.table().await.map_err(|error| chain(&error));
-        }
-        Some(seen.map_err(|error| chain(&error)))
-    } else {
-        None
-    };
-    Event::Looked { ticket, sight: Sight::new(table, inspection) }
+    if !inspects {
+        return Ok(Sight { table, inspection: None });
+    }
+    let inspection = mounts.inspect(&path).await?;
+    // A mount that the path shows and the table does not is newer than the table.
+    if inspection.mount.is_some() && !mounted {
+        table = mounts.table().await?;
+    }
+    Ok(Sight { table, inspection: Some(inspection) })
 }
 
 /// Removes places that are empty and no mounts, until one is not. What holds data stays.

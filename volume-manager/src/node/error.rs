@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::explanation::LastError;
+use super::explanation::CallFailure;
 use crate::excerpt::excerpt;
 use crate::name::{ConsumerId, VolumeKey};
 
@@ -23,7 +23,7 @@ pub enum PublishError {
         /// Who wants it.
         consumer: ConsumerId,
         /// What the driver said.
-        error: LastError,
+        error: CallFailure,
     },
     /// The volume is known under another description.
     #[error(
@@ -142,7 +142,7 @@ pub enum UnpublishError {
         /// Whose target it is.
         consumer: ConsumerId,
         /// What the driver said.
-        error: LastError,
+        error: CallFailure,
     },
     /// It was published again while it was waited for.
     #[error("{key} was published again for {consumer} before it was unpublished")]
@@ -215,7 +215,7 @@ pub enum ExpandError {
         /// The volume.
         key: VolumeKey,
         /// What the driver said.
-        error: LastError,
+        error: CallFailure,
     },
     /// The store takes no records, so nothing was taken in: ask again.
     #[error(transparent)]

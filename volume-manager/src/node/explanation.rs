@@ -6,62 +6,54 @@ use std::time::Duration;
 
 use csi_proto::Code;
 
-use crate::lifecycle::{Rpc, VolumeState};
+use crate::driver::CallError;
+use crate::lifecycle::{Failure, Outcome, Rpc, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 
-use super::error::rounded;
+use super::error::{bounded, rounded};
 
-/// What the last call that failed said.
+/// A call that failed: what it means for the volume, and what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LastError {
+pub struct CallFailure {
     /// The call.
     pub rpc: Rpc,
-    /// What it means for the volume.
-    pub class: ErrorClass,
+    /// What it means for the volume, and whether it [was sent](Failure::was_sent). The table over all codes is
+    /// [`outcome_of`](crate::lifecycle::outcome_of).
+    pub class: Failure,
     /// The number of the gRPC code; `None` if no answer came, or the mount table contradicted a good one.
     pub code: Option<i32>,
     /// The text, cut at 512 bytes, without control characters.
     pub message: String,
 }
 
-/// What a failure means for a volume. The table over all codes is in [`lifecycle`](crate::lifecycle).
-#[allow(clippy::exhaustive_enums, reason = "the classes of the lifecycle, and the contradicted answer")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorClass {
-    /// Nothing was done, and nothing runs.
-    Final,
-    /// It may have been done, or may still run.
-    Uncertain,
-    /// The driver cannot do it, ever.
-    NeverRetry,
-    /// The driver said OK, and the mount table says otherwise.
-    Contradicted,
-    /// It was not called, since something else stands in the way.
-    Prevented,
-}
+impl CallFailure {
+    pub(super) fn new(rpc: Rpc, class: Failure, code: Option<i32>, message: &str) -> Self {
+        Self { rpc, class, code, message: bounded(message) }
+    }
 
-impl ErrorClass {
-    /// The class as one word of small letters.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Final => "final",
-            Self::Uncertain => "uncertain",
-            Self::NeverRetry => "never-retry",
-            Self::Contradicted => "contradicted",
-            Self::Prevented => "prevented",
+    /// What an error of a driver means. One that counts as OK is kept as final until the mount table agrees.
+    pub(super) fn of(rpc: Rpc, outcome: Outcome, error: &CallError) -> Self {
+        let class = match outcome {
+            Outcome::Failed(failure) => failure,
+            Outcome::Ok | Outcome::Expanded { .. } => Failure::Final,
+        };
+        match error {
+            CallError::Status { message: said, .. } | CallError::NotSent { reason: said, .. } => {
+                Self::new(rpc, class, error.code(), said)
+            }
+            error => Self::new(rpc, class, None, &crate::excerpt::chain(error)),
         }
     }
 }
 
-impl fmt::Display for LastError {
+impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.rpc)?;
         match (self.code, self.class) {
             (Some(code), class) => write!(f, "{} ({}): ", code_name(code), class.as_str())?,
-            (None, ErrorClass::Contradicted) => write!(f, "OK, but ")?,
-            (None, ErrorClass::Prevented) => write!(f, "not called: ")?,
+            (None, Failure::Contradicted(_) | Failure::Unchecked) => write!(f, "OK, but ")?,
+            (None, class) if !class.was_sent() => write!(f, "not called: ")?,
             (None, class) => write!(f, "no answer ({}): ", class.as_str())?,
         }
         f.write_str(&self.message)
@@ -97,7 +89,7 @@ pub enum Waiting {
         /// How many wait, with this one.
         waiting: usize,
     },
-    /// A call runs.
+    /// A call runs, or what it did is looked at.
     Call {
         /// The call.
         rpc: Rpc,
@@ -106,7 +98,7 @@ pub enum Waiting {
         /// Since when, up to now.
         elapsed: Duration,
     },
-    /// A call said OK, and the mount table is read.
+    /// Before a call it is looked whether it may be sent.
     Check {
         /// The call.
         rpc: Rpc,
@@ -176,7 +168,7 @@ pub struct Explanation {
     /// Who has it, or shall have it.
     pub holders: Vec<Holder>,
     /// What the last failure said; kept until the call succeeds, or somebody gets what was asked for.
-    pub last_error: Option<LastError>,
+    pub last_error: Option<CallFailure>,
     /// What was asked for and is not done by anyone, such as a group that the driver does not set.
     pub not_done: Vec<String>,
 }
@@ -205,7 +197,7 @@ impl fmt::Display for Explanation {
                 }
                 write!(f, " runs, since {:?}", rounded(*elapsed))?;
             }
-            Waiting::Check { rpc } => write!(f, " while the end of {rpc} is checked in the mount table")?,
+            Waiting::Check { rpc } => write!(f, " while the mount table is read for {rpc}")?,
             Waiting::Attach => write!(f, " and waits to be attached by others")?,
             Waiting::Retry { next_try, attempts } => {
                 let failures = if *attempts == 1 { "failure" } else { "failures" };

@@ -82,12 +82,12 @@ mod volumes;
 mod watch;
 
 pub use change::{Change, ChangeKind};
-pub use desired::{DesiredVolume, GroupChange, Published, Reconciled};
+pub use desired::{DesiredVolume, Published, Reconciled};
 pub use error::{
     AttachError, ExpandError, InspectError, NotYetRecorded, OpenError, PublishError, ReconcileError, Stopped,
     StoreTrouble, UnpublishError,
 };
-pub use explanation::{ErrorClass, Explanation, Holder, LastError, Waiting};
+pub use explanation::{CallFailure, Explanation, Holder, Waiting};
 pub use record::{KIND as RECORD_KIND, Record, RecordError, RecordedConsumer, SCHEMA};
 pub use settings::Settings;
 

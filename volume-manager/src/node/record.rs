@@ -12,13 +12,13 @@ use std::sync::Arc;
 use csi_proto::{DriverName, VolumeId};
 use prost::{DecodeError, Message};
 
-use super::explanation::{ErrorClass, LastError};
+use super::explanation::CallFailure;
 use super::staging;
 use crate::driver::{
     Access, AccessMode, Attach, ConsumerSpec, SecretReference, SecretReferences, VolumeSpec,
 };
 use crate::generated::{record as stored, volumes as wire};
-use crate::lifecycle::{Base, Call, Expansion, Half, Rpc, Snapshot, Target, TargetState};
+use crate::lifecycle::{Base, Call, Expansion, Failure, Half, Mismatch, Rpc, Snapshot, Target, TargetState};
 use crate::message::InvalidConsumer;
 use crate::mounts::{DeviceNumber, MountIdentity};
 use crate::name::{ConsumerId, VolumeKey};
@@ -51,7 +51,7 @@ pub struct Record {
     /// The id under which the node was attached, if it was attached from here.
     pub node_id: Option<String>,
     /// What the last failure said.
-    pub last_error: Option<LastError>,
+    pub last_error: Option<CallFailure>,
 }
 
 /// A consumer as it is on disk.
@@ -101,6 +101,21 @@ pub(super) fn record_key(key: &VolumeKey, directory: &str) -> Result<RecordKey, 
 }
 
 impl Record {
+    /// The record of a volume to which nothing was done yet.
+    pub(super) fn new(spec: Arc<VolumeSpec>, directory: String, boot: BootId) -> Self {
+        Self {
+            spec,
+            directory,
+            consumers: BTreeMap::new(),
+            snapshot: Snapshot::default(),
+            boot,
+            staged: None,
+            touched: false,
+            node_id: None,
+            last_error: None,
+        }
+    }
+
     /// The bytes of a record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -111,15 +126,16 @@ impl Record {
     ///
     /// # Errors
     /// How many bytes there are, if they are more than a record may have all the same.
-    pub(super) fn payload(mut self) -> Result<Vec<u8>, usize> {
+    pub(super) fn payload(&self) -> Result<Vec<u8>, usize> {
         let bytes = self.encode();
         if bytes.len() <= MAX_PAYLOAD_BYTES {
             return Ok(bytes);
         }
-        self.last_error = None;
-        let mounted = self.consumers.values_mut().filter_map(|consumer| consumer.mounted.as_mut());
-        mounted.chain(self.staged.as_mut()).for_each(|mount| mount.source.clear());
-        let bytes = self.encode();
+        let mut cut = self.clone();
+        cut.last_error = None;
+        let mounted = cut.consumers.values_mut().filter_map(|consumer| consumer.mounted.as_mut());
+        mounted.chain(cut.staged.as_mut()).for_each(|mount| mount.source.clear());
+        let bytes = cut.encode();
         if bytes.len() <= MAX_PAYLOAD_BYTES { Ok(bytes) } else { Err(bytes.len()) }
     }
 
@@ -137,12 +153,13 @@ impl Record {
 }
 
 const ATTACH: [Attach; 3] = [Attach::Here, Attach::Awaited, Attach::NotRequired];
-const CLASSES: [ErrorClass; 5] = [
-    ErrorClass::Final,
-    ErrorClass::Uncertain,
-    ErrorClass::NeverRetry,
-    ErrorClass::Contradicted,
-    ErrorClass::Prevented,
+/// One failure of each class, as [`Failure::as_str`] has them: no more is kept of a class, which is for people.
+const CLASSES: [Failure; 5] = [
+    Failure::Final,
+    Failure::Uncertain,
+    Failure::NeverRetry,
+    Failure::Contradicted(Mismatch::Wrong),
+    Failure::NotSent,
 ];
 
 /// The number under which a value is stored: one more than its index, so that an absent field is no value.
@@ -221,7 +238,7 @@ impl From<&Record> for stored::Record {
             }),
             last_error: record.last_error.as_ref().map(|error| stored::LastError {
                 rpc: number(&Rpc::ALL, &error.rpc),
-                class: number(&CLASSES, &error.class),
+                class: number(&CLASSES.map(Failure::as_str), &error.class.as_str()),
                 code: error.code,
                 message: error.message.clone(),
             }),
@@ -351,7 +368,7 @@ impl TryFrom<stored::Record> for Record {
         }
         // It is told to people and decides nothing, so one that is not understood is no reason to refuse the rest.
         let last_error = record.last_error.and_then(|error| {
-            Some(LastError {
+            Some(CallFailure {
                 rpc: value("last_error.rpc", &Rpc::ALL, error.rpc).ok()?,
                 class: value("last_error.class", &CLASSES, error.class).ok()?,
                 code: error.code,

@@ -1,6 +1,6 @@
 //! The driver of the core: takes questions, makes calls, keeps time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +11,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::Instrument;
 
 use super::change::{Change, ChangeKind};
-use super::core::{Action, Answer, CommitFailure, Event, Node, RequestId};
+use super::core::{Action, CommitFailure, Event, Node};
 use super::journal::{Done, Journal, Kind};
 use super::link::{Connection, Dial, Drivers};
 use super::settings::Settings;
-use super::volumes::{Command, Reply};
+use super::volumes::Command;
 use super::{errands, metrics};
-use crate::driver::CallOutcome;
 use crate::excerpt::chain;
 use crate::lifecycle::BackOff;
-use crate::mounts::{MountChanges, MountTable, Mounts};
+use crate::mounts::{MountChanges, Mounts};
 use crate::registry::DriverEndpoint;
 
 /// How often the figures of all volumes are counted.
@@ -46,11 +45,21 @@ enum Outcome {
         serial: u64,
     },
     /// The mount table changed, and the least time since it was read has gone by.
-    TableIsDue(Option<Box<dyn MountChanges>>),
+    TableIsDue(Reader),
     TableRead {
-        event: Option<Box<Event>>,
-        changes: Option<Box<dyn MountChanges>>,
+        event: Box<Event>,
+        reader: Reader,
     },
+}
+
+/// For what the mount table is read, and so when it is read again.
+enum Reader {
+    /// Its changes.
+    Changes(Box<dyn MountChanges>),
+    /// Changes that cannot be waited for: after a while.
+    Poll,
+    /// The core, which asked for it.
+    Once,
 }
 
 /// A driver that is registered.
@@ -75,17 +84,10 @@ pub(super) struct Run {
     pub(super) settings: Settings,
     pub(super) changes: broadcast::Sender<Change>,
     drivers: BTreeMap<DriverName, Registered>,
-    replies: HashMap<RequestId, Reply>,
-    /// When so many answers are waited for, those that nobody waits for are sought.
-    prune_at: usize,
     tasks: JoinSet<Outcome>,
     started: Instant,
     serial: u64,
-    requests: u64,
 }
-
-/// The least number of answers that are waited for before those that nobody waits for are sought.
-const PRUNE: usize = 1024;
 
 impl Run {
     pub(super) fn new(
@@ -104,12 +106,9 @@ impl Run {
             settings,
             changes,
             drivers: BTreeMap::new(),
-            replies: HashMap::new(),
-            prune_at: PRUNE,
             tasks: JoinSet::new(),
             started: Instant::now(),
             serial: 0,
-            requests: 0,
         }
     }
 
@@ -121,10 +120,10 @@ impl Run {
         self.perform(opening);
         match self.mounts.changes() {
             // What changed between the opening and the subscription is in no change that is still to come.
-            Ok(changes) => self.read_table(Some(changes)),
+            Ok(changes) => self.read_table(Reader::Changes(changes)),
             Err(error) => {
                 tracing::warn!("changes of the mount table cannot be waited for, so it is polled: {error}");
-                self.read_table(None);
+                self.read_table(Reader::Poll);
             }
         }
         loop {
@@ -164,9 +163,11 @@ impl Run {
                 }
                 Action::Reopen => self.journal.reopen(),
                 Action::Call(order) => self.call(order),
-                Action::Look(order) => {
+                Action::Look { slot, look } => {
                     let mounts = Arc::clone(&self.mounts);
-                    self.begin(async move { errands::look(order, mounts).await });
+                    self.begin(
+                        async move { Event::Looked { slot, seen: errands::look(look, &*mounts).await } },
+                    );
                 }
                 Action::Clear(places) => {
                     let mounts = Arc::clone(&self.mounts);
@@ -175,20 +176,8 @@ impl Run {
                         Outcome::Cleared
                     });
                 }
-                Action::ReadTable => {
-                    let (since, mounts) = (self.node.epoch(), Arc::clone(&self.mounts));
-                    let wait = POLL.max(self.settings.mount_check_interval);
-                    self.begin(async move {
-                        loop {
-                            match mounts.table().await {
-                                Ok(table) => return seen(table, since),
-                                Err(error) => tracing::warn!("{}", chain(&error)),
-                            }
-                            sleep(wait).await;
-                        }
-                    });
-                }
-                Action::Answer { request, answer } => self.answer(request, answer),
+                Action::ReadTable => self.read_table(Reader::Once),
+                Action::Answer(answer) => answer.deliver(),
                 Action::Tell(change) => {
                     match &change.kind {
                         ChangeKind::State { from, dwelt, .. } => {
@@ -218,17 +207,16 @@ impl Run {
         let span = tracing::info_span!("call", volume = %key.id, driver = %key.driver, rpc);
         let call = async move {
             let began = Instant::now();
-            let event = errands::call(order, connection, mounts).await;
-            let code = match &event {
-                Event::CallEnded { result: Ok(_), .. } => "OK".to_owned(),
-                Event::CallEnded { result: Err(error), .. } => {
-                    error.code().map_or_else(|| "none".to_owned(), |code| code.to_string())
-                }
-                _ => "none".to_owned(),
+            let result = errands::call(&order, connection, &*mounts).await;
+            let code = match &result {
+                Ok(_) => "OK".to_owned(),
+                Err(error) => error.code().map_or_else(|| "none".to_owned(), |code| code.to_string()),
             };
             tracing::debug!(code, "ended");
             metrics::call(key.driver.as_str(), rpc, code, began.elapsed());
-            event
+            let slot = order.slot;
+            let seen = errands::verify(order, &result, &*mounts).await;
+            Event::CallEnded { slot, result, seen }
         };
         self.begin(call.instrument(span));
     }
@@ -252,49 +240,11 @@ impl Run {
     }
 
     fn command(&mut self, command: Command) {
-        let now = self.started.elapsed();
-        // Whoever asked may have gone meanwhile.
         match command {
-            Command::Ask(ask, reply) => {
-                self.requests += 1;
-                let request = RequestId(self.requests);
-                self.replies.insert(request, reply);
-                self.step(Event::Ask { request, ask });
-                self.prune();
-            }
+            Command::Request(request) => self.step(Event::Request(request)),
+            Command::Read(read) => read(&self.node, self.started.elapsed()),
             Command::Registered { name, endpoint, policy } => self.register(name, &endpoint, policy),
             Command::Deregistered(name) => self.deregister(name),
-            Command::Explain(key, reply) => drop(reply.send(self.node.explain(&key, now))),
-            Command::List(reply) => drop(reply.send(self.node.keys().cloned().collect())),
-            Command::Quarantined(reply) => drop(reply.send(self.node.quarantined().to_vec())),
-            Command::Counts(reply) => drop(reply.send(self.node.counts())),
-            Command::Drivers(reply) => drop(reply.send(self.node.known_drivers())),
-        }
-    }
-
-    /// Forgets the questions whose makers are gone, so that they cannot pile up.
-    fn prune(&mut self) {
-        if self.replies.len() < self.prune_at {
-            return;
-        }
-        let gone =
-            self.replies.extract_if(|_, reply| reply.is_closed()).map(|(request, _)| request).collect();
-        self.prune_at = PRUNE.max(self.replies.len() * 2);
-        self.step(Event::Abandoned(gone));
-    }
-
-    fn answer(&mut self, request: RequestId, answer: Answer) {
-        // Nobody need wait.
-        match (self.replies.remove(&request), answer) {
-            (Some(Reply::Published(reply)), Answer::Published(answer)) => drop(reply.send(answer)),
-            (Some(Reply::Unpublished(reply)), Answer::Unpublished(answer)) => drop(reply.send(answer)),
-            (Some(Reply::Expanded(reply)), Answer::Expanded(answer)) => drop(reply.send(answer)),
-            (Some(Reply::Noted(reply)), Answer::Noted(answer)) => drop(reply.send(answer)),
-            (Some(Reply::Reconciled(reply)), Answer::Reconciled(answer)) => drop(reply.send(answer)),
-            (Some(Reply::Inspected(reply)), Answer::Inspected(answer)) => {
-                drop(reply.send(answer as Result<CallOutcome, _>));
-            }
-            (reply, _) => debug_assert!(reply.is_none(), "an answer to another question"),
         }
     }
 
@@ -380,70 +330,52 @@ impl Run {
                 }
                 self.step(Event::DriverDisconnected(name));
             }
-            Outcome::TableIsDue(changes) => self.read_table(changes),
-            Outcome::TableRead { event, changes } => {
-                let Some(event) = event else {
-                    // The change that it was read for will not come again.
-                    let wait = POLL.max(self.settings.mount_check_interval);
-                    self.tasks.spawn(async move {
-                        sleep(wait).await;
-                        Outcome::TableIsDue(changes)
-                    });
-                    return;
-                };
+            Outcome::TableIsDue(reader) => self.read_table(reader),
+            Outcome::TableRead { event, reader } => {
                 self.step(*event);
-                self.await_change(changes);
+                self.await_change(reader);
             }
         }
     }
 
-    /// Waits for a change of the mount table, and then until it may be read again.
-    fn await_change(&mut self, changes: Option<Box<dyn MountChanges>>) {
+    /// Waits until the mount table is due to be read again.
+    fn await_change(&mut self, reader: Reader) {
         let interval = self.settings.mount_check_interval;
         self.tasks.spawn(async move {
-            let Some(mut changes) = changes else {
-                sleep(POLL.max(interval)).await;
-                return Outcome::TableIsDue(None);
-            };
-            if let Err(error) = changes.changed().await {
-                tracing::warn!("changes of the mount table cannot be waited for, so it is polled: {error}");
-                sleep(POLL.max(interval)).await;
-                return Outcome::TableIsDue(None);
+            match reader {
+                Reader::Once => return Outcome::Cleared,
+                Reader::Changes(mut changes) => match changes.changed().await {
+                    Ok(()) => {
+                        sleep(interval).await;
+                        return Outcome::TableIsDue(Reader::Changes(changes));
+                    }
+                    Err(error) => tracing::warn!(
+                        "changes of the mount table cannot be waited for, so it is polled: {error}"
+                    ),
+                },
+                Reader::Poll => {}
             }
-            sleep(interval).await;
-            Outcome::TableIsDue(Some(changes))
+            sleep(POLL.max(interval)).await;
+            Outcome::TableIsDue(Reader::Poll)
         });
     }
 
-    fn read_table(&mut self, changes: Option<Box<dyn MountChanges>>) {
+    /// Reads the mount table, again and again until it can be read.
+    fn read_table(&mut self, reader: Reader) {
         let (since, mounts) = (self.node.epoch(), Arc::clone(&self.mounts));
+        let wait = POLL.max(self.settings.mount_check_interval);
         self.tasks.spawn(async move {
-            let event = match mounts.table().await {
-                Ok(table) => Some(Box::new(seen(table, since))),
-                Err(error) => {
-                    tracing::warn!("{}", chain(&error));
-                    None
+            loop {
+                match mounts.table().await {
+                    Ok(table) => {
+                        let event = Box::new(Event::MountsSeen { table, since });
+                        return Outcome::TableRead { event, reader };
+                    }
+                    Err(error) => tracing::warn!("the mount table cannot be read: {}", chain(&error)),
                 }
-            };
-            Outcome::TableRead { event, changes }
+                sleep(wait).await;
+            }
         });
-    }
-}
-
-fn seen(table: Arc<MountTable>, since: super::core::Epoch) -> Event {
-    Event::MountsSeen { table, since }
-}
-
-impl Reply {
-    fn is_closed(&self) -> bool {
-        match self {
-            Self::Published(reply) => reply.is_closed(),
-            Self::Unpublished(reply) => reply.is_closed(),
-            Self::Expanded(reply) => reply.is_closed(),
-            Self::Noted(reply) => reply.is_closed(),
-            Self::Reconciled(reply) => reply.is_closed(),
-            Self::Inspected(reply) => reply.is_closed(),
-        }
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use csi_proto::DriverName;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::change::Change;
-use super::core::{Ask, Counts, KnownDriver};
+use super::core::{Counts, KnownDriver, Node, Query, Reply, ReplyTo, Request};
 use super::desired::{DesiredVolume, Published, Reconciled};
 use super::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, Stopped, UnpublishError,
@@ -28,40 +29,47 @@ pub struct Volumes {
     pub(super) changes: broadcast::WeakSender<Change>,
 }
 
-/// Who waits for the answer of a question.
-#[derive(Debug)]
-pub(super) enum Reply {
-    Published(oneshot::Sender<Result<Published, PublishError>>),
-    Unpublished(oneshot::Sender<Result<(), UnpublishError>>),
-    Expanded(oneshot::Sender<Result<u64, ExpandError>>),
-    Noted(oneshot::Sender<Result<bool, AttachError>>),
-    Reconciled(oneshot::Sender<Result<Reconciled, ReconcileError>>),
-    Inspected(oneshot::Sender<Result<CallOutcome, InspectError>>),
-}
+/// Something to find out of the volumes, as they are at a time.
+type Read = Box<dyn FnOnce(&Node, Duration) + Send>;
 
-#[derive(Debug)]
 pub(super) enum Command {
-    Ask(Ask, Reply),
+    Request(Request),
+    Read(Read),
     Registered { name: DriverName, endpoint: DriverEndpoint, policy: DriverPolicy },
     Deregistered(DriverName),
-    Explain(VolumeKey, oneshot::Sender<Option<Explanation>>),
-    List(oneshot::Sender<Vec<VolumeKey>>),
-    Quarantined(oneshot::Sender<Vec<(String, String)>>),
-    Counts(oneshot::Sender<Counts>),
-    Drivers(oneshot::Sender<Vec<KnownDriver>>),
+}
+
+impl<T: Send> ReplyTo<T> for oneshot::Sender<T> {
+    fn answer(self: Box<Self>, answer: T) {
+        // It need not be waited for.
+        let _ = self.send(answer);
+    }
+
+    fn is_closed(&self) -> bool {
+        // That of the channel.
+        Self::is_closed(self)
+    }
 }
 
 impl Volumes {
-    async fn ask<T>(&self, ask: Ask, reply: impl FnOnce(oneshot::Sender<T>) -> Reply) -> Result<T, Stopped> {
+    async fn ask<T: Send + 'static>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Stopped> {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(Command::Ask(ask, reply(sender))).await.map_err(|_| Stopped)?;
+        self.send(Command::Request(request(Reply::new(sender)))).await?;
         receiver.await.map_err(|_| Stopped)
     }
 
-    async fn see<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Stopped> {
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Node, Duration) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
         let (sender, receiver) = oneshot::channel();
-        self.commands.send(command(sender)).await.map_err(|_| Stopped)?;
+        let read = move |node: &Node, now| drop(sender.send(read(node, now)));
+        self.send(Command::Read(Box::new(read))).await?;
         receiver.await.map_err(|_| Stopped)
+    }
+
+    async fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.commands.send(command).await.map_err(|_| Stopped)
     }
 
     /// Brings a volume to a consumer's target, and waits until it is there, as the mount table shows.
@@ -77,8 +85,8 @@ impl Volumes {
         volume: impl Into<Arc<VolumeSpec>>,
         consumer: impl Into<Arc<ConsumerSpec>>,
     ) -> Result<Published, PublishError> {
-        let ask = Ask::Publish { spec: volume.into(), consumer: consumer.into() };
-        self.ask(ask, Reply::Published).await?
+        let (spec, consumer) = (volume.into(), consumer.into());
+        self.ask(|reply| Request::Publish { spec, consumer, reply }).await?
     }
 
     /// Takes a volume from a consumer's target, and waits until nothing of it is there. The last consumer's volume is
@@ -89,8 +97,8 @@ impl Volumes {
     /// # Errors
     /// If the driver answered with an error. It is tried again all the same.
     pub async fn unpublish(&self, key: &VolumeKey, consumer: &ConsumerId) -> Result<(), UnpublishError> {
-        let ask = Ask::Unpublish { key: key.clone(), consumer: consumer.clone() };
-        self.ask(ask, Reply::Unpublished).await?
+        let (key, consumer) = (key.clone(), consumer.clone());
+        self.ask(|reply| Request::Unpublish { key, consumer, reply }).await?
     }
 
     /// Makes a volume at least so large, in bytes, and answers its size. What a crash interrupts goes on after it.
@@ -98,8 +106,7 @@ impl Volumes {
     /// # Errors
     /// If it cannot grow.
     pub async fn expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<u64, ExpandError> {
-        let ask = Ask::Expand { key: key.clone(), required_bytes };
-        self.ask(ask, Reply::Expanded).await?
+        self.ask(|reply| Request::Expand { key: key.clone(), required_bytes, reply }).await?
     }
 
     /// A volume of [`Attach::Awaited`](crate::driver::Attach::Awaited) was attached by others, with this publish
@@ -112,7 +119,8 @@ impl Volumes {
         key: &VolumeKey,
         publish_context: BTreeMap<String, String>,
     ) -> Result<bool, AttachError> {
-        self.ask(Ask::Attached { key: key.clone(), publish_context }, Reply::Noted).await?
+        let publish_context = Some(publish_context);
+        self.ask(|reply| Request::Attach { key: key.clone(), publish_context, reply }).await?
     }
 
     /// Others are going to detach the volume, or have: what is above is taken down. Answers whether it is known, when
@@ -124,7 +132,7 @@ impl Volumes {
     /// # Errors
     /// If it is not on disk.
     pub async fn detached(&self, key: &VolumeKey) -> Result<bool, AttachError> {
-        self.ask(Ask::Detached { key: key.clone() }, Reply::Noted).await?
+        self.ask(|reply| Request::Attach { key: key.clone(), publish_context: None, reply }).await?
     }
 
     /// Makes these volumes, and no others, wanted; answers when that is on disk. [`watch`](Self::watch) and
@@ -138,7 +146,8 @@ impl Volumes {
         &self,
         desired: impl IntoIterator<Item = DesiredVolume>,
     ) -> Result<Reconciled, ReconcileError> {
-        self.ask(Ask::Reconcile(desired.into_iter().collect()), Reply::Reconciled).await?
+        let desired = desired.into_iter().collect();
+        self.ask(|reply| Request::Reconcile { desired, reply }).await?
     }
 
     /// How full a volume is, as its driver says.
@@ -148,7 +157,7 @@ impl Volumes {
     /// # Errors
     /// If the volume is not mounted, or the driver does not say.
     pub async fn stats(&self, key: &VolumeKey) -> Result<VolumeStats, InspectError> {
-        match self.ask(Ask::Stats(key.clone()), Reply::Inspected).await?? {
+        match self.ask(|reply| Request::Inspect { key: key.clone(), query: Query::Stats, reply }).await?? {
             CallOutcome::Stats(stats) => Ok(stats),
             _ => Err(other_answer(key)),
         }
@@ -159,7 +168,7 @@ impl Volumes {
     /// # Errors
     /// If the volume is not mounted, or the driver does not say.
     pub async fn health(&self, key: &VolumeKey) -> Result<Vec<HealthIssue>, InspectError> {
-        match self.ask(Ask::Health(key.clone()), Reply::Inspected).await?? {
+        match self.ask(|reply| Request::Inspect { key: key.clone(), query: Query::Health, reply }).await?? {
             CallOutcome::Health(issues) => Ok(issues),
             _ => Err(other_answer(key)),
         }
@@ -170,7 +179,8 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn explain(&self, key: &VolumeKey) -> Result<Option<Explanation>, Stopped> {
-        self.see(|sender| Command::Explain(key.clone(), sender)).await
+        let key = key.clone();
+        self.read(move |node, now| node.explain(&key, now)).await
     }
 
     /// Every volume, in order.
@@ -178,7 +188,7 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn list(&self) -> Result<Vec<VolumeKey>, Stopped> {
-        self.see(Command::List).await
+        self.read(|node, _| node.keys().cloned().collect()).await
     }
 
     /// The records that cannot be read: what they are called in the store, and why. They are kept.
@@ -186,7 +196,7 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn quarantined(&self) -> Result<Vec<(String, String)>, Stopped> {
-        self.see(Command::Quarantined).await
+        self.read(|node, _| node.quarantined().to_vec()).await
     }
 
     /// How many volumes there are, by state.
@@ -194,7 +204,7 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn counts(&self) -> Result<Counts, Stopped> {
-        self.see(Command::Counts).await
+        self.read(|node, _| node.counts()).await
     }
 
     /// The drivers that are registered, in order, with what they said of themselves and of this node.
@@ -202,7 +212,7 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn drivers(&self) -> Result<Vec<KnownDriver>, Stopped> {
-        self.see(Command::Drivers).await
+        self.read(|node, _| node.known_drivers()).await
     }
 
     /// The changes of all volumes from now on.
@@ -229,7 +239,7 @@ impl Volumes {
         endpoint: DriverEndpoint,
         policy: DriverPolicy,
     ) -> Result<(), Stopped> {
-        self.commands.send(Command::Registered { name, endpoint, policy }).await.map_err(|_| Stopped)
+        self.send(Command::Registered { name, endpoint, policy }).await
     }
 
     /// A driver is gone. Its volumes stay as they are, and wait for it.
@@ -237,7 +247,7 @@ impl Volumes {
     /// # Errors
     /// If nobody runs the volumes.
     pub async fn driver_gone(&self, name: DriverName) -> Result<(), Stopped> {
-        self.commands.send(Command::Deregistered(name)).await.map_err(|_| Stopped)
+        self.send(Command::Deregistered(name)).await
     }
 
     /// Follows the events of a [`registry`](crate::registry), until it or the volumes end. `policy` says what is known

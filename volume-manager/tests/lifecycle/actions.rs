@@ -1,7 +1,7 @@
 //! What may happen in a model, and what of it may happen next.
 
 use volume_manager::ConsumerId;
-use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, Lost, Policy};
+use volume_manager::lifecycle::{Attach, Call, Direction, DriverCapabilities, Lost, Policy, Rpc};
 
 use crate::mutants::Mutant;
 use crate::world::World;
@@ -131,6 +131,8 @@ pub(crate) enum Answer {
     OkOfSomethingElse,
     /// It was not even asked.
     NotSent,
+    /// It was not even asked, since somebody else uses what is staged.
+    InUse,
     ErrorOfNothing,
     ErrorAfterSuccess,
     NotFoundOfNothing,
@@ -161,6 +163,11 @@ impl World {
         }
         if let Some(call) = &self.running {
             actions.extend(answers(call, scope).into_iter().map(Action::Answer));
+            let unstages = call.rpc == Rpc::NodeUnstageVolume;
+            actions.extend((unstages && self.foreign).then_some(Action::Answer(Answer::InUse)));
+            // The look before it says nothing.
+            let unknown = unstages && scope.lies && !scope.not_sent;
+            actions.extend(unknown.then_some(Action::Answer(Answer::NotSent)));
         }
         for call in &self.late {
             actions.extend([false, true].map(|works| Action::Late { call: call.clone(), works }));

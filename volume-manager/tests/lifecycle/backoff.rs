@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use volume_manager::lifecycle::{
-    Attach, BackOff, Call, DriverCapabilities, Effect, Event, Outcome, Policy, Rpc, Volume, step,
+    Attach, BackOff, Call, DriverCapabilities, Effect, Event, Failure, Outcome, Policy, Rpc, Volume,
 };
 
-use crate::script::{consumer, record};
+use crate::script::{consumer, record, step};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -21,7 +21,7 @@ fn calls_of_an_outage(seed: u64, back_off: BackOff) -> Vec<Duration> {
     let (mut now, mut calls) = (Duration::ZERO, Vec::new());
     while now < DAY {
         calls.push(now);
-        let failed = Event::Finished { call: call.clone(), outcome: Outcome::Uncertain };
+        let failed = Event::Finished { call: call.clone(), outcome: Outcome::Failed(Failure::Uncertain) };
         let (waiting, effects) = step(&volume, failed);
         let [Effect::BackOff { attempt, .. }] = effects[..] else { panic!("{effects:?}") };
         now += back_off.wait(attempt, seed);

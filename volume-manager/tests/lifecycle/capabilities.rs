@@ -1,7 +1,7 @@
 //! Drivers that come back with other capabilities, and floors that change.
 
 use volume_manager::lifecycle::{
-    Attach, Call, DriverCapabilities, Event, Outcome, Policy, Rpc, Volume, Waits, outcome_of,
+    Attach, Call, DriverCapabilities, Event, Failure, Outcome, Policy, Rpc, Volume, Waits, outcome_of,
 };
 
 use crate::cases::of;
@@ -31,10 +31,10 @@ fn what_a_driver_cannot_do_any_more_is_still_taken_down() {
     }
     // An attach or a stage on its way does not go on, and may have been made.
     let mut script = Script::new(Attach::Here, all);
-    script.want("a").ends(Outcome::Final).send(Event::NewGeneration(none)).all_goes_well();
+    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::NewGeneration(none)).all_goes_well();
     assert_eq!(script.methods(), [ATTACHES, DETACHES, PUBLISH]);
     let mut script = Script::staging();
-    script.want("a").ends(Outcome::Final).send(Event::NewGeneration(none)).all_goes_well();
+    script.want("a").ends(Outcome::Failed(Failure::Final)).send(Event::NewGeneration(none)).all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE, PUBLISH]);
 }
 
@@ -72,7 +72,10 @@ fn a_driver_that_is_only_reconnected_may_still_be_at_a_call() {
     let mut script = Script::staging();
     script.want("a").ends(outcome_of(STAGE, Some(12))).send(Event::Reconnected(STAGES)).resumes();
     assert_eq!(script.methods(), [STAGE, STAGE], "a new version may do what the old one did not");
-    script.ends(Outcome::Uncertain).release("a").send(Event::Reconnected(DriverCapabilities::default()));
+    script
+        .ends(Outcome::Failed(Failure::Uncertain))
+        .release("a")
+        .send(Event::Reconnected(DriverCapabilities::default()));
     assert_eq!(script.volume.suspect(), Some(&Call::of_volume(STAGE)));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);

@@ -1,11 +1,11 @@
 //! The hard cases, each as it was met in the field.
 
 use volume_manager::lifecycle::{
-    Attach, Base, Call, DriverCapabilities, Effect, Event, Failure, Finding, Goal, Lost, Outcome, Policy,
-    Reached, Refusal, Rpc, TargetState, Trouble, Volume, VolumeState, Waiter, Waits, outcome_of, step,
+    Attach, Base, Call, DriverCapabilities, Effect, Event, Failure, Lost, Mismatch, Outcome, Policy, Reached,
+    Refusal, Rpc, TargetState, Volume, VolumeState, Waiter, Waits, outcome_of,
 };
 
-use crate::script::{PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer};
+use crate::script::{Finding, PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer, step};
 
 pub(crate) fn of(name: &str) -> Option<String> {
     Some(name.to_owned())
@@ -42,14 +42,13 @@ fn volumes_pass_the_states_of_the_figures_up_and_down() {
         let mut script = Script::new(attach, capabilities);
         let bottom = script.volume.state();
         assert_eq!(script.want("a").all_goes_well().methods(), up, "figure {figure}, up");
-        assert_eq!((script.volume.state(), script.volume.goal()), (VolumeState::Published, Goal::Published));
+        assert_eq!(
+            (script.volume.state(), script.volume.goal()),
+            (VolumeState::Published, VolumeState::Published)
+        );
         assert!(script.was_told(&Reached::Published(consumer("a"))), "figure {figure}");
         assert_eq!(script.release("a").all_goes_well().methods(), down, "figure {figure}, down");
-        assert_eq!(
-            (script.volume.state(), script.volume.goal().state()),
-            (bottom, bottom),
-            "figure {figure}"
-        );
+        assert_eq!((script.volume.state(), script.volume.goal()), (bottom, bottom), "figure {figure}");
         assert!(script.was_told(&Reached::Released(consumer("a"))), "figure {figure}");
         assert!(script.is_forgotten(), "figure {figure}");
     }
@@ -81,13 +80,13 @@ fn a_call_is_sent_only_after_its_intent_is_durable_and_not_at_all_while_the_stor
 #[test]
 fn a_consumer_that_returns_during_a_hung_unstage_is_staged_only_after_it_ended() {
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).shows(Finding::Agrees);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE]);
-    script.ends(Outcome::Uncertain).want("a");
+    script.ends(Outcome::Failed(Failure::Uncertain)).want("a");
     assert_eq!(script.methods(), [], "the back-off runs");
     for _ in 0..20 {
         // The driver says ABORTED while it is at the first one.
-        script.resumes().shows(Finding::Agrees).ends(outcome_of(UNSTAGE, Some(10)));
+        script.resumes().ends(outcome_of(UNSTAGE, Some(10)));
         assert_eq!(script.methods(), [UNSTAGE]);
     }
     script.all_goes_well();
@@ -99,7 +98,7 @@ fn a_consumer_that_returns_during_a_hung_unstage_is_staged_only_after_it_ended()
 #[test]
 fn a_stage_that_timed_out_is_quiesced_and_negated_when_nobody_wants_it_any_more() {
     let mut script = Script::staging();
-    script.want("a").release("a").ends(Outcome::Uncertain);
+    script.want("a").release("a").ends(Outcome::Failed(Failure::Uncertain));
     assert_eq!(script.volume.suspect(), Some(&Call::of_volume(STAGE)));
     script.resumes();
     assert_eq!(script.methods(), [STAGE, STAGE], "its end is found out by repeating it");
@@ -115,7 +114,7 @@ fn quiescing_is_bounded_by_the_policy() {
     script.want("a").release("a");
     for _ in 0..Policy::default().quiesce_attempts.unwrap() {
         assert_eq!(script.methods(), [STAGE]);
-        script.ends(Outcome::Uncertain).resumes();
+        script.ends(Outcome::Failed(Failure::Uncertain)).resumes();
     }
     script.all_goes_well();
     assert_eq!(script.methods(), [UNSTAGE]);
@@ -125,12 +124,20 @@ fn quiescing_is_bounded_by_the_policy() {
 #[test]
 fn a_new_generation_of_the_driver_ends_quiescing() {
     let mut script = Script::staging();
-    script.want("a").release("a").ends(Outcome::Uncertain).send(Event::NewGeneration(STAGES));
+    script
+        .want("a")
+        .release("a")
+        .ends(Outcome::Failed(Failure::Uncertain))
+        .send(Event::NewGeneration(STAGES));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
     // And if it is replaced while a call is under way, the end of that one is no riddle either.
     let mut script = Script::staging();
-    script.want("a").release("a").send(Event::NewGeneration(STAGES)).ends(Outcome::Uncertain);
+    script
+        .want("a")
+        .release("a")
+        .send(Event::NewGeneration(STAGES))
+        .ends(Outcome::Failed(Failure::Uncertain));
     assert_eq!(script.volume.suspect(), None);
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
@@ -140,7 +147,7 @@ fn a_new_generation_of_the_driver_ends_quiescing() {
 #[test]
 fn after_an_unstage_that_failed_a_publish_is_preceded_by_unstage_and_stage() {
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).shows(Finding::Agrees).ends(Outcome::Final);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::Final));
     script.want("a").all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, UNSTAGE, STAGE, PUBLISH]);
 }
@@ -206,9 +213,9 @@ fn what_a_driver_does_not_do_is_asked_of_its_next_generation_only() {
 #[test]
 fn not_found_on_teardown_counts_if_the_mount_table_agrees() {
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::StillThere).resumes();
+    script.release("a").ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::STILL_THERE).resumes();
     assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH]);
-    script.ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::Agrees).shows(Finding::Agrees);
+    script.ends(outcome_of(UNPUBLISH, Some(5))).shows(Finding::Agrees);
     script.ends(outcome_of(UNSTAGE, Some(5))).shows(Finding::Agrees);
     assert_eq!(script.methods(), [UNSTAGE]);
     assert!(script.is_forgotten());
@@ -227,7 +234,7 @@ fn a_final_error_is_told_and_tried_again_while_it_is_wanted() {
     assert_eq!(script.volume.waits(), Waits::ForBackOff(call.clone()));
     script.want("a");
     assert_eq!(script.methods(), [STAGE], "asking again does not shorten the wait");
-    script.resumes().ends(Outcome::Final);
+    script.resumes().ends(Outcome::Failed(Failure::Final));
     assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure: Failure::Final, attempt: 2 }));
     script.all_goes_well();
     assert!(script.was_told(&Reached::Published(consumer("a"))));
@@ -238,12 +245,12 @@ fn a_final_error_is_told_and_tried_again_while_it_is_wanted() {
 #[test]
 fn a_stage_or_publish_that_mounted_nothing_is_repeated() {
     let mut script = Script::staging();
-    script.want("a").ends(Outcome::Ok).shows(Finding::Missing).resumes();
+    script.want("a").ends(Outcome::Ok).shows(Finding::MISSING).resumes();
     assert_eq!(script.methods(), [STAGE, STAGE]);
-    script.ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Missing);
+    script.ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::MISSING);
     assert!(!script.was_told(&Reached::Published(consumer("a"))));
     let call = Call::of_target(PUBLISH, consumer("a"));
-    let failure = Failure::Contradicted(Finding::Missing);
+    let failure = Failure::Contradicted(Mismatch::Missing);
     assert_eq!(script.open.last(), Some(&Effect::BackOff { call, failure, attempt: 1 }));
     script.all_goes_well();
     assert_eq!(script.methods(), [PUBLISH, PUBLISH]);
@@ -253,11 +260,11 @@ fn a_stage_or_publish_that_mounted_nothing_is_repeated() {
 #[test]
 fn an_unpublish_or_unstage_that_left_its_mount_is_repeated() {
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(Outcome::Ok).shows(Finding::StillThere);
+    script.release("a").ends(Outcome::Ok).shows(Finding::STILL_THERE);
     assert!(!script.was_told(&Reached::Released(consumer("a"))));
     script.resumes().ends(Outcome::Ok).shows(Finding::Agrees);
     assert!(script.was_told(&Reached::Released(consumer("a"))));
-    script.shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::StillThere).all_goes_well();
+    script.ends(Outcome::Ok).shows(Finding::STILL_THERE).all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNPUBLISH, UNSTAGE, UNSTAGE]);
 }
 
@@ -265,15 +272,15 @@ fn an_unpublish_or_unstage_that_left_its_mount_is_repeated() {
 #[test]
 fn what_is_wrongly_mounted_is_undone_before_the_call_is_repeated_after_a_back_off() {
     let mut script = Script::staging();
-    script.want("a").ends(Outcome::Ok).shows(Finding::Wrong);
-    script.shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Agrees);
+    script.want("a").ends(Outcome::Ok).shows(Finding::WRONG);
+    script.ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [STAGE, UNSTAGE]);
-    script.resumes().ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::Wrong);
+    script.resumes().ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Ok).shows(Finding::WRONG);
     script.ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH]);
-    script.resumes().ends(Outcome::Ok).shows(Finding::Wrong).ends(Outcome::Ok).shows(Finding::Agrees);
+    script.resumes().ends(Outcome::Ok).shows(Finding::WRONG).ends(Outcome::Ok).shows(Finding::Agrees);
     assert_eq!(script.methods(), [PUBLISH, UNPUBLISH]);
-    let attempts: Vec<_> = script.volume.troubles().map(Trouble::attempts).collect();
+    let attempts: Vec<_> = script.volume.troubles().map(|trouble| trouble.attempts).collect();
     assert_eq!(attempts, [2], "the waits grow");
     script.all_goes_well();
     assert!(script.was_told(&Reached::Published(consumer("a"))));
@@ -287,7 +294,7 @@ fn a_publish_that_failed_is_unpublished_when_it_is_not_wanted_any_more() {
         .want("a")
         .ends(Outcome::Ok)
         .shows(Finding::Agrees)
-        .ends(Outcome::Final)
+        .ends(Outcome::Failed(Failure::Final))
         .release("a")
         .all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH, UNPUBLISH, UNSTAGE]);
@@ -296,12 +303,17 @@ fn a_publish_that_failed_is_unpublished_when_it_is_not_wanted_any_more() {
 #[test]
 fn one_targets_trouble_does_not_hold_up_another() {
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(Outcome::Final).want("b").ends(Outcome::Ok).shows(Finding::Agrees);
+    script
+        .release("a")
+        .ends(Outcome::Failed(Failure::Final))
+        .want("b")
+        .ends(Outcome::Ok)
+        .shows(Finding::Agrees);
     assert_eq!(script.called(), [(UNPUBLISH, of("a")), (PUBLISH, of("b"))]);
     assert!(script.was_told(&Reached::Published(consumer("b"))));
     // But what may still run does: the driver gets one call at a time for a volume.
     let mut script = Script::published(&["a"]);
-    script.release("a").ends(Outcome::Uncertain).want("b");
+    script.release("a").ends(Outcome::Failed(Failure::Uncertain)).want("b");
     assert_eq!(script.called(), [(UNPUBLISH, of("a"))]);
     script.all_goes_well();
     assert_eq!(script.called(), [(UNPUBLISH, of("a")), (PUBLISH, of("b"))]);
@@ -311,17 +323,23 @@ fn one_targets_trouble_does_not_hold_up_another() {
 fn nothing_is_unstaged_that_somebody_else_uses() {
     let mut script = Script::published(&["a"]);
     script.release("a").ends(Outcome::Ok).shows(Finding::Agrees);
-    for finding in [Finding::InUse, Finding::Unknown, Finding::InUse] {
-        script.shows(finding).resumes();
+    for failure in [Failure::InUse, Failure::NotSent, Failure::InUse] {
+        assert_eq!(script.volume.in_flight(), Some(&Call::of_volume(UNSTAGE)));
+        script.ends(Outcome::Failed(failure));
+        let base = script.volume.snapshot().base;
+        assert_eq!(base, Base::VolReady, "the intent is undone, so who comes back needs no stage");
+        assert_eq!(script.volume.troubles().map(|trouble| trouble.failure).collect::<Vec<_>>(), [failure]);
+        script.resumes();
     }
-    assert_eq!(script.methods(), [UNPUBLISH]);
-    assert_eq!(
-        script.volume.snapshot().base,
-        Base::VolReady,
-        "it was not even intended, so who comes back needs no stage"
-    );
-    script.want("a").shows(Finding::Agrees).all_goes_well();
+    script.ends(Outcome::Failed(Failure::InUse));
+    script.methods();
+    script.want("a").all_goes_well();
     assert_eq!(script.methods(), [PUBLISH]);
+    // What is not known to have ended is asked for again, however long somebody else uses it.
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::Uncertain));
+    script.resumes().ends(Outcome::Failed(Failure::InUse));
+    assert_eq!(script.volume.suspect(), Some(&Call::of_volume(UNSTAGE)));
+    assert_eq!(script.volume.snapshot().base, Base::NodeUnstage);
 }
 
 /// Anchors (f) 1: a boot takes all mounts; what is wanted is on disk, and comes back without anybody's help.
@@ -405,9 +423,8 @@ fn ends_of_what_is_not_under_way_change_nothing() {
             if volume.in_flight() == Some(&call) {
                 continue;
             }
-            for outcome in
-                [Outcome::Ok, Outcome::Final, Outcome::Uncertain, Outcome::NeverRetry, Outcome::Gone]
-            {
+            let failures = [Failure::Final, Failure::Uncertain, Failure::NeverRetry, Failure::InUse];
+            for outcome in failures.map(Outcome::Failed).into_iter().chain([Outcome::Ok]) {
                 let event = Event::Finished { call: call.clone(), outcome };
                 assert_eq!(step(&volume, event), (volume.clone(), Vec::new()), "{call} {outcome:?}");
             }
@@ -435,38 +452,44 @@ fn consumers_are_bounded_and_the_one_too_many_is_refused() {
 #[test]
 fn what_was_never_sent_is_not_undone() {
     let mut script = Script::staging();
-    script.want("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::NotSent);
+    script.want("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::NotSent));
     let call = Call::of_target(PUBLISH, consumer("a"));
     let waiter = Waiter::Consumer(consumer("a"));
     assert!(script.open.contains(&Effect::Failed { waiter, call: call.clone(), failure: Failure::NotSent }));
     assert_eq!(script.volume.snapshot().targets[&consumer("a")].state, TargetState::Absent);
     assert_eq!((script.volume.snapshot().calling.as_ref(), script.volume.suspect()), (None, None));
     assert_eq!(script.volume.waits(), Waits::ForBackOff(call));
-    script.resumes().ends(Outcome::NotSent).release("a");
+    script.resumes().ends(Outcome::Failed(Failure::NotSent)).release("a");
     assert!(script.was_told(&Reached::Released(consumer("a"))));
     script.all_goes_well();
     assert_eq!(script.methods(), [STAGE, PUBLISH, PUBLISH, UNSTAGE]);
     // An earlier one was sent, so that something may be there.
     let mut script = Script::published(&["a"]);
-    script.want("b").ends(Outcome::Final).resumes().ends(Outcome::NotSent).release("b").all_goes_well();
+    script
+        .want("b")
+        .ends(Outcome::Failed(Failure::Final))
+        .resumes()
+        .ends(Outcome::Failed(Failure::NotSent))
+        .release("b")
+        .all_goes_well();
     assert_eq!(script.called(), [(PUBLISH, of("b")), (PUBLISH, of("b")), (UNPUBLISH, of("b"))]);
     // Or it may still be running.
     let mut script = Script::published(&["a"]);
-    script.want("b").ends(Outcome::Uncertain).resumes().ends(Outcome::NotSent).release("b");
+    script
+        .want("b")
+        .ends(Outcome::Failed(Failure::Uncertain))
+        .resumes()
+        .ends(Outcome::Failed(Failure::NotSent))
+        .release("b");
     assert_eq!(script.volume.suspect(), Some(&Call::of_target(PUBLISH, consumer("b"))));
     // An attach and an unstage as well.
     let capabilities = DriverCapabilities { publish_unpublish: true, ..STAGES };
     let mut script = Script::new(Attach::Here, capabilities);
-    script.want("a").ends(Outcome::NotSent).release("a");
+    script.want("a").ends(Outcome::Failed(Failure::NotSent)).release("a");
     assert!(script.is_forgotten());
     assert_eq!(script.methods(), [Rpc::ControllerPublishVolume]);
     let mut script = Script::published(&["a"]);
-    script
-        .release("a")
-        .ends(Outcome::Ok)
-        .shows(Finding::Agrees)
-        .shows(Finding::Agrees)
-        .ends(Outcome::NotSent);
+    script.release("a").ends(Outcome::Ok).shows(Finding::Agrees).ends(Outcome::Failed(Failure::NotSent));
     assert_eq!(script.volume.snapshot().base, Base::VolReady);
     script.want("a").all_goes_well();
     assert_eq!(script.methods(), [UNPUBLISH, UNSTAGE, PUBLISH], "it is still staged");
@@ -509,13 +532,13 @@ fn a_republish_that_stacks_a_mount_leaves_the_target_published() {
     let mut script = Script::published(&["a"]);
     let before = script.volume.snapshot().clone();
     for _ in 0..3 {
-        script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::Wrong).all_goes_well();
+        script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::WRONG).all_goes_well();
     }
     assert_eq!(script.methods(), [PUBLISH; 3]);
     assert_eq!(script.volume.snapshot(), &before);
     // One that shows nothing is lost, and who has it is told when it is back.
     script.open.clear();
-    script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::Missing).all_goes_well();
+    script.send(Event::Republish(consumer("a"))).ends(Outcome::Ok).shows(Finding::MISSING).all_goes_well();
     assert_eq!(script.methods(), [PUBLISH, UNPUBLISH, PUBLISH]);
     assert!(script.was_told(&Reached::Published(consumer("a"))));
 }
@@ -527,6 +550,6 @@ fn asking_for_a_volume_during_a_republish_that_fails_is_told_that_it_is_publishe
     script.open.clear();
     script.send(Event::Republish(consumer("a"))).want("a");
     assert!(script.was_told(&Reached::Published(consumer("a"))));
-    script.ends(Outcome::Final);
+    script.ends(Outcome::Failed(Failure::Final));
     assert!(!script.open.iter().any(|effect| matches!(effect, Effect::Failed { .. })), "{:?}", script.open);
 }

@@ -1,6 +1,6 @@
 //! Every gRPC code and a broken transport, for every call.
 
-use volume_manager::lifecycle::{Outcome, Rpc, outcome_of};
+use volume_manager::lifecycle::{Failure, Outcome, Rpc, outcome_of};
 
 const CODES: [&str; 17] = [
     "OK",
@@ -23,7 +23,7 @@ const CODES: [&str; 17] = [
 ];
 
 /// One letter for each call in the order of [`Rpc::ALL`]: ControllerPublish, ControllerUnpublish, NodeStage, NodeUnstage,
-/// NodePublish, NodeUnpublish, ControllerExpand, NodeExpand. O: OK, G: gone, F: final, I: infeasible, U: uncertain, N:
+/// NodePublish, NodeUnpublish, ControllerExpand, NodeExpand. O: OK, if the mount table agrees, F: final, I: infeasible, U: uncertain, N:
 /// never retry.
 const TABLE: [(&str, &str); 18] = [
     ("OK", "O O O O O O O O"),
@@ -31,7 +31,7 @@ const TABLE: [(&str, &str); 18] = [
     ("UNKNOWN", "F F F F F F F F"),
     ("INVALID_ARGUMENT", "F F F F F F I I"),
     ("DEADLINE_EXCEEDED", "U U U U U U U U"),
-    ("NOT_FOUND", "F F F G F G I I"),
+    ("NOT_FOUND", "F F F O F O I I"),
     ("ALREADY_EXISTS", "F F F F F F F F"),
     ("PERMISSION_DENIED", "F F F F F F F F"),
     ("RESOURCE_EXHAUSTED", "F U U U U U U U"),
@@ -49,12 +49,11 @@ const TABLE: [(&str, &str); 18] = [
 fn letter(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Ok | Outcome::Expanded { .. } => "O",
-        Outcome::Gone => "G",
-        Outcome::Final => "F",
-        Outcome::Infeasible => "I",
-        Outcome::Uncertain => "U",
-        Outcome::NeverRetry => "N",
-        Outcome::NotSent => unreachable!("no code says so"),
+        Outcome::Failed(Failure::Final) => "F",
+        Outcome::Failed(Failure::Infeasible) => "I",
+        Outcome::Failed(Failure::Uncertain) => "U",
+        Outcome::Failed(Failure::NeverRetry) => "N",
+        Outcome::Failed(failure) => unreachable!("no code says {failure:?}"),
     }
 }
 
@@ -76,7 +75,7 @@ fn every_code_has_its_class_for_every_call() {
 fn a_number_that_is_no_code_is_uncertain() {
     for code in [-1, 17, 99, i32::MAX, i32::MIN] {
         for rpc in Rpc::ALL {
-            assert_eq!(outcome_of(rpc, Some(code)), Outcome::Uncertain, "{rpc} {code}");
+            assert_eq!(outcome_of(rpc, Some(code)), Outcome::Failed(Failure::Uncertain), "{rpc} {code}");
         }
     }
 }

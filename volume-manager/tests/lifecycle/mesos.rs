@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use volume_manager::lifecycle::{
-    Attach, Check, Direction, DriverCapabilities, Finding, Outcome, Rpc, Trouble, VolumeState, outcome_of,
+    Attach, Direction, DriverCapabilities, Outcome, Rpc, VolumeState, outcome_of,
 };
 
-use crate::script::Script;
+use crate::script::{Finding, Script};
 
 use VolumeState::{
     ControllerPublish, ControllerUnpublish, Created, NodePublish, NodeReady, NodeStage, NodeUnpublish,
@@ -104,9 +104,7 @@ fn meant(script: &Script, mesos: Mesos, past: Past) -> Option<Meant> {
 /// Brings a machine to its next call: the store takes every record, nobody else uses anything, back-offs are over.
 fn settles(script: &mut Script) {
     while script.volume.in_flight().is_none() {
-        if script.asks() == Some(&Check::Unused) {
-            script.shows(Finding::Agrees);
-        } else if script.volume.troubles().any(Trouble::waits) {
+        if script.volume.troubles().any(|trouble| trouble.waits) {
             script.resumes();
         } else {
             return;
@@ -118,24 +116,25 @@ fn settles(script: &mut Script) {
 fn end(script: &mut Script, mesos: &mut Mesos, random: &mut Rng, past: &mut Past) {
     let Some(rpc) = script.volume.in_flight().map(|call| call.rpc) else { return };
     let codes = [Some(0), Some(0), Some(0), Some(0), Some(13), Some(5), Some(14), None];
-    let outcome = outcome_of(rpc, codes[random.usize(..8)]);
+    let code = codes[random.usize(..8)];
+    let outcome = outcome_of(rpc, code);
     let findings = match (rpc.shows_in_mount_table(), rpc.direction()) {
         (false, _) => &[Finding::Agrees][..],
-        (true, Direction::Up) => &[Finding::Agrees, Finding::Missing, Finding::Wrong],
-        (true, Direction::Down) => &[Finding::Agrees, Finding::StillThere],
+        (true, Direction::Up) => &[Finding::Agrees, Finding::MISSING, Finding::WRONG],
+        (true, Direction::Down) => &[Finding::Agrees, Finding::STILL_THERE],
     };
     let lies = random.u8(..6) == 0;
     let finding = if lies { findings[random.usize(..findings.len())] } else { Finding::Agrees };
-    past.gone = outcome == Outcome::Gone;
+    past.gone = outcome == Outcome::Ok && code == Some(5);
     past.owes &= rpc != Rpc::NodeUnstageVolume;
     script.ends(outcome);
     // Mesos looks after a publish, and fails it if nothing is there.
-    let seen = rpc != Rpc::NodePublishVolume || finding != Finding::Missing;
-    mesos.ends(rpc, outcome == Outcome::Ok && seen);
+    let seen = rpc != Rpc::NodePublishVolume || finding != Finding::MISSING;
+    mesos.ends(rpc, code == Some(0) && seen);
     if script.asks().is_some() {
         script.shows(finding);
         past.contradicted = finding != Finding::Agrees;
-        past.wrong = finding == Finding::Wrong;
+        past.wrong = finding == Finding::WRONG;
     }
 }
 
@@ -180,7 +179,7 @@ fn our_machine_differs_from_the_table_of_mesos_only_where_it_is_meant_to() {
             let ours = script.volume.in_flight().map(|call| call.rpc);
             if ours == mesos.next() {
                 same += 1;
-            } else if busy && ours.and_then(Rpc::negation) == mesos.next() {
+            } else if busy && ours.map(crate::world::negation) == mesos.next() {
                 // Mesos queues the wish behind the call.
                 same += 1;
             } else {

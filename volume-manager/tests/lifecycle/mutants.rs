@@ -1,8 +1,8 @@
 //! The machine, broken on purpose. The model check has to catch each of these; else it checks nothing.
 
-use volume_manager::lifecycle::{
-    Check, Effect, Event, Finding, Goal, Outcome, Rpc, Snapshot, Volume, Waits, step,
-};
+use volume_manager::lifecycle::{Effect, Event, Failure, Outcome, Rpc, Snapshot, Volume, VolumeState, Waits};
+
+use crate::script::step;
 
 /// How the machine is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,24 +66,27 @@ impl Mutant {
     /// The broken transition.
     pub(crate) fn step(self, volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
         let event = match (self, event) {
-            (Self::StagesByError, Event::Finished { call, outcome: Outcome::Final })
+            (Self::StagesByError, Event::Finished { call, outcome: Outcome::Failed(Failure::Final) })
                 if call.rpc == Rpc::NodeStageVolume =>
             {
-                return self.believe(volume, Event::Finished { call, outcome: Outcome::Ok });
+                Event::Finished { call, outcome: Outcome::Ok }
             }
-            (Self::UnpublishesByError, Event::Finished { call, outcome: Outcome::Final })
-                if call.rpc == Rpc::NodeUnpublishVolume =>
+            (
+                Self::UnpublishesByError,
+                Event::Finished { call, outcome: Outcome::Failed(Failure::Final) },
+            ) if call.rpc == Rpc::NodeUnpublishVolume => Event::Finished { call, outcome: Outcome::Ok },
+            (Self::ReversesDownward, Event::Finished { call, outcome: Outcome::Failed(Failure::Final) })
+                if call.rpc == Rpc::NodeUnstageVolume && volume.goal() == VolumeState::Published =>
             {
-                return self.believe(volume, Event::Finished { call, outcome: Outcome::Ok });
+                Event::Finished { call, outcome: Outcome::Ok }
             }
-            (Self::ReversesDownward, Event::Finished { call, outcome: Outcome::Final })
-                if call.rpc == Rpc::NodeUnstageVolume && volume.goal() == Goal::Published =>
-            {
-                return self.believe(volume, Event::Finished { call, outcome: Outcome::Ok });
-            }
-            (Self::Believes, Event::Finished { call, outcome: Outcome::Ok }) => {
-                return self.believe(volume, Event::Finished { call, outcome: Outcome::Ok });
-            }
+            (
+                Self::Believes,
+                Event::Finished {
+                    call,
+                    outcome: Outcome::Failed(Failure::Contradicted(_) | Failure::Unchecked),
+                },
+            ) => Event::Finished { call, outcome: Outcome::Ok },
             (Self::DropsWhoGoes, Event::Release(consumer)) if volume.waits() == Waits::ForNothing => {
                 let mut snapshot = volume.snapshot().clone();
                 snapshot.targets.remove(&consumer);
@@ -113,16 +116,6 @@ impl Mutant {
             }
             _ => {}
         }
-        (then, effects)
-    }
-
-    /// Takes an end as OK, and answers the check without asking.
-    fn believe(self, volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
-        let (then, mut effects) = step(volume, event);
-        let at = effects.iter().position(|effect| matches!(effect, Effect::Check(Check::After(_))));
-        let Some(Effect::Check(check)) = at.map(|at| effects.remove(at)) else { return (then, effects) };
-        let (then, more) = step(&then, Event::Checked { check, finding: Finding::Agrees });
-        effects.extend(more);
         (then, effects)
     }
 }

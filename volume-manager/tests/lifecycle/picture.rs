@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use volume_manager::lifecycle::{
-    Attach, Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Outcome, Policy,
-    Snapshot, Target, TargetState, Volume, VolumeState,
+    Attach, Base, Call, Direction, DriverCapabilities, Effect, Event, Outcome, Policy, Snapshot, Target,
+    TargetState, Volume, VolumeState,
 };
 
 use crate::script::{consumer, record};
@@ -36,13 +36,9 @@ fn volume_in(state: VolumeState, wanted: bool) -> Volume {
     Volume::restored(snapshot, Attach::Here, capabilities, Policy::default())
 }
 
-/// Sends it going, to the first call; nobody else uses anything.
+/// Sends it going, to the first call.
 fn first_call(volume: &Volume, event: Event) -> (Volume, Option<Call>) {
-    let (mut volume, mut effects) = record(volume, event);
-    if effects.contains(&Effect::Check(Check::Unused)) {
-        let checked = Event::Checked { check: Check::Unused, finding: Finding::Agrees };
-        (volume, effects) = record(&volume, checked);
-    }
+    let (volume, effects) = record(volume, event);
     let call = effects.into_iter().find_map(|effect| match effect {
         Effect::Call(call) => Some(call),
         _ => None,
@@ -53,10 +49,7 @@ fn first_call(volume: &Volume, event: Event) -> (Volume, Option<Call>) {
 /// The state of rest that an OK leads to, before the next call is intended.
 fn rest_after(volume: &Volume, call: &Call) -> VolumeState {
     let ok = Event::Finished { call: call.clone(), outcome: Outcome::Ok };
-    let (mut volume, effects) = record(volume, ok);
-    if let [Effect::Check(check)] = &effects[..] {
-        (volume, _) = record(&volume, Event::Checked { check: check.clone(), finding: Finding::Agrees });
-    }
+    let (volume, _) = record(volume, ok);
     let Snapshot { base, targets, .. } = volume.snapshot();
     let rests = |base: &Base| match base {
         Base::ControllerPublish => VolumeState::Created,

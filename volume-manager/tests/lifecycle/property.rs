@@ -7,11 +7,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Lost, Outcome, Rpc, Trouble,
-    VolumeState,
+    Attach, Call, Direction, DriverCapabilities, Event, Failure, Lost, Outcome, Rpc, VolumeState,
 };
 
-use crate::script::{Script, consumer};
+use crate::script::{Finding, Script, consumer};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -34,20 +33,19 @@ fn happening() -> impl Strategy<Value = Happening> {
     let name = 0..NAMES.len();
     let end = prop_oneof![
         6 => Just(Outcome::Ok),
-        1 => Just(Outcome::Gone),
-        1 => Just(Outcome::Final),
-        2 => Just(Outcome::Uncertain),
-        1 => Just(Outcome::Infeasible),
+        1 => Just(Outcome::Failed(Failure::InUse)),
+        1 => Just(Outcome::Failed(Failure::Final)),
+        2 => Just(Outcome::Failed(Failure::Uncertain)),
+        1 => Just(Outcome::Failed(Failure::Infeasible)),
         1 => (0u64..40, any::<bool>()).prop_map(|(capacity_bytes, node_expansion_required)| {
             Outcome::Expanded { capacity_bytes, node_expansion_required }
         }),
     ];
     let finding = prop_oneof![
         8 => Just(Finding::Agrees),
-        1 => Just(Finding::Missing),
-        1 => Just(Finding::Wrong),
-        1 => Just(Finding::StillThere),
-        1 => Just(Finding::InUse),
+        1 => Just(Finding::MISSING),
+        1 => Just(Finding::WRONG),
+        1 => Just(Finding::STILL_THERE),
         1 => Just(Finding::Unknown),
     ];
     prop_oneof![
@@ -85,6 +83,8 @@ struct Reference {
     wants: [bool; 3],
     /// The last call, as long as its end is unknown.
     unknown: Option<Call>,
+    /// What was known of what the last call is about before it.
+    before: Option<Known>,
     /// The end of a `ControllerExpandVolume` is unknown. It holds back the calls of the controller only.
     growing: bool,
     /// The last call before a restart: its end may have been known, but not recorded, so it may be repeated.
@@ -144,6 +144,7 @@ impl Reference {
         };
         assert!(allowed || may_repeat, "{call} is not allowed: {self:?}");
         let up = call.rpc.direction() == Direction::Up;
+        self.before = known;
         if let Some(known) = self.known(call) {
             *known = match (*known, up) {
                 // A repeated publish leaves what is published.
@@ -155,11 +156,21 @@ impl Reference {
     }
 
     fn sees_end(&mut self, call: &Call, outcome: Outcome) {
-        if call.rpc == Rpc::ControllerExpandVolume {
-            self.growing = outcome == Outcome::Uncertain;
+        if outcome == Outcome::Failed(Failure::InUse) {
+            // It was not sent.
+            if self.unknown.is_none()
+                && let Some(before) = self.before
+            {
+                self.staging = before;
+            }
             return;
         }
-        self.unknown = (outcome == Outcome::Uncertain && self.is_repeatable(call)).then(|| call.clone());
+        if call.rpc == Rpc::ControllerExpandVolume {
+            self.growing = outcome == Outcome::Failed(Failure::Uncertain);
+            return;
+        }
+        self.unknown = (outcome == Outcome::Failed(Failure::Uncertain) && self.is_repeatable(call))
+            .then(|| call.clone());
         let good = matches!(outcome, Outcome::Ok | Outcome::Expanded { .. });
         if good && !call.rpc.shows_in_mount_table() {
             self.sees_good_end(call);
@@ -194,7 +205,7 @@ impl Reference {
                 // What is wrong with a repeated publish is left to who has the first one.
                 let published = call.rpc == Rpc::NodePublishVolume;
                 if let Some(known) = self.known(call).filter(|_| up)
-                    && (found == Finding::Missing) == (published && *known == Known::Yes)
+                    && (found == Finding::MISSING) == (published && *known == Known::Yes)
                 {
                     *known = Known::MaybeDown;
                 }
@@ -246,23 +257,21 @@ impl Pair {
                 script.send(Event::Expand { required_bytes: *required_bytes });
             }
             Happening::End(outcome) => {
-                if let Some(call) = script.volume.in_flight().cloned() {
+                // Only an unstage looks before it is sent.
+                let fits = |call: &Call| {
+                    *outcome != Outcome::Failed(Failure::InUse) || call.rpc == Rpc::NodeUnstageVolume
+                };
+                if let Some(call) = script.volume.in_flight().cloned().filter(fits)
+                    && script.asks().is_none()
+                {
                     reference.sees_end(&call, *outcome);
-                    script.send(Event::Finished { call, outcome: *outcome });
+                    script.ends(*outcome);
                 }
             }
             Happening::Show(finding) => {
-                if let Some(check) = script.asks().cloned() {
-                    let at = script
-                        .open
-                        .iter()
-                        .rposition(|effect| *effect == Effect::Check(check.clone()))
-                        .unwrap();
-                    script.open.remove(at);
-                    if let Check::After(call) = &check {
-                        reference.sees_finding(call, *finding);
-                    }
-                    script.send(Event::Checked { check, finding: *finding });
+                if let Some(call) = script.asks().cloned() {
+                    reference.sees_finding(&call, *finding);
+                    script.shows(*finding);
                 }
             }
             Happening::Resume => {
@@ -274,7 +283,8 @@ impl Pair {
                     (reference.unknown, reference.growing) = (None, false);
                 } else {
                     reference.unrecorded = script.volume.snapshot().calling.clone();
-                    if let Some(call) = script.volume.in_flight().cloned() {
+                    let open = script.volume.in_flight().filter(|_| script.asks().is_none());
+                    if let Some(call) = open.cloned() {
                         let growing = call.rpc == Rpc::ControllerExpandVolume;
                         reference.growing |= growing;
                         let repeatable = |call: &Call| !growing && reference.is_repeatable(call);
@@ -284,11 +294,11 @@ impl Pair {
                 script.restarts(*boot);
             }
             Happening::Replace => {
-                let call = script.volume.in_flight().cloned();
+                let call = script.volume.in_flight().filter(|_| script.asks().is_none()).cloned();
                 (reference.unknown, reference.growing) = (None, false);
                 script.send(Event::NewGeneration(reference.capabilities));
                 if let Some(call) = call {
-                    script.send(Event::Finished { call, outcome: Outcome::Uncertain });
+                    script.send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) });
                 }
             }
             Happening::LoseStaging => {
@@ -314,11 +324,11 @@ impl Pair {
 
     fn heals(&mut self) {
         for _ in 0..200 {
-            let next = if self.script.volume.in_flight().is_some() {
-                Happening::End(Outcome::Ok)
-            } else if self.script.asks().is_some() {
+            let next = if self.script.asks().is_some() {
                 Happening::Show(Finding::Agrees)
-            } else if self.script.volume.troubles().any(Trouble::waits) {
+            } else if self.script.volume.in_flight().is_some() {
+                Happening::End(Outcome::Ok)
+            } else if self.script.volume.troubles().any(|trouble| trouble.waits) {
                 Happening::Resume
             } else {
                 return;
@@ -362,6 +372,7 @@ proptest! {
             targets: BTreeMap::new(),
             wants: [false; 3],
             unknown: None,
+            before: None,
             growing: false,
             unrecorded: None,
         };

@@ -2,8 +2,8 @@
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Call, Check, DriverCapabilities, Effect, Event, Finding, Outcome, Policy, Reached, Rpc, Snapshot,
-    Trouble, Volume, step,
+    Attach, Call, DriverCapabilities, Effect, Event, Failure, Mismatch, Outcome, Policy, Reached, Rpc,
+    Snapshot, Volume,
 };
 
 pub(crate) const STAGES: DriverCapabilities = DriverCapabilities {
@@ -20,6 +20,35 @@ pub(crate) const UNPUBLISH: Rpc = Rpc::NodeUnpublishVolume;
 
 pub(crate) fn consumer(name: &str) -> ConsumerId {
     ConsumerId::new(name).unwrap()
+}
+
+/// What the mount table says after a call that was answered well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finding {
+    Agrees,
+    Differs(Mismatch),
+    Unknown,
+}
+
+impl Finding {
+    pub(crate) const MISSING: Self = Self::Differs(Mismatch::Missing);
+    pub(crate) const WRONG: Self = Self::Differs(Mismatch::Wrong);
+    pub(crate) const STILL_THERE: Self = Self::Differs(Mismatch::StillThere);
+
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Self::Agrees => Outcome::Ok,
+            Self::Differs(mismatch) => Outcome::Failed(Failure::Contradicted(mismatch)),
+            Self::Unknown => Outcome::Failed(Failure::Unchecked),
+        }
+    }
+}
+
+/// A step on a copy.
+pub(crate) fn step(volume: &Volume, event: Event) -> (Volume, Vec<Effect>) {
+    let (mut then, mut effects) = (volume.clone(), Vec::new());
+    then.step(event, &mut effects);
+    (then, effects)
 }
 
 /// A step, and those that follow when every record is taken at once. Answers what is left to do.
@@ -42,12 +71,14 @@ pub(crate) struct Script {
     /// The calls that were sent, in their order.
     pub(crate) calls: Vec<Call>,
     pub(crate) open: Vec<Effect>,
+    /// The call under way was answered well, and the mount table is asked.
+    pub(crate) answered: Option<Call>,
 }
 
 impl Script {
     pub(crate) fn new(attach: Attach, capabilities: DriverCapabilities) -> Self {
         let volume = Volume::new(attach, capabilities, Policy::default());
-        Self { volume, calls: Vec::new(), open: Vec::new() }
+        Self { volume, calls: Vec::new(), open: Vec::new(), answered: None }
     }
 
     pub(crate) fn staging() -> Self {
@@ -91,17 +122,20 @@ impl Script {
         self.send(Event::Release(consumer(name)))
     }
 
-    /// The call under way ends like this.
+    /// The call under way is answered like this. If that is well, its end is what the mount table shows.
     pub(crate) fn ends(&mut self, outcome: Outcome) -> &mut Self {
         let call = self.volume.in_flight().unwrap().clone();
+        if call.rpc.shows_in_mount_table() && !matches!(outcome, Outcome::Failed(_)) {
+            self.answered = Some(call);
+            return self;
+        }
         self.send(Event::Finished { call, outcome })
     }
 
     /// The mount table answers what was asked.
     pub(crate) fn shows(&mut self, finding: Finding) -> &mut Self {
-        let at = self.open.iter().rposition(|effect| matches!(effect, Effect::Check(_))).unwrap();
-        let Effect::Check(check) = self.open.remove(at) else { unreachable!() };
-        self.send(Event::Checked { check, finding })
+        let call = self.answered.take().unwrap();
+        self.send(Event::Finished { call, outcome: finding.outcome() })
     }
 
     /// Ends every back-off.
@@ -109,8 +143,8 @@ impl Script {
         let waiting: Vec<_> = self
             .volume
             .troubles()
-            .filter(|trouble| trouble.waits())
-            .map(|trouble| trouble.call().clone())
+            .filter(|trouble| trouble.waits)
+            .map(|trouble| trouble.call.clone())
             .collect();
         for call in waiting {
             self.send(Event::Resume(call));
@@ -121,11 +155,11 @@ impl Script {
     /// Every call succeeds, and the mount table agrees, until there is nothing to do.
     pub(crate) fn all_goes_well(&mut self) -> &mut Self {
         for _ in 0..100 {
-            if self.volume.in_flight().is_some() {
-                self.ends(Outcome::Ok);
-            } else if self.asks().is_some() {
+            if self.asks().is_some() {
                 self.shows(Finding::Agrees);
-            } else if self.volume.troubles().any(Trouble::waits) {
+            } else if self.volume.in_flight().is_some() {
+                self.ends(Outcome::Ok);
+            } else if self.volume.troubles().any(|trouble| trouble.waits) {
                 self.resumes();
             } else {
                 return self;
@@ -134,12 +168,9 @@ impl Script {
         panic!("no end: {self:#?}");
     }
 
-    /// What the mount table is asked.
-    pub(crate) fn asks(&self) -> Option<&Check> {
-        self.open.iter().rev().find_map(|effect| match effect {
-            Effect::Check(check) => Some(check),
-            _ => None,
-        })
+    /// The call of which the mount table is asked.
+    pub(crate) fn asks(&self) -> Option<&Call> {
+        self.answered.as_ref()
     }
 
     /// The process dies and a new one reads the record; the node was booted meanwhile or not.
@@ -148,6 +179,7 @@ impl Script {
         let (attach, capabilities) = (self.volume.attach(), self.volume.capabilities());
         self.volume = Volume::restored(snapshot, attach, capabilities, self.volume.policy());
         self.open.clear();
+        self.answered = None;
         if boot {
             self.send(Event::Rebooted);
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use volume_manager::ConsumerId;
 use volume_manager::lifecycle::{
-    Attach, Base, Call, Check, Direction, DriverCapabilities, Effect, Event, Finding, Half, Lost, Outcome,
+    Attach, Base, Call, Direction, DriverCapabilities, Effect, Event, Failure, Half, Lost, Mismatch, Outcome,
     Reached, Rpc, Snapshot, TargetState, Volume,
 };
 
@@ -34,7 +34,8 @@ pub(crate) struct World {
     pub(crate) store_failed: bool,
     pub(crate) running: Option<Call>,
     pub(crate) late: BTreeSet<Call>,
-    pub(crate) checking: Option<Check>,
+    /// The call that was answered well, and of which the mount table is asked.
+    pub(crate) checking: Option<Call>,
     pub(crate) timers: BTreeSet<Call>,
     pub(crate) attached: bool,
     pub(crate) staging: Mount,
@@ -83,7 +84,11 @@ impl World {
     pub(crate) fn healing(&self, scope: &Scope) -> Option<Action> {
         let answer = self.running.as_ref().map(|call| {
             let never = scope.unreachable_controller && call.rpc == Rpc::ControllerExpandVolume;
-            Action::Answer(if never { Answer::NoneOfNothing } else { Answer::Ok })
+            Action::Answer(match call.rpc {
+                Rpc::NodeUnstageVolume if self.foreign => Answer::InUse,
+                _ if never => Answer::NoneOfNothing,
+                _ => Answer::Ok,
+            })
         });
         let look = self.checking.is_some().then_some(Action::Look { truthful: true });
         let write = self.writing.is_some().then_some(Action::Write { ok: true, written: true });
@@ -160,15 +165,14 @@ impl World {
                 Ok(())
             }
             Action::Look { truthful } => {
-                let Some(check) = self.checking.take() else { return Ok(()) };
-                let finding = if *truthful { self.look(&check, scope) } else { Finding::Unknown };
-                if let Check::After(call) = &check
-                    && finding == Finding::Agrees
-                {
+                let Some(call) = self.checking.take() else { return Ok(()) };
+                let found = if *truthful { self.look(&call, scope) } else { Err(Failure::Unchecked) };
+                if found.is_ok() {
                     self.staged_well |= call.rpc == Rpc::NodeStageVolume;
-                    self.pay(call);
+                    self.pay(&call);
                 }
-                self.send(Event::Checked { check, finding }, scope)
+                let outcome = found.map_or_else(Outcome::Failed, |()| Outcome::Ok);
+                self.send(Event::Finished { call, outcome }, scope)
             }
             Action::Resume(call) => {
                 self.timers.remove(call);
@@ -207,7 +211,8 @@ impl World {
                 self.capabilities = *capabilities;
                 self.send(Event::NewGeneration(*capabilities), scope)?;
                 match running {
-                    Some(call) => self.send(Event::Finished { call, outcome: Outcome::Uncertain }, scope),
+                    Some(call) => self
+                        .send(Event::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) }, scope),
                     None => Ok(()),
                 }
             }
@@ -298,18 +303,20 @@ impl World {
     fn answer(&mut self, answer: Answer, scope: &Scope) -> Result<(), Violation> {
         let Some(call) = self.running.take() else { return Ok(()) };
         // The driver joins a repetition to what it is at: with the end of the one the other has ended.
-        if answer != Answer::NotSent {
+        let never_sent = matches!(answer, Answer::NotSent | Answer::InUse);
+        if !never_sent {
             self.late.remove(&call);
         }
         let outcome = match answer {
-            Answer::NotSent => {
+            Answer::NotSent | Answer::InUse => {
                 let (owed, staged_well) = std::mem::take(&mut self.before);
                 self.staged_well = staged_well;
                 match owed {
                     Some(owed) => self.owed.insert(subject(&call), owed),
                     None => self.owed.remove(&subject(&call)),
                 };
-                return self.send(Event::Finished { call, outcome: Outcome::NotSent }, scope);
+                let failure = if answer == Answer::InUse { Failure::InUse } else { Failure::NotSent };
+                return self.send(Event::Finished { call, outcome: Outcome::Failed(failure) }, scope);
             }
             Answer::Ok => {
                 self.work(&call, scope, true);
@@ -323,24 +330,28 @@ impl World {
                 self.work(&call, scope, false);
                 Outcome::Ok
             }
-            Answer::ErrorOfNothing => Outcome::Final,
+            Answer::ErrorOfNothing => Outcome::Failed(Failure::Final),
             Answer::ErrorAfterSuccess => {
                 self.work(&call, scope, true);
-                Outcome::Final
+                Outcome::Failed(Failure::Final)
             }
-            Answer::NotFoundOfNothing => Outcome::Gone,
-            Answer::NoneOfNothing => Outcome::Uncertain,
+            Answer::NotFoundOfNothing => Outcome::Ok,
+            Answer::NoneOfNothing => Outcome::Failed(Failure::Uncertain),
             Answer::NoneAfterSuccess => {
                 self.work(&call, scope, true);
-                Outcome::Uncertain
+                Outcome::Failed(Failure::Uncertain)
             }
             Answer::NoneYet => {
                 self.late.insert(call.clone());
-                Outcome::Uncertain
+                Outcome::Failed(Failure::Uncertain)
             }
         };
         self.before = (None, false);
         self.note_asked(&call, scope);
+        if outcome == Outcome::Ok && call.rpc.shows_in_mount_table() {
+            self.checking = Some(call);
+            return Ok(());
+        }
         self.send(Event::Finished { call, outcome }, scope)
     }
 
@@ -383,19 +394,16 @@ impl World {
         }
     }
 
-    fn look(&self, check: &Check, scope: &Scope) -> Finding {
-        let Check::After(call) = check else {
-            return if self.foreign { Finding::InUse } else { Finding::Agrees };
-        };
+    fn look(&self, call: &Call, scope: &Scope) -> Result<(), Failure> {
         let mount = match &call.consumer {
             Some(consumer) => self.targets[position(scope, consumer)],
             None => self.staging,
         };
         match (call.rpc.direction(), mount) {
-            (Direction::Up, Mount::Right) | (Direction::Down, Mount::Nothing) => Finding::Agrees,
-            (Direction::Up, Mount::Nothing) => Finding::Missing,
-            (Direction::Up, Mount::Wrong | Mount::Twice) => Finding::Wrong,
-            (Direction::Down, _) => Finding::StillThere,
+            (Direction::Up, Mount::Right) | (Direction::Down, Mount::Nothing) => Ok(()),
+            (Direction::Up, Mount::Nothing) => Err(Failure::Contradicted(Mismatch::Missing)),
+            (Direction::Up, Mount::Wrong | Mount::Twice) => Err(Failure::Contradicted(Mismatch::Wrong)),
+            (Direction::Down, _) => Err(Failure::Contradicted(Mismatch::StillThere)),
         }
     }
 
@@ -403,7 +411,7 @@ impl World {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let (volume, effects) = match scope.mutant {
-                None => volume_manager::lifecycle::step(&self.volume, event),
+                None => crate::script::step(&self.volume, event),
                 Some(mutant) => mutant.step(&self.volume, event),
             };
             self.volume = volume;
@@ -426,7 +434,6 @@ impl World {
                 self.writing = Some(self.volume.snapshot().clone());
             }
             Effect::Call(call) => self.take_call(call, scope)?,
-            Effect::Check(check) => self.checking = Some(check),
             Effect::BackOff { call, .. } => {
                 self.timers.insert(call);
             }
@@ -471,7 +478,7 @@ impl World {
         ensure("I1", self.late.iter().all(|late| *late == call || apart(late)), || {
             format!("{call} while the driver may be at {:?}", self.late)
         })?;
-        if scope.not_sent {
+        if scope.not_sent || call.rpc == Rpc::NodeUnstageVolume {
             self.before = (self.owed.get(&subject(&call)).copied(), self.staged_well);
         }
         let stages = scope.capabilities.stage_unstage && scope.changes.is_empty();
@@ -533,10 +540,23 @@ impl World {
 /// What a call is about, named by the upward call and the consumer.
 fn subject(call: &Call) -> (Rpc, Option<ConsumerId>) {
     let rpc = match call.rpc.direction() {
-        Direction::Up => call.rpc.negation().unwrap_or(call.rpc),
+        Direction::Up => negation(call.rpc),
         Direction::Down => call.rpc,
     };
     (rpc, call.consumer.clone())
+}
+
+/// The call that undoes this one; itself if none does.
+pub(crate) fn negation(rpc: Rpc) -> Rpc {
+    match rpc {
+        Rpc::ControllerPublishVolume => Rpc::ControllerUnpublishVolume,
+        Rpc::ControllerUnpublishVolume => Rpc::ControllerPublishVolume,
+        Rpc::NodeStageVolume => Rpc::NodeUnstageVolume,
+        Rpc::NodeUnstageVolume => Rpc::NodeStageVolume,
+        Rpc::NodePublishVolume => Rpc::NodeUnpublishVolume,
+        Rpc::NodeUnpublishVolume => Rpc::NodePublishVolume,
+        rpc => rpc,
+    }
 }
 
 fn position(scope: &Scope, consumer: &ConsumerId) -> usize {

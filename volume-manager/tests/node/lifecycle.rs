@@ -1,8 +1,8 @@
 //! What a consumer gets, when nothing goes wrong.
 
 use csi_proto::Method;
-use volume_manager::driver::{AccessMode, Attach, VolumeSpec};
-use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, GroupChange, PublishError, Settings};
+use volume_manager::driver::{AccessMode, Attach, OwnershipChange, VolumeSpec};
+use volume_manager::node::{ChangeKind, DesiredVolume, ExpandError, PublishError, Settings};
 
 use super::world::*;
 
@@ -217,7 +217,7 @@ async fn a_group_that_nobody_gives_the_files_to_is_told() {
     let volumes = world.start().await;
     let grouped = std::sync::Arc::new(builder("v").fs_group(7).build().unwrap());
     let published = publish(&volumes, &grouped, "a").await.unwrap();
-    assert_eq!(published.group, GroupChange::LeftToCaller { group: 7 });
+    assert_eq!(published.group, OwnershipChange::Caller { group: 7 });
     let said = volumes.explain(&key("v")).await.unwrap().unwrap().to_string();
     assert!(said.contains("not given to group 7"), "{said}");
     // Whoever does it says so, and is told by the answer alone.
@@ -226,7 +226,7 @@ async fn a_group_that_nobody_gives_the_files_to_is_told() {
     other.settings = Settings::new(ROOT).groups_given_by_caller(true);
     let volumes = other.start().await;
     let published = publish(&volumes, &grouped, "a").await.unwrap();
-    assert_eq!(published.group, GroupChange::LeftToCaller { group: 7 });
+    assert_eq!(published.group, OwnershipChange::Caller { group: 7 });
     assert_eq!(volumes.explain(&key("v")).await.unwrap().unwrap().not_done, Vec::<String>::new());
 }
 

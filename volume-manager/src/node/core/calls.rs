@@ -1,31 +1,28 @@
-//! Calls and looks: when they begin, and what their ends mean.
+//! Jobs: when they begin, and what their ends mean.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{Entry, Query, Running, What};
-use super::event::{Action, Answer, CallOrder, Inspect, LookOrder, Sight};
-use super::findings::{self, Found, Wanted};
-use super::{Node, Slot, Ticket};
+use super::entry::{Entry, Job, What};
+use super::event::{Action, CallOrder, Inspect, Look, LookError, Query, Sight};
+use super::findings::{self, Found, Unfit, Wanted};
+use super::{Node, Slot};
 use crate::driver::{CallError, CallOutcome, Operation, VolumeSpec};
 use crate::excerpt::chain;
-use crate::lifecycle::{Call, Check, Event as Lifecycle, Finding, Outcome, Rpc, outcome_of};
+use crate::lifecycle::{Call, Event as Lifecycle, Failure, Mismatch, Outcome, Rpc, outcome_of};
 use crate::node::change::ChangeKind;
 use crate::node::error::{InspectError, bounded};
-use crate::node::explanation::{ErrorClass, LastError};
-use crate::store::{BootId, MAX_PAYLOAD_BYTES};
+use crate::node::explanation::CallFailure;
+use crate::store::MAX_PAYLOAD_BYTES;
 
 impl Node {
     /// Puts a volume in its driver's line, if it has something to ask and nothing of it runs.
-    ///
-    /// A look that waits is begun before all else: it ends a call that was made, and takes no turn.
-    pub(super) fn wait_for_turn(&mut self, slot: Slot, now: Duration) {
-        self.start_look(slot, now);
+    pub(super) fn wait_for_turn(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let asks = entry.wanted_call.is_some() || !entry.queries.is_empty();
+        let asks = entry.awaited_call().is_some() || !entry.queries.is_empty();
         if asks
-            && entry.running.is_none()
+            && entry.job.is_none()
             && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
         {
             driver.turns.wait(slot);
@@ -42,7 +39,7 @@ impl Node {
             .collect();
         for name in connected {
             while let Some(slot) = self.drivers.get_mut(&name).and_then(|driver| driver.turns.begin()) {
-                if !self.start_call(slot, now)
+                if !self.start_job(slot, now)
                     && let Some(driver) = self.drivers.get_mut(&name)
                 {
                     driver.turns.ended();
@@ -52,117 +49,95 @@ impl Node {
     }
 
     /// Begins what a volume waits for. `false` if that is nothing any more.
-    fn start_call(&mut self, slot: Slot, now: Duration) -> bool {
-        let Some(entry) = self.volumes.get_mut(&slot) else { return false };
-        if entry.running.is_some() {
+    fn start_job(&mut self, slot: Slot, now: Duration) -> bool {
+        let Some(entry) = self.volumes.get_mut(&slot).filter(|entry| entry.job.is_none()) else {
             return false;
-        }
-        let (what, operation) = if let Some(call) = entry.wanted_call.take() {
+        };
+        if let Some(call) = entry.awaited_call().cloned() {
+            let staging = entry.staging.as_path().to_owned();
             let consumer = call.consumer.as_ref();
-            // No publish call was sent, so there is nothing to undo, and what stands there is somebody else's.
-            if call.rpc == Rpc::NodeUnpublishVolume && consumer.is_some_and(|id| entry.fresh.contains(id)) {
-                self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Ok }, now);
-                return false;
-            }
-            // It may have stood in line for long since somebody looked.
-            if call.rpc == Rpc::NodeUnstageVolume && entry.unused_at != Some(now) {
-                self.recheck(slot, call, now);
-                return true;
-            }
-            let Some(operation) = self.operation(slot, &call) else {
-                self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Final }, now);
-                return false;
+            let look = match call.rpc {
+                // It may have stood in line for long, and nobody else may use what is staged.
+                Rpc::NodeUnstageVolume => {
+                    Some(Look { path: staging, inspect: Inspect::Never, remove: Vec::new() })
+                }
+                // No publish call was sent, so there is nothing to undo, and what stands there is somebody else's.
+                Rpc::NodeUnpublishVolume if consumer.is_some_and(|id| entry.fresh.contains(id)) => {
+                    entry.verification(&call)
+                }
+                _ => None,
             };
-            (What::Call(call), operation)
-        } else if let Some((request, query)) = entry.queries.pop_front() {
-            let Some(volume_path) = entry.volume_path() else {
-                let (key, state) = (entry.key.clone(), entry.state.to_string());
-                self.answer(request, Answer::Inspected(Err(InspectError::NotMounted { key, state })));
-                self.wait_for_turn(slot, now);
-                return false;
-            };
-            let staging_path = entry.staging.clone();
-            let operation = match query {
-                Query::Stats => Operation::Stats { volume_path, staging_path },
-                Query::Health => Operation::Health { volume_path: Some(volume_path), staging_path },
-            };
-            (What::Query(request), operation)
-        } else {
+            let Some(look) = look else { return self.send(slot, call, now) };
+            entry.job = Some(Job { what: What::Call { call, sent: false }, since: now });
+            self.actions.push(Action::Look { slot, look });
+            return true;
+        }
+        let Some((query, reply)) = entry.queries.pop_front() else { return false };
+        let Some(volume_path) = entry.volume_path() else {
+            let (key, state) = (entry.key.clone(), entry.state.to_string());
+            self.answer(reply, Err(InspectError::NotMounted { key, state }));
+            self.wait_for_turn(slot);
             return false;
         };
-        let Some(driver) = self.volumes.get(&slot).map(|entry| entry.key.driver.clone()) else {
-            return false;
+        let staging_path = entry.staging.clone();
+        let operation = match query {
+            Query::Stats => Operation::Stats { volume_path, staging_path },
+            Query::Health => Operation::Health { volume_path: Some(volume_path), staging_path },
         };
-        let Some(policy) = self.drivers.get(&driver).map(|driver| Arc::clone(&driver.policy)) else {
-            return false;
-        };
-        let ticket = self.ticket(slot, Some(driver));
-        let Some(entry) = self.volumes.get_mut(&slot) else { return false };
-        let fresh = match &operation {
-            Operation::NodePublish { consumer, .. } => entry.fresh.contains(consumer.id()),
-            _ => false,
-        };
-        entry.running = Some(Running { ticket, what, since: now });
-        let spec = Arc::clone(&entry.spec);
-        self.actions.push(Action::Call(CallOrder { ticket, spec, operation, policy, fresh }));
+        entry.job = Some(Job { what: What::Query(reply), since: now });
+        let spec = Arc::clone(&entry.record.spec);
+        let order = CallOrder { slot, spec, operation, fresh: false, verify: None };
+        self.actions.push(Action::Call(order));
         true
     }
 
-    /// Looks once more whether somebody else uses what is staged. It holds the turn of the call meanwhile.
-    fn recheck(&mut self, slot: Slot, call: Call, now: Duration) {
-        let Some(driver) = self.volumes.get(&slot).map(|entry| entry.key.driver.clone()) else { return };
-        let ticket = self.ticket(slot, Some(driver));
-        if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.running = Some(Running { ticket, what: What::Recheck(call), since: now });
-            let path = entry.staging.as_path().to_owned();
-            let order = LookOrder { ticket, path, inspect: Inspect::Never, remove: Vec::new() };
-            self.actions.push(Action::Look(order));
-        }
-    }
-
-    fn rechecked(&mut self, slot: Slot, call: Call, sight: &Sight, now: Duration) {
-        let found = self.find(slot, &Check::Unused, sight);
-        self.note(slot, &Check::Unused, &found);
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if found.finding == Finding::Agrees {
-            entry.unused_at = Some(now);
-            entry.wanted_call = Some(call);
-            if let Some(driver) = self.drivers.get_mut(&entry.key.driver) {
-                driver.turns.go_first(slot);
-            }
-        } else {
-            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::NotSent }, now);
-        }
+    fn send(&mut self, slot: Slot, call: Call, now: Duration) -> bool {
+        let operation = self.operation(slot, &call);
+        let Some(entry) = self.volumes.get_mut(&slot) else { return false };
+        let Some(operation) = operation else {
+            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(Failure::Final) }, now);
+            return false;
+        };
+        let fresh = call.rpc == Rpc::NodePublishVolume
+            && call.consumer.as_ref().is_some_and(|consumer| entry.fresh.contains(consumer));
+        let (spec, verify) = (Arc::clone(&entry.record.spec), entry.verification(&call));
+        entry.job = Some(Job { what: What::Call { call, sent: true }, since: now });
+        self.actions.push(Action::Call(CallOrder { slot, spec, operation, fresh, verify }));
+        true
     }
 
     pub(super) fn call_ended(
         &mut self,
-        ticket: Ticket,
+        slot: Slot,
         result: Result<CallOutcome, CallError>,
+        seen: Option<&Result<Sight, LookError>>,
         now: Duration,
     ) {
-        let Some((slot, running)) = self.take_running(ticket) else { return };
-        match running.what {
-            What::Query(request) => {
+        let Some(job) = self.take_job(slot) else { return };
+        match job.what {
+            What::Query(reply) => {
                 let answer = result.map_err(|error| self.inspect_error(slot, &error));
-                self.answer(request, Answer::Inspected(answer));
+                self.answer(reply, answer);
             }
-            What::Call(call) => {
+            What::Call { call, .. } => {
                 let sent = result.as_ref().map_or_else(CallError::was_sent, |_| true);
                 if let Some(entry) = self.volumes.get_mut(&slot)
                     && let Some(id) = call.consumer.as_ref().filter(|_| sent)
                 {
                     entry.fresh.remove(id);
                 }
-                let outcome = match result {
+                let mut outcome = match result {
                     Ok(outcome) => self.succeeded(slot, &call, outcome),
                     Err(error) => self.call_failed(slot, &call, &error),
                 };
+                if outcome == Outcome::Ok && call.rpc.shows_in_mount_table() {
+                    outcome = self.verify(slot, &call, seen);
+                }
                 self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
-            What::Look(_) | What::Recheck(_) | What::Inspection(_) => {}
+            What::Inspection(_) => {}
         }
-        self.wait_for_turn(slot, now);
+        self.wait_for_turn(slot);
     }
 
     fn inspect_error(&self, slot: Slot, error: &CallError) -> InspectError {
@@ -176,15 +151,16 @@ impl Node {
     fn succeeded(&mut self, slot: Slot, call: &Call, outcome: CallOutcome) -> Outcome {
         let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Ok };
         let driver = self.drivers.get(&entry.key.driver);
-        entry.last_error.take_if(|error| error.rpc == call.rpc);
+        entry.record.last_error.take_if(|error| error.rpc == call.rpc);
         match outcome {
             CallOutcome::Attached { publish_context } => {
-                entry.node_id = driver.and_then(|driver| driver.facts.as_ref()?.node_id.clone());
-                match entry.take_publish_context(publish_context, self.boot) {
+                entry.record.node_id = driver.and_then(|driver| driver.facts.as_ref()?.node_id.clone());
+                match entry.take_publish_context(publish_context) {
                     Ok(()) => Outcome::Ok,
                     Err(reason) => {
-                        entry.fail(call, ErrorClass::Final, None, &reason);
-                        Outcome::Final
+                        let failure = CallFailure::new(call.rpc, Failure::Final, None, &reason);
+                        entry.record.last_error = Some(failure);
+                        Outcome::Failed(Failure::Final)
                     }
                 }
             }
@@ -200,140 +176,112 @@ impl Node {
     }
 
     fn call_failed(&mut self, slot: Slot, call: &Call, error: &CallError) -> Outcome {
-        let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Uncertain };
-        let outcome = match error {
-            error if !error.was_sent() => Outcome::NotSent,
-            error => outcome_of(call.rpc, error.code()),
+        let outcome = if error.was_sent() {
+            outcome_of(call.rpc, error.code())
+        } else {
+            Outcome::Failed(Failure::NotSent)
         };
-        let class = match outcome {
-            Outcome::NotSent => ErrorClass::Prevented,
-            Outcome::Final | Outcome::Infeasible | Outcome::Gone => ErrorClass::Final,
-            Outcome::NeverRetry => ErrorClass::NeverRetry,
-            _ => ErrorClass::Uncertain,
-        };
-        let text = match error {
-            CallError::Status { message, .. } => message.clone(),
-            error => chain(error),
-        };
-        entry.fail(call, class, error.code(), &text);
-        self.tell_error(slot);
+        self.note(slot, CallFailure::of(call.rpc, outcome, error));
         outcome
     }
 
-    pub(super) fn call_prevented(&mut self, ticket: Ticket, reason: &str, now: Duration) {
-        let Some((slot, running)) = self.take_running(ticket) else { return };
-        if let What::Call(call) = running.what {
-            if let Some(entry) = self.volumes.get_mut(&slot) {
-                entry.fail(&call, ErrorClass::Prevented, None, reason);
-                self.tell_error(slot);
-            }
-            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::NotSent }, now);
-        }
-        self.wait_for_turn(slot, now);
-    }
-
-    fn tell_error(&mut self, slot: Slot) {
-        let error = self.volumes.get(&slot).and_then(|entry| entry.last_error.clone());
-        if let Some(error) = error {
-            self.tell(slot, ChangeKind::Failed(error));
+    /// Keeps a failure, and tells of it.
+    fn note(&mut self, slot: Slot, failure: CallFailure) {
+        if let Some(entry) = self.volumes.get_mut(&slot) {
+            entry.record.last_error = Some(failure.clone());
+            self.tell(slot, ChangeKind::Failed(failure));
         }
     }
 
-    pub(super) fn looked(&mut self, ticket: Ticket, sight: &Sight, now: Duration) {
-        if let Ok(table) = &sight.table {
-            self.table = Arc::clone(table);
+    pub(super) fn looked(&mut self, slot: Slot, seen: &Result<Sight, LookError>, now: Duration) {
+        if let Ok(sight) = seen {
+            self.table = Arc::clone(&sight.table);
         }
-        let Some((slot, running)) = self.take_running(ticket) else { return };
-        match running.what {
-            What::Look(check) => {
-                let found = self.find(slot, &check, sight);
-                if let Some(entry) = self.volumes.get_mut(&slot).filter(|_| check == Check::Unused) {
-                    entry.unused_at = Some(now);
-                }
-                self.note(slot, &check, &found);
-                self.feed(slot, Lifecycle::Checked { check, finding: found.finding }, now);
+        let job = self.volumes.get(&slot).and_then(|entry| entry.job.as_ref());
+        if let Some(Job { what: What::Call { call, sent: false }, .. }) = job
+            && call.rpc == Rpc::NodeUnstageVolume
+        {
+            let call = call.clone();
+            return self.looked_before_unstage(slot, call, seen, now);
+        }
+        let Some(job) = self.take_job(slot) else { return };
+        match job.what {
+            What::Inspection(lost) => self.inspected(slot, lost, seen, now),
+            What::Call { call, .. } => {
+                let outcome = self.verify(slot, &call, Some(seen));
+                self.feed(slot, Lifecycle::Finished { call, outcome }, now);
             }
-            What::Recheck(call) => self.rechecked(slot, call, sight, now),
-            What::Inspection(consumer) => self.inspected(slot, consumer, sight, now),
-            What::Call(_) | What::Query(_) => {}
+            What::Query(_) => {}
         }
-        self.wait_for_turn(slot, now);
+        self.wait_for_turn(slot);
     }
 
-    /// Compares what was seen with what should be.
-    fn find(&self, slot: Slot, check: &Check, sight: &Sight) -> Found {
-        let nothing = Found { finding: Finding::Agrees, words: None, mount: None, device: None };
-        let Some(entry) = self.volumes.get(&slot) else { return nothing };
-        let staging = entry.staging.as_path();
-        let call = match check {
-            Check::Unused => {
-                let known = |path: &std::path::Path| self.is_known(path);
-                return findings::unused(staging, entry.staged.as_ref(), known, sight);
+    fn looked_before_unstage(
+        &mut self,
+        slot: Slot,
+        call: Call,
+        seen: &Result<Sight, LookError>,
+        now: Duration,
+    ) {
+        let awaited = self.volumes.get(&slot).and_then(Entry::awaited_call) == Some(&call);
+        match self.may_unstage(slot, seen) {
+            // The turn goes on with the call, unless its driver was replaced meanwhile.
+            Ok(()) if awaited => {
+                self.send(slot, call, now);
             }
-            Check::After(call) => call,
+            Ok(()) => {
+                self.take_job(slot);
+                self.wait_for_turn(slot);
+            }
+            Err(Unfit { failure, words }) => {
+                self.take_job(slot);
+                self.note(slot, CallFailure::new(call.rpc, failure, None, &words));
+                self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(failure) }, now);
+                self.wait_for_turn(slot);
+            }
+        }
+    }
+
+    fn may_unstage(&self, slot: Slot, seen: &Result<Sight, LookError>) -> Result<(), Unfit> {
+        let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
+        let known = |path: &std::path::Path| self.is_known(path);
+        // Without an answer it is not sent.
+        let sight = seen.as_ref().map_err(|error| Unfit::new(Failure::NotSent, chain(error)))?;
+        findings::unused(entry.staging.as_path(), entry.record.staged.as_ref(), known, &sight.table)
+    }
+
+    /// Compares what was seen with what a call should have done, and keeps it: it is on disk with the next record, which
+    /// follows.
+    fn verify(&mut self, slot: Slot, call: &Call, seen: Option<&Result<Sight, LookError>>) -> Outcome {
+        let Some(entry) = self.volumes.get_mut(&slot) else { return Outcome::Ok };
+        if let Some(Ok(sight)) = seen {
+            self.table = Arc::clone(&sight.table);
+        }
+        let found = match entry.find(call, seen, self.settings.targets_are_mounts) {
+            Ok(found) => found,
+            Err(Unfit { failure, words }) => {
+                // An error that counts as success, such as that there is no such volume, was noted when the call ended.
+                let said = entry.record.last_error.as_ref().filter(|error| error.rpc == call.rpc);
+                let code = said.and_then(|error| error.code);
+                self.note(slot, CallFailure::new(call.rpc, failure, code, &words));
+                return Outcome::Failed(failure);
+            }
         };
-        let consumer = call.consumer.as_ref().and_then(|consumer| entry.consumers.get(consumer));
-        let block = entry.spec.access().is_block();
-        match (call.rpc, consumer) {
-            (Rpc::NodeStageVolume, _) => findings::staged(staging, entry.staged.as_ref(), block, sight),
-            (Rpc::NodeUnstageVolume, _) => findings::gone(staging, sight),
-            (Rpc::NodePublishVolume, Some(consumer)) => {
-                let wanted = Wanted {
-                    block,
-                    read_only: entry.spec.is_read_only() || consumer.spec.is_read_only(),
-                    before: consumer.mounted.as_ref(),
-                    device: consumer.device,
-                    staged: entry.staged.as_ref(),
-                    mount: self.settings.targets_are_mounts,
-                };
-                findings::published(consumer.spec.target_path().as_path(), wanted, sight)
-            }
-            (Rpc::NodeUnpublishVolume, Some(consumer)) => {
-                findings::gone(consumer.spec.target_path().as_path(), sight)
-            }
-            _ => nothing,
+        let upward = matches!(call.rpc, Rpc::NodeStageVolume | Rpc::NodePublishVolume);
+        let consumer = call.consumer.as_ref();
+        if let Some(consumer) = consumer.and_then(|consumer| entry.record.consumers.get_mut(consumer)) {
+            (consumer.mounted, consumer.device, consumer.touched) = (found.mount, found.device, upward);
+        } else if consumer.is_none() {
+            (entry.record.staged, entry.record.touched) = (found.mount, upward);
         }
-    }
-
-    /// Keeps what was found: it is on disk with the next record, which follows.
-    fn note(&mut self, slot: Slot, check: &Check, found: &Found) {
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let (call, class) = match check {
-            Check::Unused => (Call::of_volume(Rpc::NodeUnstageVolume), ErrorClass::Prevented),
-            Check::After(call) => (call.clone(), ErrorClass::Contradicted),
-        };
-        if found.finding != Finding::Agrees {
-            let words = found.words.as_deref().unwrap_or("the mount table says otherwise");
-            // An error that counts as success, such as that there is no such volume, was noted when the call ended.
-            let said = entry
-                .last_error
-                .as_ref()
-                .filter(|error| error.rpc == call.rpc && class == ErrorClass::Contradicted);
-            let code = said.and_then(|error| error.code);
-            entry.fail(&call, class, code, words);
-            return self.tell_error(slot);
+        if let Some(left) = found.left {
+            let failure = Failure::Contradicted(Mismatch::StillThere);
+            self.note(
+                slot,
+                CallFailure::new(call.rpc, failure, None, &format!("{left} was left at the path")),
+            );
         }
-        if let Some(words) = &found.words {
-            entry.fail(&call, class, None, words);
-            self.tell_error(slot);
-        }
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let mount = found.mount.clone();
-        match (check, call.rpc) {
-            (Check::After(_), Rpc::NodeStageVolume | Rpc::NodeUnstageVolume) => {
-                entry.staged = mount;
-                entry.touched = call.rpc == Rpc::NodeStageVolume;
-            }
-            (Check::After(_), Rpc::NodePublishVolume | Rpc::NodeUnpublishVolume) => {
-                let consumer = call.consumer.as_ref();
-                if let Some(consumer) = consumer.and_then(|consumer| entry.consumers.get_mut(consumer)) {
-                    consumer.mounted = mount;
-                    consumer.device = found.device;
-                    consumer.touched = call.rpc == Rpc::NodePublishVolume;
-                }
-            }
-            _ => {}
-        }
+        Outcome::Ok
     }
 
     /// Whether a path is the target or the staging path of any volume.
@@ -352,21 +300,71 @@ impl Node {
 }
 
 impl Entry {
-    pub(super) fn fail(&mut self, call: &Call, class: ErrorClass, code: Option<i32>, message: &str) {
-        let message = bounded(message);
-        self.last_error = Some(LastError { rpc: call.rpc, class, code, message });
+    /// Where to look after a call, and what to remove before.
+    fn verification(&self, call: &Call) -> Option<Look> {
+        let staging = self.staging.as_path();
+        let target = || {
+            let consumer = self.record.consumers.get(call.consumer.as_ref()?)?;
+            Some(consumer.spec.target_path().as_path().to_owned())
+        };
+        let (path, remove) = match call.rpc {
+            Rpc::NodeStageVolume => (staging.to_owned(), Vec::new()),
+            Rpc::NodeUnstageVolume => {
+                let own = [Some(staging), staging.parent()].into_iter().flatten();
+                (staging.to_owned(), own.map(ToOwned::to_owned).collect())
+            }
+            Rpc::NodePublishVolume => (target()?, Vec::new()),
+            Rpc::NodeUnpublishVolume => (target()?, vec![target()?]),
+            _ => return None,
+        };
+        // The table has the mount of a device, and does not say that it is one.
+        let device = call.rpc == Rpc::NodePublishVolume && self.record.spec.access().is_block();
+        let inspect = if device { Inspect::Always } else { Inspect::Unmounted };
+        Some(Look { path, inspect, remove })
+    }
+
+    /// Compares what was seen with what a call should have done.
+    fn find(
+        &self,
+        call: &Call,
+        seen: Option<&Result<Sight, LookError>>,
+        targets_are_mounts: bool,
+    ) -> Result<Found, Unfit> {
+        let not_looked = || Unfit::new(Failure::Unchecked, "the path was not looked at");
+        let (sight, staging) = (seen.ok_or_else(not_looked)?.as_ref()?, self.staging.as_path());
+        let consumer = call.consumer.as_ref().and_then(|consumer| self.record.consumers.get(consumer));
+        let block = self.record.spec.access().is_block();
+        match (call.rpc, consumer) {
+            (Rpc::NodeStageVolume, _) => findings::staged(staging, self.record.staged.as_ref(), block, sight),
+            (Rpc::NodeUnstageVolume, _) => findings::gone(staging, sight),
+            (Rpc::NodePublishVolume, Some(consumer)) => {
+                let wanted = Wanted {
+                    block,
+                    read_only: self.record.spec.is_read_only() || consumer.spec.is_read_only(),
+                    before: consumer.mounted.as_ref(),
+                    device: consumer.device,
+                    staged: self.record.staged.as_ref(),
+                    mount: targets_are_mounts,
+                };
+                findings::published(consumer.spec.target_path().as_path(), wanted, sight)
+            }
+            (Rpc::NodeUnpublishVolume, Some(consumer)) => {
+                findings::gone(consumer.spec.target_path().as_path(), sight)
+            }
+            _ => Ok(Found::default()),
+        }
     }
 
     /// Keeps what the attach answered, if it can be kept.
     pub(super) fn take_publish_context(
         &mut self,
         publish_context: BTreeMap<String, String>,
-        boot: BootId,
     ) -> Result<(), String> {
-        let spec = self.spec.to_builder().publish_context(publish_context).build();
-        let before = std::mem::replace(&mut self.spec, Arc::new(spec.map_err(|error| error.to_string())?));
-        self.record(boot).payload().map(drop).map_err(|found| {
-            self.spec = before;
+        let spec = self.record.spec.to_builder().publish_context(publish_context).build();
+        let before =
+            std::mem::replace(&mut self.record.spec, Arc::new(spec.map_err(|error| error.to_string())?));
+        self.record.payload().map(drop).map_err(|found| {
+            self.record.spec = before;
             format!(
                 "with its publish_context the record has {found} bytes; at most {MAX_PAYLOAD_BYTES} are kept"
             )
@@ -375,10 +373,10 @@ impl Entry {
 
     /// The volume as it was asked for, with the context that its attach gave.
     pub(super) fn with_publish_context(&self, spec: &Arc<VolumeSpec>) -> Arc<VolumeSpec> {
-        if !spec.publish_context().is_empty() || self.spec.publish_context().is_empty() {
+        if !spec.publish_context().is_empty() || self.record.spec.publish_context().is_empty() {
             return Arc::clone(spec);
         }
-        let spec = spec.to_builder().publish_context(self.spec.publish_context().clone()).build();
-        spec.map_or_else(|_| Arc::clone(&self.spec), Arc::new)
+        let spec = spec.to_builder().publish_context(self.record.spec.publish_context().clone()).build();
+        spec.map_or_else(|_| Arc::clone(&self.record.spec), Arc::new)
     }
 }

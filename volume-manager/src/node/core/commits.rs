@@ -1,16 +1,15 @@
 //! One commit for all records that wait: whatever comes while a commit runs goes together in the next.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::entry::Wish;
-use super::event::{Action, Answer, CommitFailure};
+use super::event::{Action, CommitFailure};
+use super::reply::Reply;
 use super::timers::Alarm;
-use super::{Node, RequestId, Slot};
+use super::{Node, Slot};
 use crate::lifecycle::{BackOff, Event as Lifecycle};
 use crate::node::change::ChangeKind;
-use crate::node::desired::Reconciled;
-use crate::node::error::{NotYetRecorded, StoreTrouble, bounded};
+use crate::node::error::{InspectError, NotYetRecorded, StoreTrouble, bounded};
 use crate::node::settings::{LONGEST_REOPEN_INTERVAL, REOPEN_INTERVAL, Settings};
 use crate::store::{self, MAX_PAYLOAD_BYTES, RecordKey};
 
@@ -52,32 +51,8 @@ struct Part {
 /// An answer that is due when some records are on disk.
 #[derive(Debug)]
 struct Barrier {
-    request: RequestId,
+    reply: Reply<Result<(), StoreTrouble>>,
     waits_for: HashMap<Slot, u64>,
-    promise: Promise,
-}
-
-/// What is answered then.
-#[derive(Debug)]
-pub(super) enum Promise {
-    Reconciled(Reconciled),
-    Noted,
-}
-
-impl Promise {
-    fn kept(self) -> Answer {
-        match self {
-            Self::Reconciled(reconciled) => Answer::Reconciled(Ok(reconciled)),
-            Self::Noted => Answer::Noted(Ok(true)),
-        }
-    }
-
-    fn broken(&self, trouble: StoreTrouble) -> Answer {
-        match self {
-            Self::Reconciled(_) => Answer::Reconciled(Err(trouble.into())),
-            Self::Noted => Answer::Noted(Err(trouble.into())),
-        }
-    }
 }
 
 impl Commits {
@@ -92,11 +67,6 @@ impl Commits {
             failures: 0,
             barriers: Vec::new(),
         }
-    }
-
-    /// Nobody waits for these answers any more.
-    pub(super) fn abandon(&mut self, requests: &HashSet<RequestId>) {
-        self.barriers.retain(|barrier| !requests.contains(&barrier.request));
     }
 
     pub(super) fn add(&mut self, slot: Slot) {
@@ -147,7 +117,7 @@ impl Node {
     /// Something was asked of a volume that has to be on disk. What waits for it hears of the commit that is added here.
     pub(super) fn note_asked(&mut self, slot: Slot) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.version += 1;
+            entry.saved.version += 1;
             self.commits.add(slot);
         }
     }
@@ -155,19 +125,20 @@ impl Node {
     /// Answers once everything that these volumes were asked is on disk.
     pub(super) fn answer_when_durable(
         &mut self,
-        request: RequestId,
         touched: impl IntoIterator<Item = Slot>,
-        promise: Promise,
+        reply: Reply<Result<(), StoreTrouble>>,
     ) {
         let behind = |slot: Slot| {
             let entry = self.volumes.get(&slot)?;
-            (entry.durable < entry.version).then_some((slot, entry.version))
+            (entry.saved.durable < entry.saved.version).then_some((slot, entry.saved.version))
         };
         let waits_for: HashMap<_, _> = touched.into_iter().filter_map(behind).collect();
         if waits_for.is_empty() {
-            return self.answer(request, promise.kept());
+            return self.answer(reply, Ok(()));
         }
-        self.commits.barriers.push(Barrier { request, waits_for, promise });
+        // Those whose answers are not waited for any more cannot pile up.
+        self.commits.barriers.retain(|barrier| !barrier.reply.is_closed());
+        self.commits.barriers.push(Barrier { reply, waits_for });
     }
 
     pub(super) fn start_commit(&mut self, now: Duration) {
@@ -182,10 +153,10 @@ impl Node {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
             let key = entry.record_key.clone();
             entry.touch();
-            changes.push(if entry.forgotten {
+            changes.push(if entry.saved.forgotten {
                 store::Change::Remove(key)
             } else {
-                match entry.record(self.boot).payload() {
+                match entry.record.payload() {
                     Ok(payload) => store::Change::Put(key, payload),
                     Err(found) => {
                         too_large.push((slot, found));
@@ -195,9 +166,9 @@ impl Node {
             });
             self.commits.running.push(Part {
                 slot,
-                version: entry.version,
-                awaited: std::mem::take(&mut entry.recording),
-                removed: entry.forgotten,
+                version: entry.saved.version,
+                awaited: std::mem::take(&mut entry.saved.recording),
+                removed: entry.saved.forgotten,
             });
         }
         if !changes.is_empty() {
@@ -214,22 +185,18 @@ impl Node {
     /// One record cannot be stored. Its volume alone waits, so that all others go on.
     fn leave_out(&mut self, slot: Slot, reason: &str, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        entry.left_out = true;
-        if std::mem::take(&mut entry.recording) {
+        if std::mem::take(&mut entry.saved.recording) {
             self.feed(slot, Lifecycle::Recorded(false), now);
         }
         self.give_up_for_store(slot, reason);
         let waits = |barrier: &mut Barrier| barrier.waits_for.contains_key(&slot);
         for barrier in self.commits.barriers.extract_if(.., waits).collect::<Vec<_>>() {
-            let trouble = StoreTrouble { reason: reason.to_owned() };
-            self.answer(barrier.request, barrier.promise.broken(trouble));
+            self.answer(barrier.reply, Err(StoreTrouble { reason: reason.to_owned() }));
         }
         self.timers.set(slot, Alarm::Record, now.saturating_add(LONGEST_REOPEN_INTERVAL));
     }
 
     pub(super) fn record_again(&mut self, slot: Slot, now: Duration) {
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        entry.left_out = false;
         self.commits.add(slot);
         self.feed(slot, Lifecycle::Proceed, now);
     }
@@ -242,7 +209,7 @@ impl Node {
         let mut refused = None;
         for part in parts {
             let Some(entry) = self.volumes.get_mut(&part.slot) else { continue };
-            entry.recording |= part.awaited;
+            entry.saved.recording |= part.awaited;
             if entry.record_key == *key {
                 refused = Some(part.slot);
             } else {
@@ -288,8 +255,7 @@ impl Node {
                     self.give_up_for_store(part.slot, &reason);
                 }
                 for barrier in std::mem::take(&mut self.commits.barriers) {
-                    let trouble = StoreTrouble { reason: reason.clone() };
-                    self.answer(barrier.request, barrier.promise.broken(trouble));
+                    self.answer(barrier.reply, Err(StoreTrouble { reason: reason.clone() }));
                 }
             }
         }
@@ -302,16 +268,16 @@ impl Node {
 
     fn is_durable(&mut self, part: &Part, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&part.slot) else { return };
-        entry.durable = entry.durable.max(part.version);
-        if part.version == entry.version {
-            let leaving = std::mem::take(&mut entry.leaving);
+        entry.saved.durable = entry.saved.durable.max(part.version);
+        if part.version == entry.saved.version {
+            let leaving = std::mem::take(&mut entry.saved.leaving);
             for id in leaving.into_iter().filter(|id| entry.target(id).is_none()).collect::<Vec<_>>() {
                 self.drop_consumer(part.slot, &id);
-                self.answer_wish(part.slot, &Wish::Unpublish(id), || Answer::Unpublished(Ok(())));
+                self.answer_all(part.slot, |waiters| &mut waiters.unpublished, |waits| *waits == id, Ok(()));
             }
         }
         let Some(entry) = self.volumes.get(&part.slot) else { return };
-        if part.removed && entry.forgotten && !self.commits.waiting.contains(&part.slot) {
+        if part.removed && entry.saved.forgotten && !self.commits.waiting.contains(&part.slot) {
             return self.forget(part.slot);
         }
         if part.awaited {
@@ -330,23 +296,16 @@ impl Node {
         let lifted: Vec<_> =
             self.commits.barriers.extract_if(.., |barrier| barrier.waits_for.is_empty()).collect();
         for barrier in lifted {
-            self.answer(barrier.request, barrier.promise.kept());
+            self.answer(barrier.reply, Ok(()));
         }
     }
 
     /// Whoever waits for something that is not on disk is told. What was asked for goes on when the store does.
     fn give_up_for_store(&mut self, slot: Slot, reason: &str) {
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
         let late = NotYetRecorded { reason: reason.to_owned() };
-        for (request, wish) in std::mem::take(&mut entry.waiters) {
-            let trouble = late.clone();
-            let answer = match wish {
-                Wish::Publish(_) => Answer::Published(Err(trouble.into())),
-                Wish::Unpublish(_) => Answer::Unpublished(Err(trouble.into())),
-                Wish::Expand(_) => Answer::Expanded(Err(trouble.into())),
-            };
-            self.actions.push(Action::Answer { request, answer });
-        }
+        self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(late.clone().into()));
+        self.answer_all(slot, |waiters| &mut waiters.unpublished, |_| true, Err(late.clone().into()));
+        self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(late.into()));
     }
 
     pub(super) fn reopened(&mut self, outcome: Result<(), String>, now: Duration) {
@@ -373,7 +332,7 @@ impl Node {
     fn forget(&mut self, slot: Slot) {
         self.tell(slot, ChangeKind::Forgotten);
         let Some(entry) = self.volumes.remove(&slot) else { return };
-        if entry.touched {
+        if entry.record.touched {
             let staging = entry.staging.as_path();
             let places = [Some(staging), staging.parent()].into_iter().flatten();
             self.actions.push(Action::Clear(places.map(ToOwned::to_owned).collect()));
@@ -382,10 +341,14 @@ impl Node {
         self.directories.remove(entry.record_key.name());
         self.timers.clear(slot, |_| true);
         self.targets.retain(|_, (of, _)| *of != slot);
+        if entry.job.is_some_and(|job| job.what.takes_turn())
+            && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
+        {
+            driver.turns.ended();
+        }
         self.leave_driver(&entry.key.driver, slot);
-        for (request, _) in entry.queries {
-            let unknown = crate::node::InspectError::Unknown { key: entry.key.clone() };
-            self.answer(request, Answer::Inspected(Err(unknown)));
+        for (_, reply) in entry.queries {
+            self.answer(reply, Err(InspectError::Unknown { key: entry.key.clone() }));
         }
     }
 }

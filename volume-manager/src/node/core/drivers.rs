@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::entry::{Entry, Life, Wish};
-use super::event::Answer;
 use super::timers::Alarm;
 use super::{DriverSlot, Node, Slot, Turns};
-use crate::driver::{DriverFacts, DriverPolicy};
-use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Outcome, Policy, Volume};
+use crate::driver::{DriverFacts, DriverPolicy, VolumeSpec};
+use crate::lifecycle::{Attach, DriverCapabilities, Event as Lifecycle, Failure, Outcome, Policy, Volume};
 use crate::node::error::{InspectError, PublishError};
-use crate::store::BootId;
 
 impl Node {
     /// The slot of a driver, made if there is none.
@@ -53,14 +50,14 @@ impl Node {
         let slots: Vec<_> = driver.volumes.iter().copied().collect();
         for slot in slots {
             let Some(entry) = self.volumes.get(&slot) else { continue };
-            match entry.life {
-                Life::Dormant { .. } => self.wake(slot, now),
-                Life::Awake(_) if predecessors_ended => self.replace_driver(slot, now),
-                Life::Awake(_) => {
+            match entry.machine {
+                None => self.wake(slot, now),
+                Some(_) if predecessors_ended => self.replace_driver(slot, now),
+                Some(_) => {
                     if let Some(capabilities) = self.capabilities(slot) {
                         self.feed(slot, Lifecycle::Reconnected(capabilities), now);
                     }
-                    self.wait_for_turn(slot, now);
+                    self.wait_for_turn(slot);
                 }
             }
             self.keep_watch(slot, now);
@@ -70,18 +67,18 @@ impl Node {
     /// A new process of the driver: no call of the old one runs any more.
     fn replace_driver(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        // It waits for a turn with the old process. Its machine has to hear of its end, or it would take the end of the
+        // It waits for a turn, or for a look before it is sent, with the old process. Its machine has to hear of its end, or it would take the end of the
         // one that is made with the new process for that of the old.
-        if let Some(call) = entry.wanted_call.take() {
+        if let Some(call) = entry.awaited_call().cloned() {
             if let Some(driver) = self.drivers.get_mut(&entry.key.driver) {
                 driver.turns.leave(slot);
             }
-            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Uncertain }, now);
+            self.feed(slot, Lifecycle::Finished { call, outcome: Outcome::Failed(Failure::Uncertain) }, now);
         }
         let Some(capabilities) = self.capabilities(slot) else { return };
         self.timers.clear(slot, |alarm| matches!(alarm, Alarm::Resume(_)));
         self.feed(slot, Lifecycle::NewGeneration(capabilities), now);
-        self.wait_for_turn(slot, now);
+        self.wait_for_turn(slot);
     }
 
     /// The connection is gone, and the driver is registered still.
@@ -91,9 +88,8 @@ impl Node {
         let slots: Vec<_> = driver.volumes.iter().copied().collect();
         for slot in slots {
             let Some(entry) = self.volumes.get_mut(&slot) else { continue };
-            for (request, _) in std::mem::take(&mut entry.queries) {
-                let error = InspectError::NoDriver { driver: name.clone() };
-                self.answer(request, Answer::Inspected(Err(error)));
+            for (_, reply) in std::mem::take(&mut entry.queries) {
+                self.answer(reply, Err(InspectError::NoDriver { driver: name.clone() }));
             }
         }
     }
@@ -117,12 +113,12 @@ impl Node {
         let entry = self.volumes.get(&slot)?;
         let facts = self.drivers.get(&entry.key.driver)?.facts.as_ref()?;
         // An ephemeral volume is made and deleted by its publish and unpublish, and has nothing around them.
-        if entry.spec.is_ephemeral() {
+        if entry.record.spec.is_ephemeral() {
             return Some(DriverCapabilities::default());
         }
         let mut capabilities = facts.capabilities.lifecycle();
         // A volume that is not attached from here has somebody else for all its controller calls.
-        capabilities.controller_expand &= entry.spec.attach() == Attach::Here;
+        capabilities.controller_expand &= entry.record.spec.attach() == Attach::Here;
         Some(capabilities)
     }
 
@@ -134,7 +130,7 @@ impl Node {
         else {
             return;
         };
-        if policy.admits(&entry.spec).is_err() {
+        if policy.admits(&entry.record.spec).is_err() {
             let begun = entry.is_begun();
             self.refuse(slot);
             // What was done before has to be undone all the same.
@@ -143,16 +139,21 @@ impl Node {
             }
         }
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let (attach, boot) = (policy.attach(&entry.spec), self.boot);
+        let attach = policy.attach(&entry.record.spec);
+        let boot = self.boot;
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Some(recorded) = entry.awake(attach, capabilities) else { return };
+        let Some(snapshot) = entry.dormant().cloned() else { return };
+        let volume = Volume::restored(snapshot, attach, capabilities, Policy::default());
+        entry.record.snapshot = volume.snapshot().clone();
+        entry.machine = Some(Box::new(volume));
+        let recorded = std::mem::replace(&mut entry.record.boot, boot);
         entry.refused = None;
         if recorded != boot {
-            entry.staged = None;
-            for consumer in entry.consumers.values_mut() {
+            entry.record.staged = None;
+            for consumer in entry.record.consumers.values_mut() {
                 (consumer.mounted, consumer.device) = (None, None);
             }
-            entry.fresh = entry.consumers.keys().cloned().collect();
+            entry.fresh = entry.record.consumers.keys().cloned().collect();
             self.feed(slot, Lifecycle::Rebooted, now);
         }
         self.note_state(slot, now);
@@ -162,59 +163,34 @@ impl Node {
         }
         // Whoever asked before there was a machine is told by it, even if what was asked for is there.
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let asked: Vec<_> = entry
-            .waiters
-            .iter()
-            .filter_map(|(_, wish)| match wish {
-                Wish::Publish(consumer) => Some(consumer.clone()),
-                Wish::Unpublish(_) | Wish::Expand(_) => None,
-            })
-            .collect();
+        let asked: Vec<_> = entry.waiters.published.iter().map(|(consumer, _)| consumer.clone()).collect();
         for consumer in asked {
             self.feed(slot, Lifecycle::Want(consumer), now);
         }
         self.feed(slot, Lifecycle::Proceed, now);
         self.keep_watch(slot, now);
-        self.wait_for_turn(slot, now);
+        self.wait_for_turn(slot);
     }
 
     /// An attach that is made elsewhere stands if its context was handed in with the volume.
     pub(super) fn attach_if_told(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get(&slot) else { return };
-        let awaited = entry.spec.attach() == Attach::Awaited;
-        if awaited && !entry.spec.publish_context().is_empty() && !entry.snapshot().attached {
+        let awaited = entry.record.spec.attach() == Attach::Awaited;
+        if awaited && !entry.record.spec.publish_context().is_empty() && !entry.snapshot().attached {
             self.feed(slot, Lifecycle::Attached, now);
         }
     }
 
     fn refuse(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let error = lifecycle_mode(entry);
+        let error = lifecycle_mode(&entry.record.spec);
         entry.refused = Some(error.to_string());
-        let waiting: Vec<_> = entry
-            .waiters
-            .extract_if(.., |(_, wish)| matches!(wish, Wish::Publish(_)))
-            .map(|(request, _)| request)
-            .collect();
-        for request in waiting {
-            self.answer(request, Answer::Published(Err(error.clone())));
-        }
+        self.answer_all(slot, |waiters| &mut waiters.published, |_| true, Err(error));
     }
 }
 
 /// That a driver does not take a volume of this kind of life.
-pub(super) fn lifecycle_mode(entry: &Entry) -> PublishError {
-    let mode = if entry.spec.is_ephemeral() { "Ephemeral" } else { "Persistent" };
-    PublishError::LifecycleMode { driver: entry.key.driver.clone(), mode }
-}
-
-impl Entry {
-    /// Makes the machine of what is on disk, and answers of which boot that was.
-    fn awake(&mut self, attach: Attach, capabilities: DriverCapabilities) -> Option<BootId> {
-        let Life::Dormant { snapshot, boot } = &self.life else { return None };
-        let volume = Volume::restored(snapshot.clone(), attach, capabilities, Policy::default());
-        let boot = *boot;
-        self.life = Life::Awake(Box::new(volume));
-        Some(boot)
-    }
+pub(super) fn lifecycle_mode(spec: &VolumeSpec) -> PublishError {
+    let mode = if spec.is_ephemeral() { "Ephemeral" } else { "Persistent" };
+    PublishError::LifecycleMode { driver: spec.key().driver.clone(), mode }
 }

@@ -1,6 +1,6 @@
 //! What goes into the core, and what comes out.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,9 +11,10 @@ use super::super::desired::{DesiredVolume, Published, Reconciled};
 use super::super::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
-use super::{Epoch, RequestId, Ticket};
+use super::reply::{Answer, Reply};
+use super::{Epoch, Slot};
 use crate::driver::{CallError, CallOutcome, ConsumerSpec, DriverFacts, DriverPolicy, Operation, VolumeSpec};
-use crate::mounts::{Inspection, MountTable};
+use crate::mounts::{self, Inspection, MountTable, TableError};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::store::{self, RecordKey, StoreError};
 
@@ -21,15 +22,8 @@ use crate::store::{self, RecordKey, StoreError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Somebody asks for something. One [`Action::Answer`] follows, now or later.
-    Ask {
-        /// Names the question, for its answer.
-        request: RequestId,
-        /// The question.
-        ask: Ask,
-    },
-    /// Nobody waits for these answers any more. What was asked for stays asked for.
-    Abandoned(HashSet<RequestId>),
+    /// Something is asked for. One [`Action::Answer`] follows, now or later.
+    Request(Request),
     /// A driver is registered, perhaps again. Nothing is called before it is [connected](Self::DriverConnected).
     ///
     /// Calls go by the newest policy. Whether an attach is made for a volume that has a machine stays as it was.
@@ -52,24 +46,19 @@ pub enum Event {
     DriverGone(DriverName),
     /// A call ended that an [`Action::Call`] asked for.
     CallEnded {
-        /// The call.
-        ticket: Ticket,
+        /// The volume.
+        slot: Slot,
         /// How.
         result: Result<CallOutcome, CallError>,
-    },
-    /// Nothing was sent, since what stands at a path forbids it.
-    CallPrevented {
-        /// The call.
-        ticket: Ticket,
-        /// What stands there.
-        reason: String,
+        /// What was seen of it after a result that may be good, if the order says where to look.
+        seen: Option<Result<Sight, LookError>>,
     },
     /// The mount table was read that an [`Action::Look`] asked for.
     Looked {
-        /// The question.
-        ticket: Ticket,
+        /// The volume.
+        slot: Slot,
         /// What was seen.
-        sight: Sight,
+        seen: Result<Sight, LookError>,
     },
     /// The commit ended that an [`Action::Commit`] asked for.
     Committed(Result<(), CommitFailure>),
@@ -104,16 +93,18 @@ impl CommitFailure {
     }
 }
 
-/// What can be asked for.
+/// What can be asked for. What was asked for stays so if its answer is not waited for any more.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Ask {
+pub enum Request {
     /// A consumer wants a volume.
     Publish {
         /// The volume.
         spec: Arc<VolumeSpec>,
         /// The consumer.
         consumer: Arc<ConsumerSpec>,
+        /// The consumer has it, as the mount table shows.
+        reply: Reply<Result<Published, PublishError>>,
     },
     /// A consumer does not want a volume any more.
     Unpublish {
@@ -121,6 +112,8 @@ pub enum Ask {
         key: VolumeKey,
         /// The consumer.
         consumer: ConsumerId,
+        /// Nothing of it is at the target.
+        reply: Reply<Result<(), UnpublishError>>,
     },
     /// A volume shall be at least so large.
     Expand {
@@ -128,43 +121,44 @@ pub enum Ask {
         key: VolumeKey,
         /// In bytes.
         required_bytes: u64,
+        /// Its size, in bytes.
+        reply: Reply<Result<u64, ExpandError>>,
     },
-    /// A volume was attached by others.
-    Attached {
+    /// A volume was attached by others, or shall be detached by them: then what is above is taken down.
+    Attach {
         /// The volume.
         key: VolumeKey,
-        /// What its ControllerPublishVolume answered.
-        publish_context: BTreeMap<String, String>,
-    },
-    /// A volume that others attach shall be detached by them: what is above is taken down.
-    Detached {
-        /// The volume.
-        key: VolumeKey,
+        /// What its ControllerPublishVolume answered; `None` to detach.
+        publish_context: Option<BTreeMap<String, String>>,
+        /// Whether the volume is known. What was said is on disk then.
+        reply: Reply<Result<bool, AttachError>>,
     },
     /// These volumes, and no others, are wanted.
-    Reconcile(Vec<DesiredVolume>),
-    /// How full a volume is.
-    Stats(VolumeKey),
-    /// What is wrong with a volume.
-    Health(VolumeKey),
+    Reconcile {
+        /// All of them.
+        desired: Vec<DesiredVolume>,
+        /// What that changed. It is on disk.
+        reply: Reply<Result<Reconciled, ReconcileError>>,
+    },
+    /// A question to the driver that changes nothing.
+    Inspect {
+        /// The volume.
+        key: VolumeKey,
+        /// What is asked.
+        query: Query,
+        /// What the driver says.
+        reply: Reply<Result<CallOutcome, InspectError>>,
+    },
 }
 
-/// What is answered.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Answer {
-    /// To [`Ask::Publish`].
-    Published(Result<Published, PublishError>),
-    /// To [`Ask::Unpublish`].
-    Unpublished(Result<(), UnpublishError>),
-    /// To [`Ask::Expand`]: the size, in bytes.
-    Expanded(Result<u64, ExpandError>),
-    /// To [`Ask::Attached`] and [`Ask::Detached`]: whether the volume is known. What was said is on disk then.
-    Noted(Result<bool, AttachError>),
-    /// To [`Ask::Reconcile`].
-    Reconciled(Result<Reconciled, ReconcileError>),
-    /// To [`Ask::Stats`] and [`Ask::Health`].
-    Inspected(Result<CallOutcome, InspectError>),
+/// A question to the driver that changes nothing.
+#[allow(clippy::exhaustive_enums, reason = "the two calls of the spec that ask")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Query {
+    /// How full a volume is.
+    Stats,
+    /// What is wrong with a volume.
+    Health,
 }
 
 /// What to do.
@@ -175,19 +169,19 @@ pub enum Action {
     Commit(Vec<store::Change>),
     /// Open the store again; then send [`Event::Reopened`].
     Reopen,
-    /// Make a call; then send [`Event::CallEnded`] or [`Event::CallPrevented`].
+    /// Make a call, and look at what it did; then send [`Event::CallEnded`].
     Call(CallOrder),
     /// Look at a path and the mount table; then send [`Event::Looked`].
-    Look(LookOrder),
+    Look {
+        /// The volume.
+        slot: Slot,
+        /// Where and how.
+        look: Look,
+    },
     /// Remove these places, in this order, as far as they are empty and no mounts. Nothing is to be sent.
     Clear(Vec<PathBuf>),
-    /// Hand over an answer.
-    Answer {
-        /// The question.
-        request: RequestId,
-        /// The answer.
-        answer: Answer,
-    },
+    /// [Deliver](Answer::deliver) an answer.
+    Answer(Answer),
     /// Read the mount table again; then send [`Event::MountsSeen`]. If it cannot be read, try again after a while.
     ReadTable,
     /// Tell those who watch.
@@ -198,26 +192,24 @@ pub enum Action {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CallOrder {
-    /// Names the call, for its end.
-    pub ticket: Ticket,
+    /// Names the volume, for the end of the call.
+    pub slot: Slot,
     /// The volume.
     pub spec: Arc<VolumeSpec>,
     /// The call. Directories that the spec wants from the caller are to be made before: that of a stage call, and the
     /// parent of a publish call's target.
     pub operation: Operation,
-    /// What its driver's CSIDriver object says.
-    pub policy: Arc<DriverPolicy>,
     /// Whether nothing of the volume can be at the target of a publish call yet. Then whatever is mounted or kept there is
     /// not the volume's, and the call is to be prevented.
     pub fresh: bool,
+    /// Where to look after an OK, and after NOT_FOUND, which may be as good.
+    pub verify: Option<Look>,
 }
 
 /// Something to look at.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct LookOrder {
-    /// Names the question, for its answer.
-    pub ticket: Ticket,
+pub struct Look {
     /// The path.
     pub path: PathBuf,
     /// Whether to look at the path itself besides the mount table, which may cost a process.
@@ -241,21 +233,22 @@ pub enum Inspect {
 
 /// What was seen.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
+#[allow(clippy::exhaustive_structs, reason = "the two places to look at")]
 pub struct Sight {
-    /// The mount table, or why it could not be read.
-    pub table: Result<Arc<MountTable>, String>,
-    /// What is at the path, if that was asked for, or why it could not be seen.
-    pub inspection: Option<Result<Inspection, String>>,
+    /// The mount table.
+    pub table: Arc<MountTable>,
+    /// What is at the path, if that was asked for.
+    pub inspection: Option<Inspection>,
 }
 
-impl Sight {
-    /// A sight of the table alone, to begin from.
-    #[must_use]
-    pub fn new(
-        table: Result<Arc<MountTable>, String>,
-        inspection: Option<Result<Inspection, String>>,
-    ) -> Self {
-        Self { table, inspection }
-    }
+/// Why nothing was seen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookError {
+    /// The mount table is not known.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// It is not known what is at the path.
+    #[error(transparent)]
+    Path(#[from] mounts::Trouble),
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use csi_proto::DriverName;
 
-use super::entry::{Entry, Life, What};
+use super::entry::{Entry, Job, What};
 use super::{Node, Slot};
 use crate::driver::{DriverFacts, OwnershipChange};
-use crate::lifecycle::{Check, Failure, TargetState, VolumeState, Waits};
+use crate::lifecycle::{Failure, VolumeState, Waits};
 use crate::name::VolumeKey;
 use crate::node::explanation::{Explanation, Holder, Waiting};
 
@@ -70,9 +70,9 @@ impl Node {
         let mut counts = Counts { quarantined: self.quarantined.len(), ..Counts::default() };
         for entry in self.volumes.values() {
             *counts.states.entry(entry.state).or_default() += 1;
-            match &entry.life {
-                Life::Awake(volume) => counts.uncertain += usize::from(volume.suspect().is_some()),
-                Life::Dormant { .. } => counts.dormant += 1,
+            match &entry.machine {
+                Some(volume) => counts.uncertain += usize::from(volume.suspect().is_some()),
+                None => counts.dormant += 1,
             }
         }
         counts.calls = self.drivers.values().map(|driver| driver.turns.in_flight()).sum();
@@ -97,12 +97,11 @@ impl Node {
         let entry = self.volumes.get(&slot)?;
         let holder = |consumer: &crate::node::record::RecordedConsumer| {
             let target = entry.target(consumer.spec.id());
-            let state = target.map(|target| target.state);
             Holder {
                 consumer: consumer.spec.id().clone(),
                 target: consumer.spec.target_path().as_path().to_owned(),
                 wanted: target.is_some_and(|target| target.wanted),
-                published: matches!(state, Some(TargetState::Published | TargetState::Republish)),
+                published: target.is_some_and(|target| target.state.is_published()),
             }
         };
         Some(Explanation {
@@ -110,8 +109,8 @@ impl Node {
             state: Some(entry.state),
             dwell: now.saturating_sub(entry.since),
             waiting: self.waiting(slot, entry, now),
-            holders: entry.consumers.values().map(holder).collect(),
-            last_error: entry.last_error.clone(),
+            holders: entry.record.consumers.values().map(holder).collect(),
+            last_error: entry.record.last_error.clone(),
             not_done: self.not_done(entry),
         })
     }
@@ -125,18 +124,19 @@ impl Node {
             let next_try = self.commits.reopen_at().map_or(Duration::ZERO, |at| at.saturating_sub(now));
             Some(Waiting::Store { reason, next_try })
         };
-        let Life::Awake(volume) = &entry.life else {
+        let Some(volume) = &entry.machine else {
             return store().unwrap_or(Waiting::Driver);
         };
         match volume.waits() {
             Waits::ForNothing => Waiting::Nothing,
             Waits::ForRecord | Waits::ForStore | Waits::ForStart => store().unwrap_or(Waiting::Record),
-            Waits::ForCall(call) => match &entry.running {
-                Some(running) if matches!(running.what, What::Call(_)) => Waiting::Call {
+            Waits::ForCall(call) => match &entry.job {
+                Some(Job { what: What::Call { sent: true, .. }, since }) => Waiting::Call {
                     rpc: call.rpc,
                     consumer: call.consumer,
-                    elapsed: now.saturating_sub(running.since),
+                    elapsed: now.saturating_sub(*since),
                 },
+                Some(Job { what: What::Call { .. }, .. }) => Waiting::Check { rpc: call.rpc },
                 _ => match self.drivers.get(&entry.key.driver).filter(|driver| driver.connected) {
                     Some(driver) => {
                         Waiting::Turn { in_flight: driver.turns.in_flight(), waiting: driver.turns.waiting() }
@@ -144,20 +144,15 @@ impl Node {
                     None => Waiting::Driver,
                 },
             },
-            Waits::ForCheck(Check::Unused) => {
-                Waiting::Check { rpc: crate::lifecycle::Rpc::NodeUnstageVolume }
-            }
-            Waits::ForCheck(Check::After(call)) => Waiting::Check { rpc: call.rpc },
             Waits::ForBackOff(call) => {
-                let trouble = volume.troubles().find(|trouble| *trouble.call() == call);
+                let trouble = volume.troubles().find(|trouble| trouble.call == call);
                 let at = self.timers.resumes_at(slot, &call);
                 let next_try = at.map_or(Duration::ZERO, |at| at.saturating_sub(now));
                 match trouble {
-                    Some(trouble) if trouble.failure() == Failure::InUse => Waiting::Foreign { next_try },
-                    trouble => Waiting::Retry {
-                        next_try,
-                        attempts: trouble.map_or(0, crate::lifecycle::Trouble::attempts),
-                    },
+                    Some(trouble) if trouble.failure == Failure::InUse => Waiting::Foreign { next_try },
+                    trouble => {
+                        Waiting::Retry { next_try, attempts: trouble.map_or(0, |trouble| trouble.attempts) }
+                    }
                 }
             }
             Waits::ForAttach => Waiting::Attach,
@@ -174,7 +169,7 @@ impl Node {
         let Some(facts) = &driver.facts else { return Vec::new() };
         let groups = entry.published().filter_map(|(id, consumer)| {
             let node = &facts.capabilities.node;
-            match driver.policy.ownership_change(&entry.spec, &consumer.spec, node) {
+            match driver.policy.ownership_change(&entry.record.spec, &consumer.spec, node) {
                 OwnershipChange::Caller { group } => Some(format!(
                     "the files are not given to group {group} for {id}, which the driver cannot do"
                 )),

@@ -1,31 +1,38 @@
-//! What a look at the mount table means for the lifecycle.
+//! What is seen of a call at a path and in the mount table.
 
-use super::event::Sight;
-use crate::lifecycle::Finding;
-use crate::mounts::{
-    DeviceNumber, Expectation, Inspection, MountIdentity, MountTable, Presence, Verdict, held, verdict,
-};
+use super::event::{LookError, Sight};
+use crate::lifecycle::{Failure, Mismatch};
+use crate::mounts::{DeviceNumber, Expectation, MountIdentity, MountTable, Presence, Verdict, held, verdict};
 
 use std::path::Path;
 
-/// A finding, what was found in words if it is not as expected, and which mount was seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What was seen, and is as expected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    pub(super) finding: Finding,
-    pub(super) words: Option<String>,
     /// Only one that the table has under the very path, so that the table alone can tell when it is lost.
     pub(super) mount: Option<MountIdentity>,
     /// The block device that was seen as it should be.
     pub(super) device: Option<DeviceNumber>,
+    /// What was left at the path, and is no mount.
+    pub(super) left: Option<Presence>,
 }
 
-impl Found {
-    fn agrees(mount: Option<MountIdentity>) -> Self {
-        Self { finding: Finding::Agrees, words: None, mount, device: None }
-    }
+/// What was seen is not as expected, in words too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unfit {
+    pub(super) failure: Failure,
+    pub(super) words: String,
+}
 
-    fn not(finding: Finding, words: impl Into<String>) -> Self {
-        Self { finding, words: Some(words.into()), mount: None, device: None }
+impl Unfit {
+    pub(super) fn new(failure: Failure, words: impl Into<String>) -> Self {
+        Self { failure, words: words.into() }
+    }
+}
+
+impl From<&LookError> for Unfit {
+    fn from(error: &LookError) -> Self {
+        Self::new(Failure::Unchecked, crate::excerpt::chain(error))
     }
 }
 
@@ -44,55 +51,43 @@ pub(super) struct Wanted<'a> {
     pub(super) mount: bool,
 }
 
-fn parts(sight: &Sight) -> Result<(&MountTable, Option<&Inspection>), Found> {
-    let table = match &sight.table {
-        Ok(table) => table,
-        Err(reason) => return Err(Found::not(Finding::Unknown, reason.clone())),
-    };
-    match &sight.inspection {
-        Some(Err(reason)) => Err(Found::not(Finding::Unknown, reason.clone())),
-        Some(Ok(inspection)) => Ok((table, Some(inspection))),
-        None => Ok((table, None)),
-    }
-}
-
 /// After NodeStageVolume. A driver need not mount anything there; if it did before, it has to again.
-pub(super) fn staged(path: &Path, before: Option<&MountIdentity>, block: bool, sight: &Sight) -> Found {
-    let (table, inspection) = match parts(sight) {
-        Ok(parts) => parts,
-        Err(found) => return found,
-    };
-    let mount = table.at(path).or_else(|| table.by_id(inspection?.mount?));
+pub(super) fn staged(
+    path: &Path,
+    before: Option<&MountIdentity>,
+    block: bool,
+    sight: &Sight,
+) -> Result<Found, Unfit> {
+    let Sight { table, inspection } = sight;
+    let mount = table.at(path).or_else(|| table.by_id(inspection.as_ref()?.mount?));
     if mount.is_none() && (before.is_none() || block) {
         return match inspection.map(|inspection| inspection.presence) {
-            Some(Presence::Hung) => Found::not(Finding::Unknown, "the staging path does not answer"),
-            _ => Found::agrees(None),
+            Some(Presence::Hung) => Err(Unfit::new(Failure::Unchecked, "the staging path does not answer")),
+            _ => Ok(Found::default()),
         };
     }
     let mut expectation = Expectation::file_system(path);
     if let Some(before) = before {
         expectation = expectation.identity(before.clone());
     }
-    upward(&verdict(&expectation, table, inspection), table.at(path).map(MountIdentity::of))
+    upward(&sight.verdict(&expectation))?;
+    Ok(Found { mount: table.at(path).map(MountIdentity::of), ..Found::default() })
 }
 
 /// After NodePublishVolume.
-pub(super) fn published(path: &Path, wanted: Wanted<'_>, sight: &Sight) -> Found {
-    let (table, inspection) = match parts(sight) {
-        Ok(parts) => parts,
-        Err(found) => return found,
-    };
+pub(super) fn published(path: &Path, wanted: Wanted<'_>, sight: &Sight) -> Result<Found, Unfit> {
+    let presence = sight.inspection.map(|inspection| inspection.presence);
     if wanted.block {
         let mut expectation = Expectation::block_device(path);
         if let Some(device) = wanted.device {
             expectation = expectation.device(device);
         }
-        let mut found = upward(&verdict(&expectation, table, inspection), None);
-        found.device = match inspection.map(|inspection| inspection.presence) {
-            Some(Presence::BlockDevice(device)) if found.finding == Finding::Agrees => Some(device),
+        upward(&sight.verdict(&expectation))?;
+        let device = match presence {
+            Some(Presence::BlockDevice(device)) => Some(device),
             _ => None,
         };
-        return found;
+        return Ok(Found { device, ..Found::default() });
     }
     let mut expectation = Expectation::file_system(path);
     if wanted.read_only {
@@ -103,48 +98,42 @@ pub(super) fn published(path: &Path, wanted: Wanted<'_>, sight: &Sight) -> Found
     } else if let Some(staged) = wanted.staged {
         expectation = expectation.device(staged.device);
     }
-    let verdict = verdict(&expectation, table, inspection);
+    let verdict = sight.verdict(&expectation);
     if !wanted.mount && verdict == Verdict::NothingMounted(Presence::Directory) {
-        return Found::agrees(None);
+        return Ok(Found::default());
     }
-    upward(&verdict, table.at(path).map(MountIdentity::of))
+    upward(&verdict)?;
+    Ok(Found { mount: sight.table.at(path).map(MountIdentity::of), ..Found::default() })
 }
 
-fn upward(verdict: &Verdict, mount: Option<MountIdentity>) -> Found {
-    let finding = match verdict {
-        Verdict::AsExpected => return Found::agrees(mount),
+fn upward(verdict: &Verdict) -> Result<(), Unfit> {
+    let failure = match verdict {
+        Verdict::AsExpected => return Ok(()),
         Verdict::NothingMounted(_)
         | Verdict::MissingPath
         | Verdict::RegularFileAtTarget { .. }
-        | Verdict::UnfitTarget(_) => Finding::Missing,
+        | Verdict::UnfitTarget(_) => Failure::Contradicted(Mismatch::Missing),
         // What is beneath another mount is not lost, and what is above it is not ours to undo.
         Verdict::Unreachable | Verdict::NotLookedAt | Verdict::Covered { .. } | Verdict::Hidden { .. } => {
-            Finding::Unknown
+            Failure::Unchecked
         }
-        _ => Finding::Wrong,
+        _ => Failure::Contradicted(Mismatch::Wrong),
     };
-    Found::not(finding, words(verdict))
+    Err(Unfit::new(failure, words(verdict)))
 }
 
 /// After NodeUnpublishVolume and NodeUnstageVolume.
-pub(super) fn gone(path: &Path, sight: &Sight) -> Found {
-    let (table, inspection) = match parts(sight) {
-        Ok(parts) => parts,
-        Err(found) => return found,
-    };
-    match verdict(&Expectation::nothing(path), table, inspection) {
-        Verdict::AsExpected => Found::agrees(None),
+pub(super) fn gone(path: &Path, sight: &Sight) -> Result<Found, Unfit> {
+    let failure = match sight.verdict(&Expectation::nothing(path)) {
+        Verdict::AsExpected => return Ok(Found::default()),
         // It is no mount, so nothing of the volume is there. What is left is not ours to delete.
-        Verdict::Leftover(left) => Found {
-            finding: Finding::Agrees,
-            words: Some(format!("{left} was left at the path")),
-            mount: None,
-            device: None,
-        },
-        Verdict::Unreachable => Found::not(Finding::Unknown, "the path does not answer"),
-        Verdict::NotLookedAt => Found::not(Finding::Unknown, words(&Verdict::NotLookedAt)),
-        verdict => Found::not(Finding::StillThere, words(&verdict)),
-    }
+        Verdict::Leftover(left) => return Ok(Found { left: Some(left), ..Found::default() }),
+        verdict @ (Verdict::Unreachable | Verdict::NotLookedAt) => {
+            return Err(Unfit::new(Failure::Unchecked, words(&verdict)));
+        }
+        verdict => words(&verdict),
+    };
+    Err(Unfit::new(Failure::Contradicted(Mismatch::StillThere), failure))
 }
 
 /// Before NodeUnstageVolume.
@@ -152,49 +141,51 @@ pub(super) fn unused(
     staging: &Path,
     before: Option<&MountIdentity>,
     known: impl Fn(&Path) -> bool,
-    sight: &Sight,
-) -> Found {
-    let (table, _) = match parts(sight) {
-        Ok(parts) => parts,
-        Err(found) => return found,
-    };
-    match held(staging, before, table, known) {
-        Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } => Found::agrees(None),
+    table: &MountTable,
+) -> Result<(), Unfit> {
+    let found = match held(staging, before, table, known) {
+        Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } => return Ok(()),
         Verdict::ForeignBind { mount_points } => {
             let places: Vec<_> = mount_points.iter().take(3).map(|at| at.display().to_string()).collect();
-            Found::not(Finding::InUse, format!("it is bound at {}", places.join(", ")))
+            format!("it is bound at {}", places.join(", "))
         }
         // An unmount would meet the mount above it.
-        verdict => Found::not(Finding::InUse, words(&verdict)),
-    }
+        verdict => words(&verdict),
+    };
+    Err(Unfit::new(Failure::InUse, found))
 }
 
 /// Whether a mount that was seen before is gone or is another; what is merely covered or read-only is not touched.
-pub(super) fn lost(path: &Path, before: &MountIdentity, table: &MountTable) -> Option<String> {
+pub(super) fn is_lost(path: &Path, before: &MountIdentity, table: &MountTable) -> bool {
     let expectation = Expectation::file_system(path).identity(before.clone());
-    let verdict = verdict(&expectation, table, None);
-    match verdict {
-        Verdict::NotLookedAt => Some("nothing is mounted there".to_owned()),
-        Verdict::NothingMounted(_)
-        | Verdict::MissingPath
-        | Verdict::AnotherDevice { .. }
-        | Verdict::AnotherRoot { .. }
-        | Verdict::AnotherType { .. } => Some(words(&verdict)),
-        _ => None,
-    }
+    matches!(
+        verdict(&expectation, table, None),
+        Verdict::NotLookedAt
+            | Verdict::NothingMounted(_)
+            | Verdict::MissingPath
+            | Verdict::AnotherDevice { .. }
+            | Verdict::AnotherRoot { .. }
+            | Verdict::AnotherType { .. }
+    )
 }
 
 /// Whether the server of a mount that was seen before is gone. That of one that lies over it says nothing.
-pub(super) fn dead(path: &Path, before: &MountIdentity, sight: &Sight) -> bool {
-    let Ok((table, inspection)) = parts(sight) else { return false };
+pub(super) fn is_dead(path: &Path, before: &MountIdentity, sight: &Sight) -> bool {
     let expectation = Expectation::file_system(path).identity(before.clone());
-    matches!(verdict(&expectation, table, inspection), Verdict::DeadMount { .. })
+    matches!(sight.verdict(&expectation), Verdict::DeadMount { .. })
+}
+
+impl Sight {
+    fn verdict(&self, expectation: &Expectation) -> Verdict {
+        verdict(expectation, &self.table, self.inspection.as_ref())
+    }
 }
 
 fn words(verdict: &Verdict) -> String {
     match verdict {
         Verdict::NothingMounted(presence) => format!("nothing is mounted over {presence}"),
         Verdict::MissingPath => "the path is missing".to_owned(),
+        Verdict::Unreachable => "the path does not answer".to_owned(),
         Verdict::NotLookedAt => "the path was not looked at".to_owned(),
         Verdict::Covered { by, .. } => format!("mount {by} lies over it; take that away"),
         Verdict::Hidden { .. } => "a mount of a directory above hides it; take that away".to_owned(),

@@ -44,34 +44,27 @@ mod explain;
 mod findings;
 mod mount_loss;
 mod recovery;
+mod reply;
 mod requests;
 mod steps;
 mod timers;
 mod turns;
 
 use commits::Commits;
-use entry::{Entry, Running};
-pub use event::{Action, Answer, Ask, CallOrder, CommitFailure, Event, Inspect, LookOrder, Sight};
+use entry::{Entry, Job};
+pub use event::{Action, CallOrder, CommitFailure, Event, Inspect, Look, LookError, Query, Request, Sight};
 pub use explain::{Counts, KnownDriver};
+pub use reply::{Answer, Reply, ReplyTo};
 use timers::{Alarm, Timers};
 use turns::Turns;
-
-/// Names one question. Its maker gives no two of them the same.
-#[allow(clippy::exhaustive_structs, reason = "a number is all there is to it")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
-
-/// Names one call or look. No two have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
 
 /// A moment, in steps of the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
-/// One volume, as long as it is known. Never given out again.
+/// One volume, as long as it is known, and the job that it has. Never given out again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Slot(u64);
+pub struct Slot(u64);
 
 /// All volumes of a node.
 #[derive(Debug)]
@@ -91,8 +84,6 @@ pub struct Node {
     quarantined_names: BTreeMap<Box<[u8]>, String>,
     timers: Timers,
     commits: Commits,
-    tickets: HashMap<Ticket, Errand>,
-    last_ticket: u64,
     last_slot: u64,
     epoch: u64,
     /// The mount table as it was seen last.
@@ -100,14 +91,6 @@ pub struct Node {
     /// Volumes that lack a mount in a table that says nothing certain of them, since something of them ran.
     missed: BTreeSet<Slot>,
     actions: Vec<Action>,
-}
-
-/// What a ticket is about.
-#[derive(Debug)]
-struct Errand {
-    slot: Slot,
-    /// The driver whose turn it takes, if it takes one.
-    driver: Option<DriverName>,
 }
 
 /// A driver that is registered, or has volumes.
@@ -128,17 +111,15 @@ impl Node {
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.epoch += 1;
         match event {
-            Event::Ask { request, ask } => self.ask(request, ask, now),
-            Event::Abandoned(requests) => self.abandon(&requests),
+            Event::Request(request) => self.request(request, now),
             Event::DriverRegistered { driver, policy } => self.register(driver, policy),
             Event::DriverConnected { facts, predecessors_ended } => {
                 self.connected(facts, predecessors_ended, now);
             }
             Event::DriverDisconnected(driver) => self.disconnected(&driver),
             Event::DriverGone(driver) => self.gone(&driver),
-            Event::CallEnded { ticket, result } => self.call_ended(ticket, result, now),
-            Event::CallPrevented { ticket, reason } => self.call_prevented(ticket, &reason, now),
-            Event::Looked { ticket, sight } => self.looked(ticket, &sight, now),
+            Event::CallEnded { slot, result, seen } => self.call_ended(slot, result, seen.as_ref(), now),
+            Event::Looked { slot, seen } => self.looked(slot, &seen, now),
             Event::Committed(outcome) => self.committed(outcome, now),
             Event::Reopened(outcome) => self.reopened(outcome, now),
             Event::MountsSeen { table, since } => self.mounts_seen(table, since, now),
@@ -186,28 +167,22 @@ impl Node {
         }
     }
 
-    fn answer(&mut self, request: RequestId, answer: Answer) {
-        self.actions.push(Action::Answer { request, answer });
+    fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, answer: T) {
+        self.actions.push(Action::Answer(reply.with(answer)));
     }
 
-    fn ticket(&mut self, slot: Slot, driver: Option<DriverName>) -> Ticket {
-        self.last_ticket += 1;
-        let ticket = Ticket(self.last_ticket);
-        self.tickets.insert(ticket, Errand { slot, driver });
-        ticket
-    }
-
-    /// Ends what a ticket was about. `None` if the volume is gone meanwhile.
-    fn take_running(&mut self, ticket: Ticket) -> Option<(Slot, Running)> {
-        let Errand { slot, driver } = self.tickets.remove(&ticket)?;
-        if let Some(driver) = driver.and_then(|driver| self.drivers.get_mut(&driver)) {
-            driver.turns.ended();
-        }
+    /// Ends the job of a volume, and the turn that it took. `None` if the volume is gone meanwhile.
+    fn take_job(&mut self, slot: Slot) -> Option<Job> {
         let epoch = self.epoch;
         let entry = self.volumes.get_mut(&slot)?;
-        let running = entry.running.take_if(|running| running.ticket == ticket)?;
-        entry.checked = epoch;
-        Some((slot, running))
+        let job = entry.job.take()?;
+        entry.health.checked = epoch;
+        if job.what.takes_turn()
+            && let Some(driver) = self.drivers.get_mut(&entry.key.driver)
+        {
+            driver.turns.ended();
+        }
+        Some(job)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{Entry, Life, Running, What};
-use super::event::{Action, Inspect, LookOrder, Sight};
+use super::entry::{Entry, Job, What};
+use super::event::{Action, Inspect, Look, LookError, Sight};
 use super::timers::Alarm;
 use super::{Epoch, Node, Slot, findings};
 use crate::lifecycle::{Base, Event as Lifecycle, Lost, TargetState};
@@ -16,20 +16,14 @@ impl Node {
     pub(super) fn mounts_seen(&mut self, table: Arc<MountTable>, since: Epoch, now: Duration) {
         self.table = table;
         // What something happened to since may not be in the table yet; it was looked at, or will be.
-        let settled = |entry: &Entry| {
-            entry.checked < since.0
-                && entry.running.is_none()
-                && entry.wanted_call.is_none()
-                && entry.wanted_look.is_none()
-                && matches!(entry.life, Life::Awake(_))
-        };
+        let settled =
+            |entry: &Entry| entry.health.checked < since.0 && entry.is_quiet() && entry.machine.is_some();
         let table = &self.table;
-        let is_awake = |entry: &Entry| matches!(entry.life, Life::Awake(_));
         let lost: Vec<_> = self
             .volumes
             .iter()
-            .filter(|(_, entry)| is_awake(entry) && entry.has_lost(table))
-            .map(|(slot, entry)| (*slot, settled(entry), entry.heal_at))
+            .filter(|(_, entry)| entry.machine.is_some() && entry.has_lost(table))
+            .map(|(slot, entry)| (*slot, settled(entry), entry.health.heal_at))
             .collect();
         for (slot, settled, heal_at) in lost {
             if !settled {
@@ -45,9 +39,7 @@ impl Node {
     /// Has the table read again for volumes that it said nothing certain of, as soon as nothing of them runs.
     pub(super) fn seek_missed(&mut self) {
         let volumes = &self.volumes;
-        let waits = |slot: &Slot| {
-            volumes.get(slot).is_some_and(|entry| entry.running.is_some() || entry.wanted_call.is_some())
-        };
+        let waits = |slot: &Slot| volumes.get(slot).is_some_and(|entry| !entry.is_quiet());
         let before = self.missed.len();
         self.missed.retain(waits);
         if self.missed.len() < before {
@@ -62,12 +54,12 @@ impl Node {
         let losses = entry.losses(&self.table);
         if !losses.is_empty() {
             // Something that takes every mount away at once is not to be fought without a pause.
-            let wait = back_off.wait(entry.losses.max(1), seed);
-            if now > entry.heal_at.saturating_add(wait.saturating_mul(2)) {
-                entry.losses = 0;
+            let wait = back_off.wait(entry.health.losses.max(1), seed);
+            if now > entry.health.heal_at.saturating_add(wait.saturating_mul(2)) {
+                entry.health.losses = 0;
             }
-            entry.losses = entry.losses.saturating_add(1);
-            entry.heal_at = now.saturating_add(back_off.wait(entry.losses, seed));
+            entry.health.losses = entry.health.losses.saturating_add(1);
+            entry.health.heal_at = now.saturating_add(back_off.wait(entry.health.losses, seed));
         }
         for lost in losses {
             self.lose(slot, lost, now);
@@ -114,17 +106,13 @@ impl Node {
 
     pub(super) fn inspect(&mut self, slot: Slot, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if entry.running.is_none()
-            && entry.wanted_call.is_none()
-            && let Some((consumer, path)) = entry.mount_to_inspect()
+        if entry.is_quiet()
+            && let Some((lost, path)) = entry.mount_to_inspect()
         {
-            entry.inspections = entry.inspections.wrapping_add(1);
-            let ticket = self.ticket(slot, None);
-            if let Some(entry) = self.volumes.get_mut(&slot) {
-                entry.running = Some(Running { ticket, what: What::Inspection(consumer), since: now });
-                let order = LookOrder { ticket, path, inspect: Inspect::Always, remove: Vec::new() };
-                self.actions.push(Action::Look(order));
-            }
+            entry.health.inspections = entry.health.inspections.wrapping_add(1);
+            entry.job = Some(Job { what: What::Inspection(lost), since: now });
+            let look = Look { path, inspect: Inspect::Always, remove: Vec::new() };
+            self.actions.push(Action::Look { slot, look });
         }
         self.keep_watch(slot, now);
     }
@@ -132,14 +120,14 @@ impl Node {
     pub(super) fn inspected(
         &mut self,
         slot: Slot,
-        consumer: Option<ConsumerId>,
-        sight: &Sight,
+        looked_at: Lost,
+        seen: &Result<Sight, LookError>,
         now: Duration,
     ) {
-        let looked_at = consumer.map_or(Lost::Staging, Lost::Target);
+        let Ok(sight) = seen else { return };
         let is_dead = |entry: &Entry| {
             let mut mounts = entry.expected_mounts().filter(|(whose, _, _)| *whose == looked_at);
-            mounts.any(|(_, path, mount)| findings::dead(path, mount, sight))
+            mounts.any(|(_, path, mount)| findings::is_dead(path, mount, sight))
         };
         if self.volumes.get(&slot).is_some_and(is_dead) {
             self.lose(slot, looked_at, now);
@@ -150,9 +138,9 @@ impl Node {
 impl Entry {
     /// The mounts that were seen and should be there, each with whose it is.
     fn expected_mounts(&self) -> impl Iterator<Item = (Lost, &std::path::Path, &MountIdentity)> {
-        let staged = self.staged.as_ref().filter(|_| self.snapshot().base == Base::VolReady);
+        let staged = self.record.staged.as_ref().filter(|_| self.snapshot().base == Base::VolReady);
         let staged = staged.map(|mount| (Lost::Staging, self.staging.as_path(), mount));
-        let targets = self.consumers.iter().filter_map(|(id, consumer)| {
+        let targets = self.record.consumers.iter().filter_map(|(id, consumer)| {
             let mount = consumer.mounted.as_ref()?;
             (self.target(id)?.state == TargetState::Published)
                 .then(|| (Lost::Target(id.clone()), consumer.spec.target_path().as_path(), mount))
@@ -161,23 +149,20 @@ impl Entry {
     }
 
     fn has_lost(&self, table: &MountTable) -> bool {
-        self.expected_mounts().any(|(_, path, mount)| findings::lost(path, mount, table).is_some())
+        self.expected_mounts().any(|(_, path, mount)| findings::is_lost(path, mount, table))
     }
 
     fn losses(&self, table: &MountTable) -> Vec<Lost> {
-        let lost = |(lost, path, mount): (Lost, _, _)| findings::lost(path, mount, table).map(|_| lost);
-        self.expected_mounts().filter_map(lost).collect()
+        let lost = self.expected_mounts().filter(|(_, path, mount)| findings::is_lost(path, mount, table));
+        lost.map(|(lost, _, _)| lost).collect()
     }
 
     /// A mount whose server can die without the mount table showing it, each in turn.
-    fn mount_to_inspect(&self) -> Option<(Option<ConsumerId>, std::path::PathBuf)> {
+    fn mount_to_inspect(&self) -> Option<(Lost, std::path::PathBuf)> {
         let is_served =
             |mount: &MountIdentity| mount.fs_type.to_str().is_some_and(|kind| kind.starts_with("fuse"));
         let served: Vec<_> = self.expected_mounts().filter(|(_, _, mount)| is_served(mount)).collect();
-        let turn = self.inspections.checked_rem(served.len())?;
-        served.into_iter().nth(turn).map(|(lost, path, _)| match lost {
-            Lost::Staging => (None, path.to_owned()),
-            Lost::Target(consumer) => (Some(consumer), path.to_owned()),
-        })
+        let turn = self.health.inspections.checked_rem(served.len())?;
+        served.into_iter().nth(turn).map(|(lost, path, _)| (lost, path.to_owned()))
     }
 }

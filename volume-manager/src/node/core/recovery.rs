@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commits::Commits;
-use super::entry::{Entry, Life};
+use super::entry::Entry;
 use super::timers::Timers;
 use super::{Action, Node, Slot};
 use crate::driver::MountPath;
@@ -39,8 +39,6 @@ impl Node {
             quarantined_names: BTreeMap::new(),
             timers: Timers::default(),
             commits: Commits::new(),
-            tickets: HashMap::new(),
-            last_ticket: 0,
             last_slot: 0,
             epoch: 0,
             table,
@@ -96,13 +94,7 @@ impl Node {
             let target = consumer.spec.target_path().clone();
             self.targets.entry(target).or_insert_with(|| (slot, id.clone()));
         }
-        let life = Life::Dormant { snapshot: record.snapshot, boot: record.boot };
-        let mut entry = Entry::new(volume, record.spec, record.directory, key.clone(), staging, life);
-        entry.consumers = record.consumers;
-        entry.staged = record.staged;
-        entry.touched = record.touched;
-        entry.node_id = record.node_id;
-        entry.last_error = record.last_error;
+        let mut entry = Entry::new(volume, key.clone(), staging, record);
         entry.state = entry.current_state();
         self.insert(slot, entry);
         Ok(())

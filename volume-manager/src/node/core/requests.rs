@@ -1,56 +1,49 @@
 //! What is asked for: whether it can be, and what it changes.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::commits::Promise;
-use super::entry::{Entry, Life, MAX_QUERIES, Query, Wish, untouched};
-use super::event::{Action, Answer, Ask};
-use super::{Node, RequestId, Slot};
-use crate::driver::{ConsumerConflict, ConsumerSpec, VolumeSpec};
-use crate::lifecycle::{Event as Lifecycle, Policy, Target, TargetState, VolumeState};
+use super::drivers::lifecycle_mode;
+use super::entry::{Entry, MAX_QUERIES, wait};
+use super::event::{Action, Query, Request};
+use super::reply::Reply;
+use super::{Node, Slot};
+use crate::driver::{CallOutcome, ConsumerConflict, ConsumerSpec, VolumeSpec};
+use crate::lifecycle::{Event as Lifecycle, Policy, Snapshot, Target, TargetState, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
-use crate::node::desired::{DesiredVolume, Reconciled};
+use crate::node::desired::{DesiredVolume, Published, Reconciled};
 use crate::node::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
-use crate::node::record::{RecordedConsumer, record_key};
+use crate::node::record::{Record, RecordedConsumer, record_key};
 use crate::node::settings::MAX_VOLUMES;
 use crate::node::staging::directory_name;
 use crate::store::MAX_PAYLOAD_BYTES;
 
 impl Node {
-    pub(super) fn ask(&mut self, request: RequestId, ask: Ask, now: Duration) {
-        match ask {
-            Ask::Publish { spec, consumer } => {
-                if let Err(error) = self.want(&spec, &consumer, Some(request), now) {
-                    self.answer(request, Answer::Published(Err(error)));
+    pub(super) fn request(&mut self, request: Request, now: Duration) {
+        match request {
+            Request::Publish { spec, consumer, reply } => {
+                let mut reply = Some(reply);
+                let taken = self.want(&spec, &consumer, &mut reply, now);
+                if let (Err(error), Some(reply)) = (taken, reply) {
+                    self.answer(reply, Err(error));
                 }
             }
-            Ask::Unpublish { key, consumer } => self.unpublish(request, &key, &consumer, now),
-            Ask::Expand { key, required_bytes } => self.expand(request, &key, required_bytes, now),
-            Ask::Attached { key, publish_context } => {
-                self.attached(request, &key, publish_context, now);
+            Request::Unpublish { key, consumer, reply } => self.unpublish(&key, &consumer, reply, now),
+            Request::Expand { key, required_bytes, reply } => match self.may_expand(&key, required_bytes) {
+                Ok(slot) => self.expand(slot, required_bytes, reply, now),
+                Err(error) => self.answer(reply, Err(error)),
+            },
+            Request::Attach { key, publish_context, reply } => {
+                self.attach(&key, publish_context, reply, now);
             }
-            Ask::Detached { key } => {
-                self.detached(request, &key, now);
-            }
-            Ask::Reconcile(desired) => self.reconcile(request, &desired, now),
-            Ask::Stats(key) => self.query(request, key, Query::Stats, now),
-            Ask::Health(key) => self.query(request, key, Query::Health, now),
+            Request::Reconcile { desired, reply } => self.reconcile(&desired, reply, now),
+            Request::Inspect { key, query, reply } => self.query(&key, query, reply),
         }
-    }
-
-    /// Forgets who waits; what is asked for stays.
-    pub(super) fn abandon(&mut self, requests: &HashSet<RequestId>) {
-        for entry in self.volumes.values_mut() {
-            entry.waiters.retain(|(waits, _)| !requests.contains(waits));
-            entry.queries.retain(|(waits, _)| !requests.contains(waits));
-        }
-        self.commits.abandon(requests);
     }
 
     /// Notes that a consumer wants a volume, and who is to be told when it has it. Answers whether it is wanted anew.
@@ -58,7 +51,7 @@ impl Node {
         &mut self,
         spec: &Arc<VolumeSpec>,
         consumer: &Arc<ConsumerSpec>,
-        request: Option<RequestId>,
+        reply: &mut Option<Reply<Result<Published, PublishError>>>,
         now: Duration,
     ) -> Result<(Slot, bool), PublishError> {
         if let Some(trouble) = self.commits.trouble() {
@@ -85,20 +78,21 @@ impl Node {
         };
         let id = consumer.id().clone();
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, false)) };
-        if entry.is_idle() && difference(&entry.spec, spec).is_some() {
+        if entry.is_idle() && difference(&entry.record.spec, spec).is_some() {
             // Nothing was done with the old description, and it is the new one's life that begins.
-            entry.life = Life::Dormant { snapshot: untouched(), boot: self.boot };
-            entry.spec = Arc::clone(spec);
+            entry.machine = None;
+            (entry.record.snapshot, entry.record.boot) = (Snapshot::default(), self.boot);
+            entry.record.spec = Arc::clone(spec);
         }
         let new = !entry.is_wanted_by(&id);
         let described = entry.with_publish_context(spec);
-        let changed = entry.spec != described;
-        let before = std::mem::replace(&mut entry.spec, described);
+        let changed = entry.record.spec != described;
+        let before = std::mem::replace(&mut entry.record.spec, described);
         // One that leaves and for which nothing was done comes anew.
-        if entry.leaving.remove(&id) {
-            entry.consumers.remove(&id);
+        if entry.saved.leaving.remove(&id) {
+            entry.record.consumers.remove(&id);
         }
-        if let MapEntry::Vacant(vacant) = entry.consumers.entry(id.clone()) {
+        if let MapEntry::Vacant(vacant) = entry.record.consumers.entry(id.clone()) {
             vacant.insert(RecordedConsumer {
                 spec: Arc::clone(consumer),
                 mounted: None,
@@ -108,14 +102,14 @@ impl Node {
             self.targets.insert(consumer.target_path().clone(), (slot, id.clone()));
         }
         if new || changed {
-            if let Life::Dormant { snapshot, .. } = &mut entry.life {
+            if let Some(snapshot) = entry.dormant() {
                 let absent = Target { wanted: true, state: TargetState::Absent };
                 snapshot.targets.entry(id.clone()).or_insert(absent).wanted = true;
-                entry.forgotten = false;
+                entry.saved.forgotten = false;
             }
-            let found = entry.record(self.boot).encode().len();
+            let found = entry.record.encode().len();
             if found > MAX_ASKED_BYTES {
-                entry.spec = before;
+                entry.record.spec = before;
                 if new {
                     self.take_back(slot, &id);
                 }
@@ -126,17 +120,18 @@ impl Node {
             self.note_asked(slot);
         }
         if new {
-            self.answer_wish(slot, &Wish::Unpublish(id.clone()), || {
-                let (key, consumer) = (spec.key().clone(), id.clone());
-                Answer::Unpublished(Err(UnpublishError::Wanted { key, consumer }))
-            });
+            let wanted = UnpublishError::Wanted { key: spec.key().clone(), consumer: id.clone() };
+            self.answer_all(slot, |waiters| &mut waiters.unpublished, |waits| *waits == id, Err(wanted));
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return Ok((slot, new)) };
-        entry.waiters.extend(request.map(|request| (request, Wish::Publish(id.clone()))));
-        let dormant = matches!(entry.life, Life::Dormant { .. });
+        let asked = reply.is_some();
+        if let Some(reply) = reply.take() {
+            wait(&mut entry.waiters.published, id.clone(), reply);
+        }
+        let dormant = entry.machine.is_none();
         if dormant && self.drivers.get(&spec.key().driver).is_some_and(|driver| driver.connected) {
             self.wake(slot, now);
-        } else if new || request.is_some() {
+        } else if new || asked {
             self.attach_if_told(slot, now);
             // Asked again, the machine tells again.
             self.feed(slot, Lifecycle::Want(id), now);
@@ -148,17 +143,17 @@ impl Node {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
         // It had it before, and it is the machine's to let it go.
         if entry.target(id).is_some_and(|target| target.state != TargetState::Absent) {
-            if let Life::Dormant { snapshot, .. } = &mut entry.life
+            if let Some(snapshot) = entry.dormant()
                 && let Some(target) = snapshot.targets.get_mut(id)
             {
                 target.wanted = false;
             }
             return;
         }
-        if let Some(consumer) = entry.consumers.remove(id) {
+        if let Some(consumer) = entry.record.consumers.remove(id) {
             self.targets.remove(consumer.spec.target_path());
         }
-        if let Life::Dormant { snapshot, .. } = &mut entry.life {
+        if let Some(snapshot) = entry.dormant() {
             snapshot.targets.remove(id);
         }
         self.forget_if_untouched(slot);
@@ -168,11 +163,15 @@ impl Node {
     fn may_have(&self, slot: Slot, spec: &VolumeSpec, consumer: &ConsumerSpec) -> Result<(), PublishError> {
         let Some(entry) = self.volumes.get(&slot) else { return Ok(()) };
         let key = entry.key.clone();
-        if let Some(field) = difference(&entry.spec, spec)
+        if let Some(field) = difference(&entry.record.spec, spec)
             && !entry.is_idle()
         {
             return Err(PublishError::SpecDiffers { key, field });
         }
+        let differs = |field| {
+            let (key, consumer) = (key.clone(), consumer.id().clone());
+            PublishError::ConsumerDiffers { key, consumer, field }
+        };
         spec.conflicts(entry.holders(), consumer).map_err(|conflict| match conflict {
             ConsumerConflict::Exclusive { holder, .. } => {
                 PublishError::Exclusive { key: key.clone(), holder }
@@ -181,16 +180,10 @@ impl Node {
                 let target = target_path.as_path().to_owned();
                 PublishError::TargetTaken { target, key: key.clone(), holder }
             }
-            ConsumerConflict::Changed { field, .. } => {
-                let consumer = consumer.id().clone();
-                PublishError::ConsumerDiffers { key: key.clone(), consumer, field }
-            }
-            ConsumerConflict::Moved { .. } => {
-                let consumer = consumer.id().clone();
-                PublishError::ConsumerDiffers { key: key.clone(), consumer, field: "target_path" }
-            }
+            ConsumerConflict::Changed { field, .. } => differs(field),
+            ConsumerConflict::Moved { .. } => differs("target_path"),
         })?;
-        let known = |id| entry.consumers.contains_key(id) && !entry.leaving.contains(id);
+        let known = |id| entry.record.consumers.contains_key(id) && !entry.saved.leaving.contains(id);
         if known(consumer.id()) {
             return Ok(());
         }
@@ -211,8 +204,7 @@ impl Node {
             && let Some(facts) = driver.facts.as_ref().filter(|_| driver.connected)
         {
             if driver.policy.admits(spec).is_err() {
-                let mode = if spec.is_ephemeral() { "Ephemeral" } else { "Persistent" };
-                return Err(PublishError::LifecycleMode { driver: key.driver.clone(), mode });
+                return Err(lifecycle_mode(spec));
             }
             let found = u64::try_from(driver.volumes.len()).unwrap_or(u64::MAX);
             if let Some(limit) = facts.max_volumes.filter(|limit| *limit > 0 && found >= *limit) {
@@ -234,30 +226,34 @@ impl Node {
         };
         let staging = self.staging_of(key, &directory).map_err(|error| invalid(error.to_string()))?;
         let slot = self.new_slot();
-        let life = Life::Dormant { snapshot: untouched(), boot: self.boot };
-        let mut entry = Entry::new(key.clone(), Arc::clone(spec), directory, record_key, staging, life);
+        let record = Record::new(Arc::clone(spec), directory, self.boot);
+        let mut entry = Entry::new(key.clone(), record_key, staging, record);
         entry.since = now;
         self.insert(slot, entry);
         Ok(slot)
     }
 
-    fn unpublish(&mut self, request: RequestId, key: &VolumeKey, id: &ConsumerId, now: Duration) {
+    fn unpublish(
+        &mut self,
+        key: &VolumeKey,
+        id: &ConsumerId,
+        reply: Reply<Result<(), UnpublishError>>,
+        now: Duration,
+    ) {
         let Some(slot) = self.by_key.get(key).copied() else {
-            let answer = match self.quarantine_of(key) {
-                Some(reason) => Err(UnpublishError::Quarantined { key: key.clone(), reason }),
-                None => Ok(()),
-            };
-            return self.answer(request, Answer::Unpublished(answer));
+            let quarantined = self.quarantine_of(key);
+            let quarantined =
+                quarantined.map(|reason| UnpublishError::Quarantined { key: key.clone(), reason });
+            return self.answer(reply, quarantined.map_or(Ok(()), Err));
         };
         if let Some(trouble) = self.commits.trouble() {
-            return self.answer(request, Answer::Unpublished(Err(trouble.into())));
+            return self.answer(reply, Err(trouble.into()));
         }
-        if self.volumes.get(&slot).is_none_or(|entry| !entry.consumers.contains_key(id)) {
-            return self.answer(request, Answer::Unpublished(Ok(())));
-        }
-        if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.waiters.push((request, Wish::Unpublish(id.clone())));
-        }
+        let entry = self.volumes.get_mut(&slot);
+        let Some(entry) = entry.filter(|entry| entry.record.consumers.contains_key(id)) else {
+            return self.answer(reply, Ok(()));
+        };
+        wait(&mut entry.waiters.unpublished, id.clone(), reply);
         self.release(slot, id, now);
     }
 
@@ -269,27 +265,26 @@ impl Node {
             self.note_asked(slot);
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if let Life::Dormant { snapshot, .. } = &mut entry.life
+        if let Some(snapshot) = entry.dormant()
             && let Some(target) = snapshot.targets.get_mut(id)
         {
             target.wanted = false;
             // Nothing was ever done for it, so there is nothing to undo.
             if target.state == TargetState::Absent {
                 snapshot.targets.remove(id);
-                entry.leaving.insert(id.clone());
+                entry.saved.leaving.insert(id.clone());
                 // Its target is free for another at once.
-                if let Some(consumer) = entry.consumers.get(id) {
+                if let Some(consumer) = entry.record.consumers.get(id) {
                     self.targets.remove(consumer.spec.target_path());
                 }
                 self.note_asked(slot);
                 self.forget_if_untouched(slot);
             }
         }
-        self.answer_wish(slot, &Wish::Publish(id.clone()), || {
-            Answer::Published(Err(PublishError::Released { key: key.clone(), consumer: id.clone() }))
-        });
+        let released = PublishError::Released { key, consumer: id.clone() };
+        self.answer_all(slot, |waiters| &mut waiters.published, |waits| waits == id, Err(released));
         // The machine does not know one that leaves, and would say that it is gone before that is on disk.
-        if self.volumes.get(&slot).is_some_and(|entry| !entry.leaving.contains(id)) {
+        if self.volumes.get(&slot).is_some_and(|entry| !entry.saved.leaving.contains(id)) {
             self.feed(slot, Lifecycle::Release(id.clone()), now);
         }
     }
@@ -297,7 +292,7 @@ impl Node {
     /// Forgets a consumer at whose target nothing is any more, but perhaps an empty place.
     pub(super) fn drop_consumer(&mut self, slot: Slot, id: &ConsumerId) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Some(gone) = entry.consumers.remove(id) else { return };
+        let Some(gone) = entry.record.consumers.remove(id) else { return };
         entry.fresh.remove(id);
         let target = gone.spec.target_path();
         if self.targets.get(target).is_some_and(|(of, holder)| *of == slot && holder == id) {
@@ -313,90 +308,86 @@ impl Node {
     /// A volume that nothing was done with, and that nobody wants, leaves no record.
     fn forget_if_untouched(&mut self, slot: Slot) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Life::Dormant { snapshot, .. } = &entry.life else { return };
-        if snapshot.targets.is_empty() && entry.state == VolumeState::Created && snapshot.expansion.is_none()
-        {
-            entry.forgotten = true;
+        let is_created = entry.state == VolumeState::Created;
+        let Some(snapshot) = entry.dormant() else { return };
+        if snapshot.targets.is_empty() && is_created && snapshot.expansion.is_none() {
+            entry.saved.forgotten = true;
             self.commits.add(slot);
         }
     }
 
-    fn expand(&mut self, request: RequestId, key: &VolumeKey, required_bytes: u64, now: Duration) {
-        let refuse = |error| Answer::Expanded(Err(error));
-        let Some(slot) = self.by_key.get(key).copied() else {
-            return self.answer(request, refuse(ExpandError::Unknown { key: key.clone() }));
-        };
+    fn may_expand(&self, key: &VolumeKey, required_bytes: u64) -> Result<Slot, ExpandError> {
+        let unknown = || ExpandError::Unknown { key: key.clone() };
+        let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
         if let Some(trouble) = self.commits.trouble() {
-            return self.answer(request, refuse(trouble.into()));
+            return Err(trouble.into());
         }
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if matches!(entry.life, Life::Dormant { .. }) {
-            return self.answer(request, refuse(ExpandError::NoDriver { driver: key.driver.clone() }));
+        let entry = self.volumes.get(&slot).ok_or_else(unknown)?;
+        if entry.machine.is_none() {
+            return Err(ExpandError::NoDriver { driver: key.driver.clone() });
         }
         if required_bytes == 0 || i64::try_from(required_bytes).is_err() {
-            return self.answer(request, refuse(ExpandError::Size { found: required_bytes }));
+            return Err(ExpandError::Size { found: required_bytes });
         }
-        entry.waiters.push((request, Wish::Expand(required_bytes)));
+        Ok(slot)
+    }
+
+    fn expand(
+        &mut self,
+        slot: Slot,
+        required_bytes: u64,
+        reply: Reply<Result<u64, ExpandError>>,
+        now: Duration,
+    ) {
+        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        wait(&mut entry.waiters.expanded, required_bytes, reply);
         self.note_asked(slot);
         self.feed(slot, Lifecycle::Expand { required_bytes }, now);
     }
 
-    fn attached(
+    /// Notes that a volume was attached by others, or, without a context, shall be detached by them.
+    fn attach(
         &mut self,
-        request: RequestId,
         key: &VolumeKey,
-        publish_context: BTreeMap<String, String>,
+        publish_context: Option<BTreeMap<String, String>>,
+        reply: Reply<Result<bool, AttachError>>,
         now: Duration,
     ) {
-        let Some(slot) = self.by_key.get(key).copied() else {
-            return self.answer(request, Answer::Noted(Ok(false)));
-        };
+        let Some(slot) = self.by_key.get(key).copied() else { return self.answer(reply, Ok(false)) };
         if let Some(trouble) = self.commits.trouble() {
-            return self.answer(request, Answer::Noted(Err(trouble.into())));
-        }
-        let boot = self.boot;
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        if let Err(reason) = entry.take_publish_context(publish_context, boot) {
-            let key = key.clone();
-            return self.answer(request, Answer::Noted(Err(AttachError::Invalid { key, reason })));
-        }
-        if let Life::Dormant { snapshot, .. } = &mut entry.life {
-            snapshot.attached = true;
-        }
-        self.note_asked(slot);
-        self.answer_when_durable(request, [slot], Promise::Noted);
-        self.feed(slot, Lifecycle::Attached, now);
-    }
-
-    fn detached(&mut self, request: RequestId, key: &VolumeKey, now: Duration) {
-        let Some(slot) = self.by_key.get(key).copied() else {
-            return self.answer(request, Answer::Noted(Ok(false)));
-        };
-        if let Some(trouble) = self.commits.trouble() {
-            return self.answer(request, Answer::Noted(Err(trouble.into())));
+            return self.answer(reply, Err(trouble.into()));
         }
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let none: [(String, String); 0] = [];
-        if let Ok(spec) = entry.spec.to_builder().publish_context(none).build() {
-            entry.spec = Arc::new(spec);
+        let is_attached = publish_context.is_some();
+        let taken = entry.take_publish_context(publish_context.unwrap_or_default());
+        if let Err(reason) = taken.or_else(|reason| if is_attached { Err(reason) } else { Ok(()) }) {
+            return self.answer(reply, Err(AttachError::Invalid { key: key.clone(), reason }));
         }
-        if let Life::Dormant { snapshot, .. } = &mut entry.life {
-            snapshot.attached = false;
+        if let Some(snapshot) = entry.dormant() {
+            snapshot.attached = is_attached;
         }
         self.note_asked(slot);
-        self.answer_when_durable(request, [slot], Promise::Noted);
-        self.feed(slot, Lifecycle::Detached, now);
+        self.answer_when_durable(
+            [slot],
+            reply.map(|durable: Result<(), _>| durable.map(|()| true).map_err(AttachError::from)),
+        );
+        self.feed(slot, if is_attached { Lifecycle::Attached } else { Lifecycle::Detached }, now);
     }
 
-    fn reconcile(&mut self, request: RequestId, desired: &[DesiredVolume], now: Duration) {
+    fn reconcile(
+        &mut self,
+        desired: &[DesiredVolume],
+        reply: Reply<Result<Reconciled, ReconcileError>>,
+        now: Duration,
+    ) {
         if let Some(trouble) = self.commits.trouble() {
-            return self.answer(request, Answer::Reconciled(Err(trouble.into())));
+            return self.answer(reply, Err(trouble.into()));
         }
         let mut wanted: BTreeMap<&VolumeKey, &DesiredVolume> = BTreeMap::new();
         for volume in desired {
             if wanted.insert(volume.spec.key(), volume).is_some() {
                 let key = volume.spec.key().clone();
-                return self.answer(request, Answer::Reconciled(Err(ReconcileError::Twice { key })));
+                return self.answer(reply, Err(ReconcileError::Twice { key }));
             }
         }
         let mut reconciled = Reconciled::default();
@@ -409,7 +400,7 @@ impl Node {
                 let volume = wanted.get(key);
                 volume.is_some_and(|volume| volume.consumers.iter().any(|consumer| consumer.id() == id))
             };
-            for id in entry.consumers.keys() {
+            for id in entry.record.consumers.keys() {
                 if entry.is_wanted_by(id) && !stays(id) {
                     releases.push((*slot, id.clone()));
                 }
@@ -422,7 +413,7 @@ impl Node {
         }
         for volume in wanted.values() {
             for consumer in &volume.consumers {
-                match self.want(&volume.spec, consumer, None, now) {
+                match self.want(&volume.spec, consumer, &mut None, now) {
                     Ok((slot, new)) => {
                         reconciled.wanted += usize::from(new);
                         touched.push(slot);
@@ -434,18 +425,32 @@ impl Node {
                 }
             }
         }
-        self.answer_when_durable(request, touched, Promise::Reconciled(reconciled));
+        let reply = reply.map(|durable: Result<(), _>| durable.map(|()| reconciled).map_err(Into::into));
+        self.answer_when_durable(touched, reply);
     }
 
-    fn query(&mut self, request: RequestId, key: VolumeKey, query: Query, now: Duration) {
-        let refuse = |error| Answer::Inspected(Err(error));
-        let Some(slot) = self.by_key.get(&key).copied() else {
-            return self.answer(request, refuse(InspectError::Unknown { key }));
-        };
+    fn query(&mut self, key: &VolumeKey, query: Query, reply: Reply<Result<CallOutcome, InspectError>>) {
+        let asked = self.may_ask(key, query);
+        let entry = asked.and_then(|slot| {
+            let entry = self.volumes.get_mut(&slot).map(|entry| (slot, entry));
+            entry.ok_or_else(|| InspectError::Unknown { key: key.clone() })
+        });
+        match entry {
+            Ok((slot, entry)) => {
+                entry.queries.push_back((query, reply));
+                self.wait_for_turn(slot);
+            }
+            Err(error) => self.answer(reply, Err(error)),
+        }
+    }
+
+    fn may_ask(&mut self, key: &VolumeKey, query: Query) -> Result<Slot, InspectError> {
+        let unknown = || InspectError::Unknown { key: key.clone() };
+        let slot = self.by_key.get(key).copied().ok_or_else(unknown)?;
         let driver = key.driver.clone();
         let facts = self.drivers.get(&driver).filter(|driver| driver.connected);
         let Some(facts) = facts.and_then(|driver| driver.facts.as_ref()) else {
-            return self.answer(request, refuse(InspectError::NoDriver { driver }));
+            return Err(InspectError::NoDriver { driver });
         };
         let node = facts.capabilities.node;
         let (has, capability) = match query {
@@ -453,69 +458,23 @@ impl Node {
             Query::Health => (node.volume_health, "GET_VOLUME_HEALTH"),
         };
         if !has {
-            return self.answer(request, refuse(InspectError::Unsupported { driver, capability }));
+            return Err(InspectError::Unsupported { driver, capability });
         }
-        let Some(entry) = self.volumes.get_mut(&slot) else { return };
+        let entry = self.volumes.get_mut(&slot).ok_or_else(unknown)?;
         if entry.volume_path().is_none() {
-            let state = entry.state.to_string();
-            return self.answer(request, refuse(InspectError::NotMounted { key, state }));
+            return Err(InspectError::NotMounted { key: key.clone(), state: entry.state.to_string() });
         }
+        entry.queries.retain(|(_, reply)| !reply.is_closed());
         if entry.queries.len() >= MAX_QUERIES {
-            return self.answer(request, refuse(InspectError::Busy { key }));
+            return Err(InspectError::Busy { key: key.clone() });
         }
-        entry.queries.push_back((request, query));
-        self.wait_for_turn(slot, now);
+        Ok(slot)
     }
 
     /// Why the record of a volume cannot be used.
     pub(super) fn quarantine_of(&self, key: &VolumeKey) -> Option<String> {
         let name = record_key(key, &directory_name(key, 0)).ok()?;
         self.quarantined_names.get(name.name()).cloned()
-    }
-}
-
-impl Entry {
-    pub(super) fn new(
-        key: VolumeKey,
-        spec: Arc<VolumeSpec>,
-        directory: String,
-        record_key: crate::store::RecordKey,
-        staging: crate::driver::MountPath,
-        life: Life,
-    ) -> Self {
-        Self {
-            key,
-            spec,
-            directory,
-            record_key,
-            staging,
-            consumers: BTreeMap::new(),
-            life,
-            staged: None,
-            touched: false,
-            node_id: None,
-            last_error: None,
-            refused: None,
-            running: None,
-            wanted_call: None,
-            wanted_look: None,
-            queries: std::collections::VecDeque::new(),
-            waiters: Vec::new(),
-            state: VolumeState::Created,
-            since: Duration::ZERO,
-            version: 0,
-            durable: 0,
-            recording: false,
-            leaving: BTreeSet::new(),
-            fresh: BTreeSet::new(),
-            unused_at: None,
-            left_out: false,
-            losses: 0,
-            inspections: 0,
-            heal_at: Duration::ZERO,
-            forgotten: false,
-            checked: 0,
-        }
     }
 }
 

@@ -2,28 +2,31 @@
 
 use std::time::Duration;
 
-use super::entry::{Life, Running, What, Wish};
-use super::event::{Action, Answer, Inspect, LookOrder};
+use super::entry::{Waiters, Waiting};
+use super::event::Action;
 use super::timers::Alarm;
 use super::{Node, Slot};
-use crate::driver::{CapacityRange, MountPath, Operation, OwnershipChange};
-use crate::lifecycle::{self, Call, Check, Effect, Event, Reached, Refusal, Rpc, Waiter};
+use crate::driver::{CapacityRange, MountPath, Operation};
+use crate::lifecycle::{Call, Effect, Event, Failure, Reached, Refusal, Rpc, Waiter};
 use crate::name::ConsumerId;
 use crate::node::change::ChangeKind;
-use crate::node::desired::{GroupChange, Published};
+use crate::node::desired::Published;
 use crate::node::error::{ExpandError, PublishError, UnpublishError};
-use crate::node::explanation::{ErrorClass, LastError};
+use crate::node::explanation::CallFailure;
 
 impl Node {
     /// Hands an event to a volume's machine, and does what it says. A volume that has no machine yet takes none.
     pub(super) fn feed(&mut self, slot: Slot, event: Event, now: Duration) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        let Life::Awake(volume) = &mut entry.life else { return };
-        let (then, effects) = lifecycle::step(volume, event);
-        **volume = then;
+        let Some(volume) = &mut entry.machine else { return };
+        let mut effects = Vec::new();
+        volume.step(event, &mut effects);
+        if entry.record.snapshot != *volume.snapshot() {
+            entry.record.snapshot.clone_from(volume.snapshot());
+        }
         // A volume that is over says so each time that it settles.
         if !effects.is_empty() {
-            entry.forgotten = false;
+            entry.saved.forgotten = false;
         }
         self.note_state(slot, now);
         for effect in effects {
@@ -46,22 +49,11 @@ impl Node {
         match effect {
             Effect::Record => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.recording = true;
+                    entry.saved.recording = true;
                     self.commits.add(slot);
                 }
             }
-            Effect::Call(call) => {
-                if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.wanted_call = Some(call);
-                    self.wait_for_turn(slot, now);
-                }
-            }
-            Effect::Check(check) => {
-                if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.wanted_look = Some(check);
-                    self.start_look(slot, now);
-                }
-            }
+            Effect::Call(_) => self.wait_for_turn(slot),
             Effect::BackOff { call, attempt, .. } => {
                 // Volumes that fail together are not tried again together.
                 let seed = self.settings.jitter_seed ^ slot.0;
@@ -73,70 +65,37 @@ impl Node {
             Effect::Refused(refusal) => self.refused(slot, &refusal),
             Effect::Forget => {
                 if let Some(entry) = self.volumes.get_mut(&slot) {
-                    entry.forgotten = true;
+                    entry.saved.forgotten = true;
                     self.commits.add(slot);
                 }
             }
         }
     }
 
-    /// Begins the look that a volume waits for, if nothing of it runs.
-    pub(super) fn start_look(&mut self, slot: Slot, now: Duration) {
-        let Some(entry) = self.volumes.get_mut(&slot).filter(|entry| entry.running.is_none()) else { return };
-        let Some(check) = entry.wanted_look.take() else { return };
-        let staging = entry.staging.as_path();
-        let target = |call: &Call| {
-            let consumer = entry.consumers.get(call.consumer.as_ref()?)?;
-            Some(consumer.spec.target_path().as_path().to_owned())
-        };
-        let unmounted = Inspect::Unmounted;
-        // The table has the mount of a device, and does not say that it is one.
-        let published = if entry.spec.access().is_block() { Inspect::Always } else { unmounted };
-        let (path, inspect, remove) = match &check {
-            Check::Unused => (staging.to_owned(), Inspect::Never, Vec::new()),
-            Check::After(call) => match call.rpc {
-                Rpc::NodeUnstageVolume => {
-                    let own = staging.parent().map(ToOwned::to_owned);
-                    (staging.to_owned(), unmounted, [staging.to_owned()].into_iter().chain(own).collect())
-                }
-                Rpc::NodeUnpublishVolume => match target(call) {
-                    Some(path) => (path.clone(), unmounted, vec![path]),
-                    None => return,
-                },
-                Rpc::NodePublishVolume => match target(call) {
-                    Some(path) => (path, published, Vec::new()),
-                    None => return,
-                },
-                _ => (staging.to_owned(), unmounted, Vec::new()),
-            },
-        };
-        let ticket = self.ticket(slot, None);
-        if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.running = Some(Running { ticket, what: What::Look(check), since: now });
-            self.actions.push(Action::Look(LookOrder { ticket, path, inspect, remove }));
-        }
-    }
-
     fn reached(&mut self, slot: Slot, reached: Reached, now: Duration) {
         if let Some(entry) = self.volumes.get_mut(&slot) {
-            entry.last_error = None;
+            entry.record.last_error = None;
         }
         match reached {
             Reached::Published(consumer) => {
                 self.tell(slot, ChangeKind::Published(consumer.clone()));
                 self.keep_watch(slot, now);
                 if let Some(published) = self.published(slot, &consumer) {
-                    let wish = Wish::Publish(consumer);
-                    self.answer_wish(slot, &wish, || Answer::Published(Ok(published.clone())));
+                    self.answer_all(
+                        slot,
+                        |waiters| &mut waiters.published,
+                        |waits| *waits == consumer,
+                        Ok(published),
+                    );
                 }
             }
             Reached::Released(consumer) => {
                 self.drop_consumer(slot, &consumer);
-                self.answer_wish(slot, &Wish::Unpublish(consumer), || Answer::Unpublished(Ok(())));
+                self.answer_all(slot, |waiters| &mut waiters.unpublished, |waits| *waits == consumer, Ok(()));
             }
             Reached::Expanded { capacity_bytes } => {
                 self.tell(slot, ChangeKind::Expanded(capacity_bytes));
-                self.answer_if(slot, is_expansion, || Answer::Expanded(Ok(capacity_bytes)));
+                self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Ok(capacity_bytes));
             }
         }
     }
@@ -144,50 +103,43 @@ impl Node {
     /// What a consumer that has the volume is told.
     pub(super) fn published(&self, slot: Slot, consumer: &ConsumerId) -> Option<Published> {
         let entry = self.volumes.get(&slot)?;
-        let holder = entry.consumers.get(consumer)?;
+        let holder = entry.record.consumers.get(consumer)?;
         let driver = self.drivers.get(&entry.key.driver)?;
         let node = driver.facts.as_ref().map(|facts| facts.capabilities.node).unwrap_or_default();
-        let group = match driver.policy.ownership_change(&entry.spec, &holder.spec, &node) {
-            OwnershipChange::Nobody => GroupChange::NotWanted,
-            OwnershipChange::Driver { group } => GroupChange::ByDriver { group },
-            OwnershipChange::Caller { group } => GroupChange::LeftToCaller { group },
-        };
+        let group = driver.policy.ownership_change(&entry.record.spec, &holder.spec, &node);
         Some(Published { target_path: holder.spec.target_path().clone(), group })
     }
 
-    fn failed(&mut self, slot: Slot, waiter: &Waiter, call: &Call, failure: lifecycle::Failure) {
+    fn failed(&mut self, slot: Slot, waiter: &Waiter, call: &Call, failure: Failure) {
         let Some(entry) = self.volumes.get(&slot) else { return };
         let key = entry.key.clone();
-        let error = match &entry.last_error {
+        let error = match &entry.record.last_error {
             Some(error) if error.rpc == call.rpc => error.clone(),
             // It was not even tried, such as a call that this driver does not have.
-            _ => LastError {
-                rpc: call.rpc,
-                class: class_of(failure),
-                code: None,
-                message: failure.to_string(),
-            },
+            _ => CallFailure { rpc: call.rpc, class: failure, code: None, message: failure.to_string() },
         };
         match waiter {
             Waiter::Consumer(consumer) if call.rpc == Rpc::NodeUnpublishVolume => {
-                let wish = Wish::Unpublish(consumer.clone());
-                self.answer_wish(slot, &wish, || {
-                    let (key, consumer, error) = (key.clone(), consumer.clone(), error.clone());
-                    Answer::Unpublished(Err(UnpublishError::Failed { key, consumer, error }))
-                });
+                let failed = UnpublishError::Failed { key, consumer: consumer.clone(), error };
+                self.answer_all(
+                    slot,
+                    |waiters| &mut waiters.unpublished,
+                    |waits| waits == consumer,
+                    Err(failed),
+                );
             }
             Waiter::Consumer(consumer) => {
-                let wish = Wish::Publish(consumer.clone());
-                self.answer_wish(slot, &wish, || {
-                    let (key, consumer, error) = (key.clone(), consumer.clone(), error.clone());
-                    Answer::Published(Err(PublishError::Failed { key, consumer, error }))
-                });
+                let failed = PublishError::Failed { key, consumer: consumer.clone(), error };
+                self.answer_all(
+                    slot,
+                    |waiters| &mut waiters.published,
+                    |waits| waits == consumer,
+                    Err(failed),
+                );
             }
             Waiter::Expansion => {
-                self.answer_if(slot, is_expansion, || {
-                    let (key, error) = (key.clone(), error.clone());
-                    Answer::Expanded(Err(ExpandError::Failed { key, error }))
-                });
+                let failed = ExpandError::Failed { key, error };
+                self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(failed));
             }
         }
     }
@@ -197,33 +149,37 @@ impl Node {
         let key = entry.key.clone();
         match refusal {
             Refusal::TooManyConsumers { consumer, most } => {
-                let limit = usize::from(*most);
-                self.answer_wish(slot, &Wish::Publish(consumer.clone()), || {
-                    Answer::Published(Err(PublishError::TooManyConsumers { key: key.clone(), limit }))
-                });
+                let refused = PublishError::TooManyConsumers { key, limit: usize::from(*most) };
+                self.answer_all(
+                    slot,
+                    |waiters| &mut waiters.published,
+                    |waits| waits == consumer,
+                    Err(refused),
+                );
             }
-            Refusal::Shrink { required_bytes, granted_bytes } => {
-                let (asked, found) = (*required_bytes, *granted_bytes);
+            Refusal::Shrink { required_bytes: asked, granted_bytes: found } => {
+                let refused = ExpandError::Shrink { key, found: *found, asked: *asked };
                 // Others may wait for a larger size, which is still to come.
-                self.answer_wish(slot, &Wish::Expand(asked), || {
-                    Answer::Expanded(Err(ExpandError::Shrink { key: key.clone(), found, asked }))
-                });
+                self.answer_all(slot, |waiters| &mut waiters.expanded, |waits| waits == asked, Err(refused));
             }
-            _ => self.answer_if(slot, is_expansion, || {
-                Answer::Expanded(Err(ExpandError::Unsupported { driver: key.driver.clone() }))
-            }),
+            _ => {
+                let refused = ExpandError::Unsupported { driver: key.driver };
+                self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(refused));
+            }
         }
     }
 
     /// Answers everybody who waits for this.
-    pub(super) fn answer_wish(&mut self, slot: Slot, wish: &Wish, answer: impl Fn() -> Answer) {
-        self.answer_if(slot, |waits| waits == wish, answer);
-    }
-
-    fn answer_if(&mut self, slot: Slot, fits: impl Fn(&Wish) -> bool, answer: impl Fn() -> Answer) {
+    pub(super) fn answer_all<K, T: Clone + Send + 'static>(
+        &mut self,
+        slot: Slot,
+        waiting: impl FnOnce(&mut Waiters) -> &mut Waiting<K, T>,
+        fits: impl Fn(&K) -> bool,
+        answer: T,
+    ) {
         let Some(entry) = self.volumes.get_mut(&slot) else { return };
-        for (request, _) in entry.waiters.extract_if(.., |(_, waits)| fits(waits)) {
-            self.actions.push(Action::Answer { request, answer: answer() });
+        for (_, reply) in waiting(&mut entry.waiters).extract_if(.., |(waits, _)| fits(waits)) {
+            self.actions.push(Action::Answer(reply.with(answer.clone())));
         }
     }
 
@@ -231,12 +187,12 @@ impl Node {
     pub(super) fn operation(&self, slot: Slot, call: &Call) -> Option<Operation> {
         let entry = self.volumes.get(&slot)?;
         let staging_path = entry.staging.clone();
-        let consumer = || entry.consumers.get(call.consumer.as_ref()?);
+        let consumer = || entry.record.consumers.get(call.consumer.as_ref()?);
         let size = || CapacityRange::new(entry.snapshot().expansion?.required_bytes, None).ok();
         Some(match call.rpc {
             Rpc::ControllerPublishVolume => Operation::ControllerPublish,
             Rpc::ControllerUnpublishVolume => {
-                Operation::ControllerUnpublish { node_id: entry.node_id.clone() }
+                Operation::ControllerUnpublish { node_id: entry.record.node_id.clone() }
             }
             Rpc::NodeStageVolume => Operation::NodeStage { staging_path },
             Rpc::NodeUnstageVolume => Operation::NodeUnstage { staging_path },
@@ -253,21 +209,5 @@ impl Node {
                 Operation::NodeExpand { size: size()?, volume_path, staging_path }
             }
         })
-    }
-}
-
-fn is_expansion(wish: &Wish) -> bool {
-    matches!(wish, Wish::Expand(_))
-}
-
-/// The class of a failure as people are told it.
-pub(super) fn class_of(failure: lifecycle::Failure) -> ErrorClass {
-    use lifecycle::Failure;
-    match failure {
-        Failure::NeverRetry => ErrorClass::NeverRetry,
-        Failure::Uncertain => ErrorClass::Uncertain,
-        Failure::Contradicted(_) | Failure::Unchecked => ErrorClass::Contradicted,
-        Failure::InUse | Failure::Abandoned => ErrorClass::Prevented,
-        _ => ErrorClass::Final,
     }
 }

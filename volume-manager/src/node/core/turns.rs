@@ -28,13 +28,6 @@ impl Turns {
         }
     }
 
-    /// Puts a volume at the front.
-    pub(super) fn go_first(&mut self, slot: Slot) {
-        self.leave(slot);
-        self.waiting.insert(slot);
-        self.line.push_front(slot);
-    }
-
     /// Takes a volume out of the line.
     pub(super) fn leave(&mut self, slot: Slot) {
         if self.waiting.remove(&slot) {

@@ -62,9 +62,9 @@ fn record() -> Record {
         staged: Some(mount),
         touched: true,
         node_id: Some("node-1".into()),
-        last_error: Some(LastError {
+        last_error: Some(CallFailure {
             rpc: Rpc::NodeStageVolume,
-            class: ErrorClass::Uncertain,
+            class: Failure::Uncertain,
             code: Some(14),
             message: "away".into(),
         }),
@@ -92,7 +92,7 @@ fn the_lists_behind_the_numbers_do_not_change() {
     let found = format!("{:?} {:?} {ATTACH:?} {CLASSES:?}", Base::ALL, TargetState::ALL);
     let expected = "[Created, ControllerPublish, ControllerUnpublish, NodeReady, NodeStage, NodeUnstage, VolReady] \
         [Absent, NodePublish, Published, Republish, NodeUnpublish] [Here, Awaited, NotRequired] \
-        [Final, Uncertain, NeverRetry, Contradicted, Prevented]";
+        [Final, Uncertain, NeverRetry, Contradicted(Wrong), NotSent]";
     assert_eq!(found, expected);
     let calls = "[ControllerPublishVolume, ControllerUnpublishVolume, NodeStageVolume, NodeUnstageVolume, \
         NodePublishVolume, NodeUnpublishVolume, ControllerExpandVolume, NodeExpandVolume]";

@@ -54,7 +54,7 @@ pub(super) fn failure(
     if published {
         return None;
     }
-    let step = |error: &volume_manager::node::LastError| match (error.rpc, block) {
+    let step = |error: &volume_manager::node::CallFailure| match (error.rpc, block) {
         (Rpc::NodeStageVolume, false) => Some((FAILED_MOUNT, "MountVolume.MountDevice")),
         (Rpc::NodeStageVolume, true) => Some((FAILED_MAP, "MapVolume.SetUpDevice")),
         (Rpc::NodePublishVolume, false) => Some((FAILED_MOUNT, "MountVolume.SetUp")),

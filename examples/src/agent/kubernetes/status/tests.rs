@@ -9,7 +9,7 @@ use volume_manager::driver::{
 };
 use volume_manager::message::DesiredSet;
 use volume_manager::mounts::MountTable;
-use volume_manager::node::core::{Ask, Event, Node, RequestId};
+use volume_manager::node::core::{Event, Node, Reply, Request};
 use volume_manager::node::{DesiredVolume, Settings};
 use volume_manager::store::{BootId, Loaded};
 
@@ -94,8 +94,8 @@ fn a_volume_that_waits_is_in_use_from_the_beginning_and_its_reason_stays_the_sam
     assert_eq!(early.volumes_in_use, ["kubernetes.io/csi/d.example^v"]);
     assert_eq!(early.pod_volumes[0].reason, "it is not begun yet");
     let mut node = node(None);
-    let ask = Ask::Reconcile(plan.set.volumes.clone());
-    let _ = node.step(Event::Ask { request: RequestId(1), ask }, Duration::ZERO);
+    let request = Request::Reconcile { desired: plan.set.volumes.clone(), reply: Reply::new(()) };
+    let _ = node.step(Event::Request(request), Duration::ZERO);
     let _ = node.step(Event::Committed(Ok(())), Duration::ZERO);
     let [first, later] =
         [1, 100].map(|now| node_status(Some(&plan), &seen(&node, Duration::from_secs(now)), None));
@@ -147,8 +147,8 @@ fn a_pod_is_told_of_a_failure_at_once_and_of_a_wait_when_it_lasts() {
     // What the node refuses ends only by a change of the pod.
     let key = plan.set.volumes[0].spec.key();
     let mut node = node(None);
-    let ask = Ask::Reconcile(plan.set.volumes.clone());
-    let _ = node.step(Event::Ask { request: RequestId(1), ask }, Duration::ZERO);
+    let request = Request::Reconcile { desired: plan.set.volumes.clone(), reply: Reply::new(()) };
+    let _ = node.step(Event::Request(request), Duration::ZERO);
     let mut seen = seen(&node, Duration::ZERO);
     assert!(failure(&seen).waits);
     let mut refused = Refused::default();

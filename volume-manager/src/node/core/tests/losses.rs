@@ -18,7 +18,7 @@ fn a_mount_table_from_before_a_publish_loses_nothing() {
     let entry = bench.node.volumes.get_mut(&slot).unwrap();
     let device = crate::mounts::DeviceNumber { major: 8, minor: 1 };
     let seen = crate::mounts::MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/sda1".into());
-    entry.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
+    entry.record.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
     bench.step(Event::MountsSeen { table: Arc::default(), since: before }, SECOND);
     assert!(bench.calls.is_empty());
     assert_eq!(bench.reads, 1, "a newer one is asked for");
@@ -37,7 +37,7 @@ fn a_loss_in_a_table_from_before_a_call_is_sought_again_when_the_call_has_ended(
     let device = crate::mounts::DeviceNumber { major: 8, minor: 1 };
     let seen = crate::mounts::MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/sda1".into());
     let entry = bench.entry("v");
-    entry.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
+    entry.record.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
     let facts = bench.node.drivers.get_mut(&name("d")).unwrap().facts.as_mut().unwrap();
     facts.capabilities.node.volume_stats = true;
     bench.ask(Ask::Stats(spec("d", "v").key().clone()), SECOND);
@@ -66,7 +66,7 @@ fn a_mount_that_is_lost_again_and_again_is_made_again_after_growing_waits() {
     let seen = crate::mounts::MountIdentity::new(device, "/".into(), "ext4".into(), "/dev/sda1".into());
     let mut lose = |now: Duration| {
         let entry = bench.entry("v");
-        entry.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
+        entry.record.consumers.values_mut().for_each(|consumer| consumer.mounted = Some(seen.clone()));
         bench.step(Event::Tick, now);
         let since = bench.node.epoch();
         bench.step(Event::Tick, now);

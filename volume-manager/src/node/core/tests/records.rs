@@ -15,14 +15,14 @@ fn a_record_that_is_too_large_holds_up_no_other_volume() {
     let device = crate::mounts::DeviceNumber { major: 8, minor: 1 };
     let root = "/x".repeat(140 * 1024).into();
     let seen = crate::mounts::MountIdentity::new(device, root, "ext4".into(), "/dev/sda1".into());
-    bench.entry("large").staged = Some(seen);
+    bench.entry("large").record.staged = Some(seen);
     bench.hold_commits = false;
     bench.release(SECOND);
     assert!(matches!(&bench.answers[&large], Answer::Published(Err(_))), "{:?}", bench.answers);
     bench.calls.retain(|order| order.spec.key().id.as_str() == "small");
     bench.until_published(small);
     // Once it is small enough it goes on.
-    bench.entry("large").staged = None;
+    bench.entry("large").record.staged = None;
     bench.step(Event::Tick, SECOND * 100);
     assert!(matches!(&bench.calls[0].operation, Operation::NodeStage { .. }));
 }
@@ -117,7 +117,7 @@ fn a_desired_set_is_answered_after_an_expansion_that_was_refused() {
     bench.hold_commits = true;
     let other = Ask::Reconcile(Vec::new());
     let abandoned = bench.ask(other, SECOND);
-    bench.step(Event::Abandoned([RequestId(abandoned)].into()), SECOND);
+    bench.abandon(abandoned);
     bench.release(SECOND);
     assert!(!bench.answers.contains_key(&abandoned));
 }

@@ -1,0 +1,82 @@
+//! Where answers go.
+
+use std::fmt;
+
+/// Takes the answer to a request.
+pub trait ReplyTo<T>: Send {
+    /// Hands the answer over.
+    fn answer(self: Box<Self>, answer: T);
+
+    /// Whether the answer is not waited for any more.
+    fn is_closed(&self) -> bool;
+}
+
+/// The answer is not waited for.
+impl<T> ReplyTo<T> for () {
+    fn answer(self: Box<Self>, _: T) {}
+
+    fn is_closed(&self) -> bool {
+        true
+    }
+}
+
+/// Where the answer to one request goes.
+pub struct Reply<T>(Box<dyn ReplyTo<T>>);
+
+impl<T: Send + 'static> Reply<T> {
+    /// The answer goes there.
+    pub fn new(to: impl ReplyTo<T> + 'static) -> Self {
+        Self(Box::new(to))
+    }
+
+    /// Takes another kind of answer, which is turned into this one.
+    pub(super) fn map<U: Send + 'static>(self, map: impl FnOnce(U) -> T + Send + 'static) -> Reply<U> {
+        Reply::new(Mapped { reply: self, map })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    pub(super) fn with(self, answer: T) -> Answer {
+        Answer(Box::new(move || self.0.answer(answer)))
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").finish_non_exhaustive()
+    }
+}
+
+struct Mapped<T, F> {
+    reply: Reply<T>,
+    map: F,
+}
+
+impl<T, U, F: FnOnce(U) -> T + Send> ReplyTo<U> for Mapped<T, F> {
+    fn answer(self: Box<Self>, answer: U) {
+        let Self { reply, map } = *self;
+        reply.0.answer(map(answer));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.0.is_closed()
+    }
+}
+
+/// An answer, to be handed over.
+pub struct Answer(Box<dyn FnOnce() + Send>);
+
+impl Answer {
+    /// Hands it over to who asked.
+    pub fn deliver(self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
