@@ -62,7 +62,7 @@ use stack::Stack;
 pub fn drivers() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for each other by their kinds.
-    arguments.test_threads.get_or_insert(Leg::all().count() + Errand::ALL.len());
+    arguments.test_threads.get_or_insert_with(|| Leg::all().count() + Errand::ALL.len());
     let whole = arguments.filter.is_none();
     enclosed(&arguments, false, |place| {
         let place: &'static Place = Box::leak(Box::new(place));
