@@ -63,11 +63,15 @@ pub fn run(seed: u64, planted: Option<Planted>, tracing: bool) -> Result<Run, Ru
         (violation, std::sync::Arc::clone(&world.context))
     });
     drop(runtime);
-    Ok(context.with(|inner| Run {
-        violation,
-        executions: inner.facts.executions.len(),
-        retries: inner.retries,
-        fingerprint: inner.trace.fingerprint(),
-        trace: inner.trace.take(),
+    Ok(context.with(|inner| {
+        // What they ask through holds the context in its turn: neither would ever be dropped.
+        inner.desks.clear();
+        Run {
+            violation,
+            executions: inner.facts.executions.len(),
+            retries: inner.retries,
+            fingerprint: inner.trace.fingerprint(),
+            trace: inner.trace.take(),
+        }
     }))
 }
