@@ -82,7 +82,9 @@ pub(super) fn dispatcher(options: &AgentOptions) -> Result<Dispatcher, Fatal> {
 
 fn long_enough(option: &str, found: Duration) -> Result<Duration, Fatal> {
     if found < SHORTEST {
-        return Err(Fatal::Input(format!("{option}: {found:?} is too short; give at least {SHORTEST:?}")));
+        // No time at all has no unit of its own.
+        let found = if found.is_zero() { "0s".to_owned() } else { format!("{found:?}") };
+        return Err(Fatal::Input(format!("{option}: {found} is too short; give at least {SHORTEST:?}")));
     }
     Ok(found)
 }
