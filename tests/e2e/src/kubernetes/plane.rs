@@ -31,6 +31,9 @@ const SNAPSHOTS: [(&str, &str); 6] = [
     ("groupsnapshot", "volumegroupsnapshots"),
 ];
 
+/// The key that signs the tokens of service accounts: the file of the name `accounts` of the authority `accounts`.
+const ACCOUNTS_KEY: &str = "accounts-accounts.key";
+
 /// Where definitions of resources are made.
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -94,7 +97,7 @@ impl Plane {
             .arg("--controllers=*,-node-lifecycle-controller,-node-ipam-controller")
             .args(["--kube-api-qps=200", "--kube-api-burst=400"])
             .arg("--service-account-private-key-file")
-            .arg(folder.join("accounts.key"));
+            .arg(folder.join(ACCOUNTS_KEY));
         let mut scheduler = self.client(ground, "kube-scheduler");
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
         for (name, command) in
