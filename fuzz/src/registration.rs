@@ -20,7 +20,12 @@ pub fn run(data: &[u8]) {
         let listed = Event::Listed(vec![SocketFile { name, generation }]);
         if let [Action::Inspect { attempt, .. }] = registry.step(listed, Duration::ZERO)[..] {
             let (name, supported_versions) = ("a".to_owned(), vec![text.to_string()]);
-            let info = PluginInfo { r#type: "CSIPlugin".to_owned(), name, supported_versions, ..PluginInfo::default() };
+            let info = PluginInfo {
+                r#type: "CSIPlugin".to_owned(),
+                name,
+                supported_versions,
+                ..PluginInfo::default()
+            };
             let told = registry.step(Event::Inspected { attempt, info: Some(info) }, Duration::ZERO);
             assert!(matches!(told[..], [.., Action::Notify { .. }]));
         }
