@@ -65,7 +65,6 @@ pub fn drivers() -> ExitCode {
     arguments.test_threads.get_or_insert_with(|| Leg::all().count() + Errand::ALL.len());
     let whole = arguments.filter.is_none();
     enclosed(&arguments, false, |place| {
-        let place: &'static Place = Box::leak(Box::new(place));
         if whole && place.may_mount && runs(&arguments) {
             // For the tests that follow these. What goes wrong is met there again.
             std::thread::spawn(|| place.components().map(|components| components.build(Part::Kubernetes)));
@@ -86,7 +85,6 @@ pub fn kubernetes() -> ExitCode {
     let with_kubelet =
         Scene::ALL.iter().any(|scene| asked_for(&arguments, &scene.to_string()) && scene.needs_kubelet());
     enclosed(&arguments, with_kubelet, |place| {
-        let place: &'static Place = Box::leak(Box::new(place));
         let stage: &'static kubernetes::Stage =
             Box::leak(Box::new(kubernetes::Stage::new(place, with_kubelet)));
         let scenes = Scene::ALL.map(|scene| place.trial(scene.to_string(), true, move || stage.play(scene)));
@@ -107,7 +105,6 @@ pub fn manifests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(Deployment::ALL.len());
     enclosed(&arguments, false, |place| {
-        let place: &'static Place = Box::leak(Box::new(place));
         let all = Deployment::ALL.map(|it| place.trial(it.to_string(), true, move || it.run(place)));
         libtest_mimic::run(&arguments, all.into()).exit_code()
     })
@@ -125,15 +122,22 @@ fn asked_for(arguments: &Arguments, name: &str) -> bool {
 }
 
 /// Does it in namespaces of its own, if this is root and something is to be run.
-fn enclosed(arguments: &Arguments, kubelet: bool, inside: impl FnOnce(Place) -> ExitCode) -> ExitCode {
+fn enclosed(
+    arguments: &Arguments,
+    kubelet: bool,
+    inside: impl FnOnce(&'static Place) -> ExitCode,
+) -> ExitCode {
     let may_mount = rustix::process::geteuid().is_root();
-    let scratch = std::env::var_os(enclosure::INSIDE).map(PathBuf::from);
-    let outcome = if scratch.is_none() && may_mount && runs(arguments) {
-        self::scratch()
-            .and_then(|scratch| enclosure::run(scratch.path(), kubelet))
-            .map(|()| ExitCode::SUCCESS)
-    } else {
-        Place::new(scratch.as_deref(), may_mount).map(inside)
+    let outcome = match std::env::var_os(enclosure::INSIDE) {
+        // Whoever started this takes the folder away.
+        Some(scratch) => Place::new(PathBuf::from(scratch), may_mount).map(inside),
+        None => scratch().and_then(|scratch| {
+            if may_mount && runs(arguments) {
+                enclosure::run(scratch.path(), kubelet).map(|()| ExitCode::SUCCESS)
+            } else {
+                Place::new(scratch.path().to_owned(), may_mount).map(inside)
+            }
+        }),
     };
     outcome.unwrap_or_else(|error| {
         table::say(&format!("error: {error}"));
@@ -149,8 +153,6 @@ struct Place {
     logs: PathBuf,
     /// Short, for the sake of the sockets in it.
     scratch: PathBuf,
-    /// Takes it away at the end; nothing if who started us does that.
-    _removal: Option<tempfile::TempDir>,
     may_mount: bool,
     certificates: Certificates,
     components: Mutex<Option<&'static Components>>,
@@ -170,24 +172,19 @@ fn scratch() -> Result<tempfile::TempDir, RealError> {
 }
 
 impl Place {
-    /// The place of a run in a folder that is there, or in one of its own.
-    fn new(inside: Option<&Path>, may_mount: bool) -> Result<Self, RealError> {
+    /// The place of a run with this folder, for as long as the process lives: the harness has threads of its own.
+    fn new(scratch: PathBuf, may_mount: bool) -> Result<&'static Self, RealError> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let root = root.canonicalize().map_err(|cause| RealError::Folder { path: root.to_owned(), cause })?;
-        let (scratch, removal) = match inside {
-            Some(folder) => (folder.to_owned(), None),
-            None => scratch().map(|folder| (folder.path().to_owned(), Some(folder)))?,
-        };
-        Ok(Self {
+        Ok(Box::leak(Box::new(Self {
             logs: root.join("target/real/logs"),
             root,
             certificates: Certificates::make(&scratch),
             scratch,
-            _removal: removal,
             may_mount,
             components: Mutex::default(),
             direct: Default::default(),
-        })
+        })))
     }
 
     /// A test, which is left out where it has to mount and may not.
@@ -223,7 +220,6 @@ impl Place {
 
     /// One leg against what the driver itself gave.
     fn leg(&self, leg: Leg) -> Result<(), Failed> {
-        let direct = || self.run(Leg { subject: leg.subject, way: Way::Direct });
         let [hostpath, block, mock] = &self.direct;
         let known = match leg.subject {
             Subject::Hostpath => hostpath,
@@ -233,7 +229,7 @@ impl Place {
         let started = Instant::now();
         let direct = known.get_or_init(|| {
             let _turn = Kind::Busy.turn();
-            direct()
+            self.run(Leg { subject: leg.subject, way: Way::Direct })
         });
         let direct = direct.as_ref().map_err(|error| format!("the driver itself: {error}"))?;
         if leg.way == Way::Direct {
@@ -295,5 +291,21 @@ impl Place {
             }
         }
         Ok(folders)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_leaves_all_tests_out_leaves_no_folder_behind() {
+        let mut scratch = PathBuf::new();
+        enclosed(&Arguments::default(), false, |place| {
+            place.scratch.clone_into(&mut scratch);
+            assert!(scratch.join("ca.pem").exists());
+            ExitCode::SUCCESS
+        });
+        assert!(scratch.is_absolute() && !scratch.exists(), "{scratch:?}");
     }
 }
