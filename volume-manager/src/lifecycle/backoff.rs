@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::backoff::doubled;
+
 /// Waits that double with each failure up to a longest one, spread by a seed.
 ///
 /// Every wait is at least half of the unspread one, at least 1 ms and at most the longest, for any attempt: nothing
@@ -42,10 +44,7 @@ impl BackOff {
     /// differ from volume to volume, and from process to process.
     #[must_use]
     pub fn wait(self, attempt: u8, seed: u64) -> Duration {
-        let doublings = u32::from(attempt.saturating_sub(1));
-        let factor = 2u32.checked_pow(doublings);
-        let wait = factor.and_then(|factor| self.first.checked_mul(factor)).unwrap_or(self.longest);
-        let half = wait.min(self.longest) / 2;
+        let half = doubled(self.first, self.longest, u32::from(attempt)) / 2;
         let mut chance = Rng::with_seed(seed ^ u64::from(attempt).rotate_left(32));
         let spread = half.mul_f64(chance.f64());
         half.saturating_add(spread).clamp(Self::SHORTEST, self.longest)
