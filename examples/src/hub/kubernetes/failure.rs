@@ -47,7 +47,7 @@ pub(super) fn of_watch(error: &watcher::Error) -> String {
             format!("cannot watch: {}", text(cause))
         }
         watcher::Error::WatchError(status) => {
-            format!("cannot watch: {}", excerpt(&status.message, MOST).to_owned())
+            format!("cannot watch: {}", excerpt(&status.message, MOST))
         }
         _ => "cannot watch: the API server has sent no version of its list".to_owned(),
     }
