@@ -99,12 +99,12 @@
 //! # Features
 //!
 //! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
-//!   [wire] form, the cache of [driver info](driver_info) and the [placements](route::Placements).
+//!   [wire] form, the cache of [driver info](driver_info) and the [placements](routing::Placements).
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
 //!   count of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
-//! - `redb`: what a proxy keeps ([`route::store`]), on disk.
+//! - `redb`: what a proxy keeps ([`routing::store`]), on disk.
 //! - `testing`: the conformance suite of a store of placements, and a store that fails on purpose.
 //!
 //! # Bounds
@@ -137,7 +137,7 @@ mod protobuf;
 #[cfg(feature = "runtime")]
 mod relay;
 mod replies;
-pub mod route;
+pub mod routing;
 #[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "edge-transport")]
@@ -172,7 +172,7 @@ pub use self::relay::{
 };
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
-pub use self::route::{Router, TopologyRouter, TopologySettings};
+pub use self::routing::{Router, TopologyRouter, TopologySettings};
 #[cfg(feature = "runtime")]
 pub use self::service::{RelayService, ServiceRelay};
 #[cfg(feature = "edge-transport")]

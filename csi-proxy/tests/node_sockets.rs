@@ -17,7 +17,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::node_client::NodeClient;
 use csi_proto::csi::v1::plugin_capability::service::Type as Service;
-use csi_proxy::route::store::MemoryStore;
+use csi_proxy::routing::store::MemoryStore;
 use csi_proxy::{
     Call, Code, EndpointSettings, Fault, InvalidSocketAddress, NodeId, NodeSocketError, NodeSockets, Outcome,
     Relay, Replies,

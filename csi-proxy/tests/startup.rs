@@ -13,7 +13,7 @@ use common::{
 };
 use csi_proto::csi::v1 as csi;
 use csi_proxy::driver_info::{DriverInfoStore, Info, MAX_RECORD};
-use csi_proxy::route::store::{FaultyStore, MemoryStore, StoreError};
+use csi_proxy::routing::store::{FaultyStore, MemoryStore, StoreError};
 use csi_proxy::{
     Call, Code, Dispatcher, DriverName, Endpoint, EndpointSettings, Fault, Outcome, Relay, Replies, Router,
     SocketAddress,

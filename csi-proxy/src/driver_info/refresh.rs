@@ -22,7 +22,7 @@ use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
-use crate::route::store::StoreError;
+use crate::routing::store::StoreError;
 
 /// How long one background question may take.
 const PATIENCE: Duration = Duration::from_secs(10);

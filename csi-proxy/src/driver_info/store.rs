@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::call::NodeId;
-use crate::route::store::StoreError;
+use crate::routing::store::StoreError;
 
 /// Keeps a record for each node of one driver. It is a cache: what is lost is learnt again as soon as the driver can be asked, so no
 /// failure is ever fatal. No secret is in it.

@@ -31,7 +31,7 @@ use crate::grpc::{read_metadata, room, write_outcome};
 use crate::observe::Abandoned;
 use crate::outcome::Outcome;
 use crate::replies::{Replies, Reply};
-use crate::route::Inquiry;
+use crate::routing::Inquiry;
 use csi_proto::Code;
 
 /// How long a new connection may take to say that it speaks HTTP/2.

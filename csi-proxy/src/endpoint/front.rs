@@ -17,7 +17,7 @@ use crate::observe::Observation;
 use crate::outcome::Outcome;
 use crate::relay::Relay;
 use crate::replies::Replies;
-use crate::route::{Inquiry, Router, with_topology};
+use crate::routing::{Inquiry, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";
 

@@ -20,7 +20,7 @@ pub use self::socket::ServeError;
 use crate::address::SocketAddress;
 use crate::driver_info::{DriverInfoStore, View};
 use crate::relay::Relay;
-use crate::route::Router;
+use crate::routing::Router;
 
 /// Bounds of an [`Endpoint`].
 #[derive(Debug, Clone)]

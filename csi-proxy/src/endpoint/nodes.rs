@@ -19,7 +19,7 @@ use crate::address::{InvalidSocketAddress, SocketAddress};
 use crate::call::NodeId;
 use crate::driver_info::{DriverInfo, Mode, View};
 use crate::relay::{InvalidSegment, NodeSegment, Relay, TopologyRelay};
-use crate::route::Router;
+use crate::routing::Router;
 
 /// Most sockets, unless set otherwise. Each takes a file descriptor, and one more for each of its callers.
 pub const DEFAULT_MAX_SOCKETS: usize = 1024;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::route::{DecommissionError, MAX_DECOMMISSIONED};
+use csi_proxy::routing::{DecommissionError, MAX_DECOMMISSIONED};
 use csi_proxy::session_relay::NodeWatch;
 use csi_proxy::{NodeId, NodeSockets, NodeStatus, Reachability, TopologyRouter};
 use edge_transport::presence::Change;

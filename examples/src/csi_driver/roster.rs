@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use csi_proxy::route::store::{PlacementStore as _, RedbStore, StoreError};
+use csi_proxy::routing::store::{PlacementStore as _, RedbStore, StoreError};
 use csi_proxy::{DEFAULT_MAX_SOCKETS, NodeId};
 
 use crate::process::Fatal;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use csi_proto::DriverName;
-use csi_proxy::route::OfflinePolicy;
-use csi_proxy::route::store::{OpenStoreError, RedbStore};
+use csi_proxy::routing::OfflinePolicy;
+use csi_proxy::routing::store::{OpenStoreError, RedbStore};
 use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
 
 use super::options::{CsiDriverOptions, Route};

@@ -1,7 +1,7 @@
 //! What becomes of the nodes that the hub tells of, and of the commands of an operator.
 
 use async_trait::async_trait;
-use csi_proxy::route::store::{MemoryStore, RedbStore};
+use csi_proxy::routing::store::{MemoryStore, RedbStore};
 use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
 use edge_transport::link::memory;

@@ -11,8 +11,8 @@ use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
 use crate::protobuf;
 use crate::relay::Relay;
-use crate::route::durable::OpenAttempt;
-use crate::route::{Ballot, End, Refusal, VolumeRequest};
+use crate::routing::durable::OpenAttempt;
+use crate::routing::{Ballot, End, Refusal, VolumeRequest};
 
 impl TopologyRouter {
     pub(super) async fn create(&self, relay: &dyn Relay, inquiry: &Inquiry) -> Result<Answer, Refusal> {

@@ -16,7 +16,7 @@ use crate::call::NodeSession;
 use crate::fault::Fault;
 use crate::relay::{ClockTerms, Reachability, RetryRelay};
 use crate::replies::Reply;
-use crate::route::store::{FaultyStore, MemoryStore, StoreFault};
+use crate::routing::store::{FaultyStore, MemoryStore, StoreFault};
 use csi_proto::Code;
 
 /// The nodes as they are, whatever the route is told, and every call to them.

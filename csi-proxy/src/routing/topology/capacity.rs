@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::operation::{BadRequest, Digest};
 use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 /// How long a node may take. A provisioner asks for every node and class once a minute, one after the other.
 const PATIENCE: Duration = Duration::from_secs(5);

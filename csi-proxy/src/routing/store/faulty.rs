@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
-use crate::route::placements::{Change, Row};
+use crate::routing::placements::{Change, Row};
 
 /// How a write fails. Its caller cannot tell one from the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use crate::call::{NodeId, Term};
 use crate::driver_info::DriverInfoStore;
 use crate::operation::Subject;
 use crate::relay::{TermError, TermSource, next_term};
-use crate::route::placements::{Change, Placement, Revision, Row};
+use crate::routing::placements::{Change, Placement, Revision, Row};
 
 /// What every redb file begins with.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";

@@ -11,7 +11,7 @@ use crate::call::NodeId;
 use crate::operation::{BadRequest, Subject};
 use crate::protobuf;
 use crate::relay::Relay;
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 // The same in all three requests and responses.
 const STARTING_TOKEN: u32 = 2;

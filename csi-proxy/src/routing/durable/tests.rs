@@ -2,8 +2,8 @@ use csi_proto::csi::v1 as csi;
 use prost::Message as _;
 
 use super::*;
-use crate::route::election::{Candidate, OfflinePolicy, Presence};
-use crate::route::store::{FaultyStore, Handle, MemoryStore, StoreFault};
+use crate::routing::election::{Candidate, OfflinePolicy, Presence};
+use crate::routing::store::{FaultyStore, Handle, MemoryStore, StoreFault};
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()

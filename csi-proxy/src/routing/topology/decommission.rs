@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::TopologyRouter;
 use crate::call::NodeId;
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 /// Most nodes that are decommissioned at the same time.
 pub const MAX_DECOMMISSIONED: usize = 10_000;

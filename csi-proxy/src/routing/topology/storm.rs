@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::fault::Fault;
-use crate::route::store::MemoryStore;
+use crate::routing::store::MemoryStore;
 use csi_proto::Code;
 
 const SEEDS: u64 = 6;
@@ -328,7 +328,7 @@ async fn two_hundred_volumes_are_each_made_once_and_none_is_left_whatever_fails_
     for seed in seeds {
         if let Err(what) = storm(seed).await {
             panic!(
-                "{what}\nagain with: ROUTE_SEED={seed} cargo test -p csi-proxy --lib route::topology::storm"
+                "{what}\nagain with: ROUTE_SEED={seed} cargo test -p csi-proxy --lib routing::topology::storm"
             );
         }
     }

@@ -11,7 +11,7 @@ use crate::operation::Subject;
 use crate::outcome::{Origin, Outcome};
 use crate::protobuf;
 use crate::relay::Relay;
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 /// The field of DeleteVolumeGroupSnapshotRequest that names the snapshots of the group.
 const SNAPSHOT_IDS: u32 = 2;

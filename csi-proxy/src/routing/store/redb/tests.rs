@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::*;
 use crate::operation::Digest;
-use crate::route::placements::Status;
+use crate::routing::placements::Status;
 
 struct Place(tempfile::TempDir);
 

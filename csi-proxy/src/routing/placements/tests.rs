@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
-use crate::route::election::{Candidate, OfflinePolicy, Presence};
+use crate::routing::election::{Candidate, OfflinePolicy, Presence};
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).unwrap()

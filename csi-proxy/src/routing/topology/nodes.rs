@@ -8,7 +8,7 @@ use crate::call::NodeId;
 use crate::driver_info::{self, Entry, Presence};
 use crate::operation::Digest;
 use crate::outcome::Outcome;
-use crate::route::{Candidate, Refusal};
+use crate::routing::{Candidate, Refusal};
 
 impl TopologyRouter {
     /// Takes in that all nodes that are there were told of: no other is. From then on nodes are asked when they come, and seldom

@@ -10,7 +10,7 @@ use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
 use crate::driver_info::DriverInfoStore;
 use crate::operation::Subject;
-use crate::route::placements::{Change, Placement, Revision, Row};
+use crate::routing::placements::{Change, Placement, Revision, Row};
 
 /// Keeps rows in memory, and never fails. All clones are one store.
 #[derive(Debug, Clone, Default)]

@@ -8,7 +8,7 @@ use crate::call::NodeId;
 use crate::operation::{BadRequest, Subject};
 use crate::protobuf;
 use crate::relay::Relay;
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 /// The field `node_id` of both requests.
 const NODE_ID: u32 = 2;

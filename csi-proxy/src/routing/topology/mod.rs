@@ -91,7 +91,7 @@ pub enum OpenRouteError {
 /// What it has chosen is in a [`PlacementStore`] before anything is sent, and so is where things are before a caller is told.
 ///
 /// ```
-/// use csi_proxy::route::store::MemoryStore;
+/// use csi_proxy::routing::store::MemoryStore;
 /// use csi_proxy::{Router, TopologyRouter, TopologySettings};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

@@ -9,7 +9,7 @@ use crate::operation::Subject;
 use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
-use crate::route::Refusal;
+use crate::routing::Refusal;
 
 impl TopologyRouter {
     /// A call about something that has an id: to where it is, or else to one node after the other until one has it.
