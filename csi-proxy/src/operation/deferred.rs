@@ -36,6 +36,11 @@ impl DeferredDigest {
             Digest::of(self.shape, &request)
         })
     }
+
+    /// How many bytes of the request are still kept.
+    pub(super) fn kept(&self) -> usize {
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
 }
 
 impl fmt::Debug for DeferredDigest {
@@ -62,10 +67,9 @@ mod tests {
             prost::encoding::encode_varint(length as u64, &mut request);
             request.resize(request.len() + length, 7);
             let deferred = DeferredDigest::of(shape(), &request);
-            let kept = deferred.request.lock().unwrap().len();
-            assert_eq!(kept, if request.len() > MAX_KEPT { 0 } else { request.len() });
+            assert_eq!(deferred.kept(), if request.len() > MAX_KEPT { 0 } else { request.len() });
             assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
-            assert_eq!(deferred.request.lock().unwrap().len(), 0, "{length}");
+            assert_eq!(deferred.kept(), 0, "{length}");
             assert_eq!(*deferred.digest(), Digest::of(shape(), &request));
         }
     }

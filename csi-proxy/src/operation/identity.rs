@@ -12,7 +12,8 @@ use crate::protobuf::fields;
 /// The same driver, method and request: the same operation. Cheap to clone.
 ///
 /// It shows what the operation is about and a [`Digest`] of the request, but nothing else of it, and no secret. A small request is
-/// kept until somebody looks at the digest, which costs time: two that are about the same are compared, or it is [settled](Self::settle).
+/// kept until the digest is needed, which costs time: two operations on the same subjects are compared, or
+/// [a result is kept](Self::forget_secrets).
 #[derive(Debug, Clone)]
 pub struct Identity(Arc<Parts>);
 
@@ -21,6 +22,7 @@ struct Parts {
     driver: DriverName,
     method: Method,
     keys: Vec<Key>,
+    has_secrets: bool,
     digest: DeferredDigest,
 }
 
@@ -53,6 +55,8 @@ impl Identity {
         if subjects.is_empty() {
             return None;
         }
+        let secrets = method.secrets_field().map(|field| field.number);
+        let has_secrets = fields.iter().any(|field| Some(field.number) == secrets);
         let digest = DeferredDigest::of(method.request_shape(), request);
         let mut keys: Vec<_> =
             subjects.into_iter().map(|subject| Key::new(driver.clone(), subject)).collect();
@@ -60,7 +64,7 @@ impl Identity {
             let mut seen = std::collections::HashSet::new();
             keys.retain(|key| seen.insert(key.clone()));
         }
-        Some(Self(Arc::new(Parts { driver: driver.clone(), method, keys, digest })))
+        Some(Self(Arc::new(Parts { driver: driver.clone(), method, keys, has_secrets, digest })))
     }
 
     /// The driver.
@@ -87,14 +91,43 @@ impl Identity {
         self.0.digest.digest()
     }
 
-    /// Makes the digest and lets go of the request, if it is still kept: for one that stays.
-    pub fn settle(&self) {
-        let _ = self.digest();
+    /// Drops a request that holds secrets, if it is still kept: its digest is made first.
+    pub(super) fn forget_secrets(&self) {
+        if self.0.has_secrets {
+            let _ = self.digest();
+        }
     }
 
-    /// About how many bytes of memory it takes once it is settled.
+    /// About how many bytes of memory it takes now.
     pub(super) fn bytes(&self) -> usize {
         let keys = self.keys().iter().map(|key| 96 + key.subject().id().len() + key.driver().as_str().len());
-        128 + keys.sum::<usize>()
+        128 + keys.sum::<usize>() + self.0.digest.kept()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::csi::v1::DeleteVolumeRequest;
+    use prost::Message as _;
+
+    use super::*;
+
+    fn deletion(secrets: &[(&str, &str)]) -> Identity {
+        let secrets = secrets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let request = DeleteVolumeRequest { volume_id: "vol-1".to_owned(), secrets };
+        Identity::of(&"driver".parse().unwrap(), Method::DeleteVolume, &request.encode_to_vec()).unwrap()
+    }
+
+    #[test]
+    fn forget_secrets_drops_only_requests_with_secrets() {
+        let (open, secret) = (deletion(&[]), deletion(&[("password", "canary")]));
+        let (before, with_secret) = (open.bytes(), secret.bytes());
+        assert!(with_secret > before, "a request that is kept counts");
+        open.forget_secrets();
+        secret.forget_secrets();
+        assert_eq!((open.bytes(), open.0.digest.kept()), (before, 7));
+        assert_eq!(secret.0.digest.kept(), 0);
+        assert_eq!(open, secret, "secrets are no part of an operation");
+        assert_eq!(open.bytes(), before - 7);
     }
 }
