@@ -117,7 +117,8 @@ impl Front {
         }
         let node = match &self.router {
             Router::Fixed(node) => node,
-            Router::Topology(topology) => return topology.answer(&*self.relay, question).await,
+            // Boxed: it is half of this future, which every call of a fixed node would move around as well.
+            Router::Topology(topology) => return Box::pin(topology.answer(&*self.relay, question)).await,
         };
         let method = question.method.clone();
         let place = match self.place_of_new(&method, node) {
