@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use csi_proxy::session_relay::SERVICE;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::{
     Dispatcher, DriverName, Endpoint, NodeId, Relay, Router, Serving, SessionRelay, SessionService,
     SocketAddress,
@@ -149,7 +149,7 @@ async fn session(road: Road, folder: &Path, drivers: Dispatcher) -> Built<(Hub, 
     let proxy = Peer::builder(PeerId::new(PROXY)?).dialer(dialer(authority.identity(PROXY)?)?).start()?;
     let agent = Peer::builder(PeerId::new(NODE)?)
         .dialer(dialer(authority.identity(NODE)?)?)
-        .service(ServiceName::new(SERVICE)?, SessionService::new(drivers))
+        .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(drivers))
         .start()?;
     proxy.connected().await?;
     agent.connected().await?;

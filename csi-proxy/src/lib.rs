@@ -61,7 +61,7 @@
 //! }
 //! ```
 //!
-//! [`conformance`] tests such a relay. [`RelayService`] and [`ServiceRelay`] put layers of tower around one.
+//! `conformance` (feature `testing`) tests such a relay. [`RelayService`] and [`ServiceRelay`] put layers of tower around one.
 //!
 //! # One execution an operation
 //!
@@ -105,7 +105,7 @@
 //!   count of operations (`csi_plugin_operations_*`) and of broken rules
 //!   (`csi_plugin_orchestrator_violations_total`), through the `metrics` facade.
 //! - `redb`: what a proxy keeps ([`routing::store`]), on disk.
-//! - `testing`: the conformance suite of a store of placements, and a store that fails on purpose.
+//! - `testing`: the conformance suites of a relay and of a store of placements, and a relay and a store that fail on purpose.
 //!
 //! # Bounds
 //!
@@ -139,10 +139,6 @@ mod relay;
 mod replies;
 pub mod routing;
 #[cfg(feature = "runtime")]
-mod service;
-#[cfg(feature = "edge-transport")]
-pub mod session_relay;
-#[cfg(feature = "runtime")]
 mod to_the_end;
 pub mod wire;
 
@@ -165,18 +161,18 @@ pub use self::endpoint::{
 };
 pub use self::fault::Fault;
 pub use self::outcome::{Origin, Outcome};
+#[cfg(feature = "edge-transport")]
+pub use self::relay::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
 #[cfg(feature = "runtime")]
 pub use self::relay::{
-    ClockTerms, DEFAULT_RECONNECT_GRACE, Fate, FaultyRelay, InvalidSegment, Missing, NodeSegment, NodeStatus,
-    Reachability, Relay, Replaced, RetryRelay, TermError, TermSource, TopologyRelay, conformance, next_term,
+    ClockTerms, DEFAULT_RECONNECT_GRACE, InvalidSegment, Missing, NodeSegment, NodeStatus, Reachability,
+    Relay, RelayService, Replaced, RetryRelay, ServiceRelay, TermError, TermSource, TopologyRelay, next_term,
 };
+#[cfg(feature = "testing")]
+pub use self::relay::{Fate, FaultyRelay, conformance};
 pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
 pub use self::routing::{Router, TopologyRouter, TopologySettings};
-#[cfg(feature = "runtime")]
-pub use self::service::{RelayService, ServiceRelay};
-#[cfg(feature = "edge-transport")]
-pub use self::session_relay::{NodeWatch, SessionRelay, SessionService};
 pub use csi_proto::Code;
 
 #[cfg(all(doctest, feature = "runtime"))]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::counting::{CountingDriver, create, delete};
 use common::{driver_name, in_time};
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::operation::Counts;
-use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{
     Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, SessionRelay,
     SessionService, Term,
@@ -37,7 +37,7 @@ async fn net() -> Net {
     let (listener, dialer) = memory::listen("hub", 16 << 20);
     let hub = Hub::builder().listener(Box::new(listener)).allow_unauthenticated().start().unwrap();
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(dialer.clone())).start().unwrap();
-    let service = ServiceName::new(SERVICE).unwrap();
+    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let far = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(dialer));
     let far = far.service(service, SessionService::new(dispatcher.clone())).start().unwrap();
     near.connected().await.unwrap();

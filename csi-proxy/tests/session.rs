@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use common::counting::{CountingDriver, create};
 use common::{Raw, driver_name, node};
-use csi_proxy::session_relay::SERVICE;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::{
     Call, CallId, ClockTerms, Dispatcher, Fault, MethodPath, NodeId, NodeSession, NodeStatus, NodeWatch,
     Outcome, Reachability, Relay, Replies, RetryRelay, SessionRelay, SessionService, conformance,
@@ -76,7 +76,7 @@ async fn net(node: &str, relay: impl Relay + 'static) -> Net {
     settings.session.max_frame = 8 << 20;
     let near = Peer::builder(PeerId::new("proxy").unwrap()).dialer(Box::new(cables[0].clone()));
     let near = near.settings(settings.clone()).start().unwrap();
-    let service = ServiceName::new(SERVICE).unwrap();
+    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let far = Peer::builder(PeerId::new(node).unwrap()).dialer(Box::new(cables[1].clone()));
     let far = far.settings(settings).service(service, SessionService::new(relay)).start().unwrap();
     near.connected().await.unwrap();

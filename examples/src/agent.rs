@@ -19,7 +19,7 @@ mod volumes;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::session_relay::SERVICE;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::{Drained, Driver, NodeSegment, Relay, SessionService, TopologyRelay};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
@@ -84,7 +84,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), secrets).await?;
     let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
     let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
-    let service = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
+    let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;
     let mut builder =
         Peer::builder(name).dialers(dialers).settings(options.roads.settings(options.drain_timeout));
     let (relay, segment): (Arc<dyn Relay>, _) = match &shim {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use bytes::Bytes;
-use csi_proxy::session_relay::SERVICE;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId};
 use edge_csi_tests::csi::{controller, create_volume, within};
 use edge_csi_tests::process::Process;
@@ -120,7 +120,7 @@ impl Hand {
     /// Calls the node with this header, and gives back what the answer says of how it went.
     async fn call(&mut self, header: Bytes, body: Vec<u8>) -> String {
         self.number += 1;
-        let mut request = Request::new(ServiceName::new(SERVICE).unwrap(), body);
+        let mut request = Request::new(ServiceName::new(CSI_SERVICE).unwrap(), body);
         (request.metadata, request.credit) = (header, 1 << 20);
         let target = Some(PeerId::new(NODE).unwrap());
         let frame = Frame::call(None, target, self.number, Part::Request(request));

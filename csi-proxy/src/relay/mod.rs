@@ -1,17 +1,24 @@
 //! What carries a call to where its driver is.
 
-pub mod conformance;
-mod faulty;
 mod retry;
+mod service;
+#[cfg(feature = "edge-transport")]
+mod session;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 mod topology;
 
 use async_trait::async_trait;
 
-pub use self::faulty::{Fate, FaultyRelay};
 pub use self::retry::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,
     TermSource, next_term,
 };
+pub use self::service::{RelayService, ServiceRelay};
+#[cfg(feature = "edge-transport")]
+pub use self::session::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
+#[cfg(any(test, feature = "testing"))]
+pub use self::testing::{Fate, FaultyRelay, conformance};
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::Call;
 use crate::fault::Fault;
@@ -27,7 +34,7 @@ use crate::replies::Replies;
 /// - A future that is neither polled nor dropped may hold the work up.
 /// - The caller watches its own time; [`Call::remaining`] is for what lies further on.
 ///
-/// [`conformance`](crate::conformance) tests an implementation against this.
+/// `conformance` (feature `testing`) tests an implementation against this.
 #[async_trait]
 pub trait Relay: Send + Sync {
     /// Carries one call.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
+use csi_proxy::NodeWatch;
 use csi_proxy::routing::{DecommissionError, MAX_DECOMMISSIONED};
-use csi_proxy::session_relay::NodeWatch;
 use csi_proxy::{NodeId, NodeSockets, NodeStatus, Reachability, TopologyRouter};
 use edge_transport::presence::Change;
 use edge_transport::{Peer, PeerId};

@@ -6,8 +6,8 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::Call;
-use csi_proxy::session_relay::SERVICE;
 use edge_transport::frame::{self, Frame, Kind, Part};
 use edge_transport::link::{Incoming, Link, LinkError, LinkKind, Listener, MAX_FRAME_CEILING};
 use futures_util::TryStreamExt;
@@ -48,7 +48,7 @@ fn tell(bytes: Bytes, remote: &str) {
     else {
         return;
     };
-    if request.service.as_str() != SERVICE {
+    if request.service.as_str() != CSI_SERVICE {
         return;
     }
     if let Ok(call) = Call::decode(request.metadata, Bytes::new()) {

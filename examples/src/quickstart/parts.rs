@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::DriverName;
-use csi_proxy::session_relay::{NodeWatch, SERVICE};
+use csi_proxy::{CSI_SERVICE, NodeWatch};
 use csi_proxy::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
     Serving, SessionRelay, SessionService, SocketAddress,
@@ -90,7 +90,7 @@ impl Parts {
         let cable = Cable::new(dialer()?);
         let agent = Peer::builder(PeerId::new(NODE).map_err(failed("agent"))?)
             .service(
-                ServiceName::new(SERVICE).map_err(failed("agent"))?,
+                ServiceName::new(CSI_SERVICE).map_err(failed("agent"))?,
                 SessionService::new(Arc::clone(&gate)),
             )
             .dialer(Box::new(cable.clone()))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proxy::session_relay::NodeWatch;
+use csi_proxy::NodeWatch;
 use csi_proxy::{
     DEFAULT_RECONNECT_GRACE, Dispatcher, Driver, DriverSettings, Reachability, RetryRelay, SessionRelay,
     SessionService, TermError,

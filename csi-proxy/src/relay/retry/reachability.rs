@@ -56,7 +56,7 @@ pub enum Missing {
 
 /// What presence says about hub and nodes, for everything that has to know it. Cheap to clone; all clones are the same.
 ///
-/// Something has to report here what it sees: `session_relay::follow_presence` does it for `edge_transport`. To begin with the hub counts
+/// Something has to report here what it sees: `NodeWatch` does it for `edge_transport`. To begin with the hub counts
 /// as just lost.
 #[derive(Debug, Clone)]
 pub struct Reachability(Arc<Shared>);

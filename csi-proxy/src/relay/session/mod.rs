@@ -1,6 +1,6 @@
 //! Calls over a session of `edge_transport`: the near side and the far side.
 //!
-//! A call is a request to the service [`SERVICE`] of the peer that has the node's name: its metadata is the
+//! A call is a request to the service [`CSI_SERVICE`] of the peer that has the node's name: its metadata is the
 //! [`CallHeader`](crate::wire), its body the call's body. The answer's messages are messages, its end the closing bytes.
 
 mod nodes;
@@ -24,7 +24,7 @@ use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// The name under which a node's peer answers CSI calls.
-pub const SERVICE: &str = "csi";
+pub const CSI_SERVICE: &str = "csi";
 
 impl TryFrom<&NodeId> for PeerId {
     type Error = InvalidName;
@@ -64,7 +64,7 @@ impl Relay for SessionRelay {
         let way = Way::of(&call);
         let name = |error: InvalidName| Fault::Protocol { reason: error.to_string() };
         let target = PeerId::try_from(&call.node).map_err(name)?;
-        let service = ServiceName::new(SERVICE).map_err(name)?;
+        let service = ServiceName::new(CSI_SERVICE).map_err(name)?;
         let session = call.session.map(|NodeSession { instance, number }| SessionId { instance, number });
         let request = Request::new(service, call.body.clone())
             .metadata(call.encode_header())
@@ -165,7 +165,7 @@ pub struct SessionService<R> {
 }
 
 impl<R: Relay> SessionService<R> {
-    /// A service to register as [`SERVICE`].
+    /// A service to register as [`CSI_SERVICE`].
     #[must_use]
     pub fn new(relay: R) -> Self {
         Self { relay }

@@ -6,14 +6,14 @@ use edge_transport::presence::{Change, Watch};
 use edge_transport::{InvalidName, Peer, PeerId, PeerState, ServiceName};
 use tokio::sync::watch;
 
-use super::SERVICE;
+use super::CSI_SERVICE;
 use crate::call::{NodeId, NodeSession};
 use crate::relay::Reachability;
 
 /// Watches which nodes are connected to the hub, and reports it to a [`Reachability`]. It reports while it is waited for.
 ///
 /// ```no_run
-/// use csi_proxy::session_relay::NodeWatch;
+/// use csi_proxy::NodeWatch;
 /// use csi_proxy::{DEFAULT_RECONNECT_GRACE, ClockTerms, Reachability, RetryRelay, SessionRelay};
 ///
 /// # async fn relay(peer: edge_transport::Peer) -> Result<(), Box<dyn std::error::Error>> {
@@ -34,13 +34,13 @@ pub struct NodeWatch {
 }
 
 impl NodeWatch {
-    /// Will watch all nodes that offer [`SERVICE`] at the hub of this peer.
+    /// Will watch all nodes that offer [`CSI_SERVICE`] at the hub of this peer.
     ///
     /// # Errors
     /// None that can happen: the name of the service is a constant.
     pub fn new(peer: Peer, reachability: Reachability) -> Result<Self, InvalidName> {
         let hub = peer.watch();
-        let watch = Watch::new(peer, ServiceName::new(SERVICE)?);
+        let watch = Watch::new(peer, ServiceName::new(CSI_SERVICE)?);
         Ok(Self { watch, hub, connection: None, reachability })
     }
 

@@ -20,10 +20,10 @@ use csi_proto::{DriverName, Method};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::Relay;
 use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 use csi_proto::Code;
 

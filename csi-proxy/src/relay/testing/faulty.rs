@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::stream;
 
-use super::Relay;
 use crate::call::Call;
 use crate::fault::Fault;
+use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 
 /// What becomes of one call.

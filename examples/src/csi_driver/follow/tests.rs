@@ -1,8 +1,8 @@
 //! What becomes of the nodes that the hub tells of, and of the commands of an operator.
 
 use async_trait::async_trait;
+use csi_proxy::CSI_SERVICE;
 use csi_proxy::routing::store::{MemoryStore, RedbStore};
-use csi_proxy::session_relay::SERVICE;
 use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
 use edge_transport::link::memory;
 use edge_transport::peer::PeerBuilder;
@@ -139,7 +139,7 @@ async fn a_fixed_route_hears_of_its_node_from_the_hub() {
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));
     let following = tokio::spawn(follow(proxy, driver(), reachability.clone(), follower, commands));
-    let service = ServiceName::new(SERVICE).unwrap();
+    let service = ServiceName::new(CSI_SERVICE).unwrap();
     let _nodes = ["edge-2", "edge-1"]
         .map(|name| joins(&dialer, name).service(service.clone(), Silent).start().unwrap());
     timeout(Duration::from_secs(60), online.notified()).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));
     let following = tokio::spawn(follow(proxy, driver(), reachability, follower, commands));
-    let node = joins(&dialer, "edge-1").service(ServiceName::new(SERVICE).unwrap(), Silent);
+    let node = joins(&dialer, "edge-1").service(ServiceName::new(CSI_SERVICE).unwrap(), Silent);
     let node = node.start().unwrap();
     let known = async |expected: usize| {
         while route.node_counts().0 != expected {
