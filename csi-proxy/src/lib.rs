@@ -66,7 +66,7 @@
 //! # One execution an operation
 //!
 //! A sidecar that gives up and asks again does not make the driver do its work twice at once: a [`Dispatcher`] knows
-//! the [`operation`] of each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the
+//! the [`operation`](dispatcher::operation) of each call. A [`Fence`] keeps stale copies of calls from beginning; a [`TermStore`] keeps the
 //! part of it that outlives the process.
 //!
 //! # A socket for kubelet
@@ -115,10 +115,7 @@
 
 mod address;
 pub mod call;
-#[cfg(feature = "runtime")]
-mod dispatcher;
-#[cfg(feature = "runtime")]
-mod driver;
+pub mod dispatcher;
 pub mod driver_info;
 #[cfg(feature = "runtime")]
 mod endpoint;
@@ -131,15 +128,12 @@ mod metrics;
 pub mod monitor;
 #[cfg(feature = "runtime")]
 mod observe;
-pub mod operation;
 mod outcome;
 mod protobuf;
 #[cfg(feature = "runtime")]
 mod relay;
 mod replies;
 pub mod routing;
-#[cfg(feature = "runtime")]
-mod to_the_end;
 pub mod wire;
 
 pub use csi_proto::{Delivery, DriverName};
@@ -148,12 +142,12 @@ pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
     Call, CallId, CallNumber, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession, Term,
 };
-#[cfg(feature = "runtime")]
-pub use self::dispatcher::{DEFAULT_MAX_IN_FLIGHT, Dispatcher, MemoryTerms, TermStore, TermStoreError};
 #[cfg(feature = "testing")]
-pub use self::driver::Connector;
+pub use self::dispatcher::Connector;
 #[cfg(feature = "runtime")]
-pub use self::driver::{Driver, DriverSettings};
+pub use self::dispatcher::{
+    DEFAULT_MAX_IN_FLIGHT, Dispatcher, Driver, DriverSettings, MemoryTerms, TermStore, TermStoreError,
+};
 #[cfg(feature = "runtime")]
 pub use self::endpoint::{
     DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,

@@ -48,7 +48,7 @@ pub(crate) fn operation(driver: &DriverName, outcome: &'static str) {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-pub(crate) fn operations(counts: &crate::operation::Counts) {
+pub(crate) fn operations(counts: &crate::dispatcher::operation::Counts) {
     metrics::gauge!("csi_plugin_operations_running").set(counts.running as f64);
     metrics::gauge!("csi_plugin_operations_kept").set(counts.kept as f64);
 }

@@ -5,7 +5,7 @@
 use csi_proto::method::VolumeKey;
 use csi_proto::secrets::SECRET_FIELDS;
 use csi_proto::{DriverName, Method};
-use csi_proxy::operation::{Identity, MAX_SUBJECT, Subject};
+use csi_proxy::dispatcher::operation::{Identity, MAX_SUBJECT, Subject};
 
 fn driver() -> DriverName {
     DriverName::new("csi-hostpath").unwrap()

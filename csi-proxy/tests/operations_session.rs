@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::counting::{CountingDriver, create, delete};
 use common::{driver_name, in_time};
 use csi_proxy::CSI_SERVICE;
-use csi_proxy::operation::Counts;
+use csi_proxy::dispatcher::operation::Counts;
 use csi_proxy::{
     Call, CallNumber, Dispatcher, Fault, Fence, GivenUp, MethodPath, Relay as _, SessionRelay,
     SessionService, Term,

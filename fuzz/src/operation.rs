@@ -1,7 +1,7 @@
 //! Operations at the edge: what two requests have in common.
 
 use csi_proto::{DriverName, Method};
-use csi_proxy::operation::Identity;
+use csi_proxy::dispatcher::operation::Identity;
 
 /// `secrets: {"k": "v"}` of each method.
 const SECRETS: [(Method, &[u8]); 2] = [

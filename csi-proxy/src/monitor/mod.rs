@@ -15,7 +15,7 @@
 //!   to be made all is known.
 //!
 //! Secrets are not looked at, and nothing of a request is kept but the ids and paths that it is about and a
-//! [`Digest`](crate::operation::Digest).
+//! [`Digest`](crate::dispatcher::operation::Digest).
 //!
 //! ```
 //! use std::time::Instant;

@@ -3,7 +3,7 @@
 use csi_proto::Method;
 use csi_proto::method::Service;
 
-use crate::operation::Digest;
+use crate::dispatcher::operation::Digest;
 use crate::protobuf::{self, Value};
 
 /// Longest id or path in bytes. A call that names something longer is not watched.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use csi_proto::Code;
 
 use super::request::{Deed, Request};
-use crate::operation::Digest;
+use crate::dispatcher::operation::Digest;
 
 /// Most nodes whose attachments are known of one volume. Of more, nothing is.
 const MAX_ATTACHMENTS: usize = 64;

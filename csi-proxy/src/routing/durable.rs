@@ -12,7 +12,7 @@ use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use super::store::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
-use crate::operation::Subject;
+use crate::dispatcher::operation::Subject;
 
 /// Locks for the keys: changes of one key are made one after the other.
 const LOCKS: usize = 256;

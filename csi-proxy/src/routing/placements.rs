@@ -13,7 +13,7 @@ use super::election::Ballot;
 use super::refusal::Refusal;
 use super::request::VolumeRequest;
 use crate::call::NodeId;
-use crate::operation::{Digest, Subject};
+use crate::dispatcher::operation::{Digest, Subject};
 
 /// Most placements: one for each volume, snapshot and group; each takes a few hundred bytes.
 pub const DEFAULT_MAX_ROWS: usize = 400_000;

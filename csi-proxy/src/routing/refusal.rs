@@ -3,8 +3,8 @@
 use csi_proto::Code;
 
 use crate::call::NodeId;
+use crate::dispatcher::operation::{BadRequest, Subject};
 use crate::fault::Fault;
-use crate::operation::{BadRequest, Subject};
 use crate::outcome::Outcome;
 
 /// A call goes to no node, or what came back from one cannot be passed on.

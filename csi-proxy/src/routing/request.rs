@@ -7,7 +7,7 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::volume_content_source::Type as Source;
 use prost::Message as _;
 
-use crate::operation::{BadRequest, Digest, MAX_SUBJECT, Subject};
+use crate::dispatcher::operation::{BadRequest, Digest, MAX_SUBJECT, Subject};
 
 /// The field `accessibility_requirements`.
 const REQUIREMENTS: u32 = 7;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use csi_proxy::operation::Counts;
+use csi_proxy::dispatcher::operation::Counts;
 use csi_proxy::{Call, Dispatcher, Fault, Outcome, Relay as _, SocketAddress};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;

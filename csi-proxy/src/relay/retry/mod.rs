@@ -30,7 +30,7 @@ use crate::replies::Replies;
 /// - A call is addressed to the session that its node has, as [`Reachability`] says.
 /// - A call that was not sent waits, for at most the reconnect grace in total, while its node or the hub is within its grace.
 /// - After a fault that does not [prove](crate::Fault::delivery) that nothing was sent, the call is sent again only if it changes nothing or is
-///   an [operation](crate::operation::Identity), and only to the same instance of the agent under the same term. That instance is waited
+///   an [operation](crate::dispatcher::operation::Identity), and only to the same instance of the agent under the same term. That instance is waited
 ///   for up to 30 s.
 /// - It never waits longer than its caller, and what travels is the time that remains. There are at most 32 attempts, after pauses of up to
 ///   2 s.

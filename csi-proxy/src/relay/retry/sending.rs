@@ -13,8 +13,8 @@ use super::Shared;
 use super::attempts::{Attempts, Next, Repeat};
 use super::open::OpenCall;
 use crate::call::{Call, NodeSession, Term};
+use crate::dispatcher::operation::Identity;
 use crate::fault::Fault;
-use crate::operation::Identity;
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::call::NodeId;
+use crate::dispatcher::operation::{Digest, Subject};
 use crate::generated::state as pb;
-use crate::operation::{Digest, Subject};
 
 /// Where something is, or is being made.
 #[derive(Debug, Clone, PartialEq, Eq)]

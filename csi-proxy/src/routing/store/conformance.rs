@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::{PlacementStore, Written};
 use crate::call::NodeId;
-use crate::operation::{Digest, Subject};
+use crate::dispatcher::operation::{Digest, Subject};
 use crate::routing::placements::{Change, Placement, Revision, Row, Status};
 
 /// Checks a store that is empty. `reopen` gives the same store as a process that starts anew would find it.

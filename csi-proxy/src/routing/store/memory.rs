@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::{PlacementStore, StoreError, Written};
 use crate::call::NodeId;
+use crate::dispatcher::operation::Subject;
 use crate::driver_info::DriverInfoStore;
-use crate::operation::Subject;
 use crate::routing::placements::{Change, Placement, Revision, Row};
 
 /// Keeps rows in memory, and never fails. All clones are one store.

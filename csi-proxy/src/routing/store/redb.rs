@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 
 use super::{OpenStoreError, PlacementStore, StoreError, Written};
 use crate::call::{NodeId, Term};
+use crate::dispatcher::operation::Subject;
 use crate::driver_info::DriverInfoStore;
-use crate::operation::Subject;
 use crate::relay::{TermError, TermSource, next_term};
 use crate::routing::placements::{Change, Placement, Revision, Row};
 

@@ -5,7 +5,7 @@ use csi_proto::Method;
 use super::remove::agreed;
 use super::{Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
-use crate::operation::{BadRequest, Subject};
+use crate::dispatcher::operation::{BadRequest, Subject};
 use crate::protobuf;
 use crate::relay::Relay;
 use crate::routing::Refusal;

@@ -6,8 +6,8 @@ use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
 use super::{Answer, Inquiry, TopologyRouter};
+use crate::dispatcher::operation::{Digest, MAX_SUBJECT};
 use crate::fault::Fault;
-use crate::operation::{Digest, MAX_SUBJECT};
 use crate::outcome::{Origin, Outcome};
 use crate::protobuf;
 use crate::relay::Relay;

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use super::TopologyRouter;
 use crate::call::NodeId;
+use crate::dispatcher::operation::Digest;
 use crate::driver_info::{self, Entry, Presence};
-use crate::operation::Digest;
 use crate::outcome::Outcome;
 use crate::routing::{Candidate, Refusal};
 

@@ -6,8 +6,8 @@ use futures_util::{StreamExt as _, stream};
 
 use super::{AT_ONCE, Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
+use crate::dispatcher::operation::Subject;
 use crate::fault::Fault;
-use crate::operation::Subject;
 use crate::outcome::{Origin, Outcome};
 use crate::protobuf;
 use crate::relay::Relay;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::call::NodeId;
-use crate::operation::Digest;
+use crate::dispatcher::operation::Digest;
 
 /// How long a capacity that a driver reported counts when a node is selected. Provisioners ask once a minute.
 const FRESH: Duration = Duration::from_secs(90);

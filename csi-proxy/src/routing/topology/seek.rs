@@ -5,7 +5,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::{Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
-use crate::operation::Subject;
+use crate::dispatcher::operation::Subject;
 use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};

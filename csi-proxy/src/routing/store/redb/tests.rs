@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use super::*;
-use crate::operation::Digest;
+use crate::dispatcher::operation::Digest;
 use crate::routing::placements::Status;
 
 struct Place(tempfile::TempDir);

@@ -30,7 +30,7 @@
 //! use std::time::{Duration, Instant};
 //!
 //! use bytes::Bytes;
-//! use csi_proxy::operation::{Action, Answer, Core, Event, Identity, WaiterId};
+//! use csi_proxy::dispatcher::operation::{Action, Answer, Core, Event, Identity, WaiterId};
 //! use csi_proxy::{CallId, DriverName, Outcome};
 //! use csi_proto::Method;
 //!

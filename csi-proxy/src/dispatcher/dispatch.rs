@@ -1,6 +1,4 @@
-//! The edge end of a relay: calls arrive and the driver that they name answers them.
-
-mod terms;
+//! [`Dispatcher`]: which driver answers a call, and how many at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,17 +11,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-pub use self::terms::{MemoryTerms, TermStore, TermStoreError};
+use super::driver::Driver;
+use super::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
+use super::terms::{MemoryTerms, TermStore};
+use super::to_the_end::ToTheEnd;
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId};
-use crate::driver::Driver;
 use crate::endpoint::Drained;
 use crate::fault::Fault;
 use crate::observe::Observation;
-use crate::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Waiting, Way};
 use crate::relay::Relay;
 use crate::replies::{Replies, Reply};
-use crate::to_the_end::ToTheEnd;
 
 /// Most calls that one driver is given at once, unless set otherwise.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
@@ -41,7 +39,7 @@ const WAITING_PARTS: usize = 4;
 ///
 /// A call that has been given to a driver runs to its end, whether or not anybody still waits for it: where it was made
 /// while somebody does, and in a task of its own from then on. Calls that ask for the same
-/// [operation](crate::operation) while it runs share it. A call that carries a [`Fence`](crate::Fence) begins only if
+/// [operation](super::operation) while it runs share it. A call that carries a [`Fence`](crate::Fence) begins only if
 /// that lets it pass.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
