@@ -11,8 +11,7 @@ use csi_proto::grpc::{Framed, GRPC_MESSAGE, GRPC_STATUS, Status, encode_message}
 use h2::SendStream;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::call::Metadata;
-use crate::outcome::Outcome;
+use crate::call::{Metadata, Outcome};
 
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 /// Peers pad or not; gRPC says not to.

@@ -99,7 +99,7 @@
 //! # Features
 //!
 //! - `runtime` (default): everything that runs on tokio. Without it the crate is its pure core: calls, faults, outcomes, their
-//!   [wire] form, the cache of [driver info](driver_info) and the [placements](routing::Placements).
+//!   [wire](call::wire) form, the cache of [driver info](driver_info) and the [placements](routing::Placements).
 //! - `edge-transport`: `SessionRelay` and `SessionService`.
 //! - `metrics`: the histogram `csi_plugin_operations_seconds`, the counter `csi_plugin_relay_faults_total`, and what there is to
 //!   count of operations (`csi_plugin_operations_*`) and of broken rules
@@ -119,7 +119,6 @@ pub mod dispatcher;
 pub mod driver_info;
 #[cfg(feature = "runtime")]
 mod endpoint;
-mod fault;
 mod generated;
 #[cfg(feature = "runtime")]
 mod grpc;
@@ -128,19 +127,16 @@ mod metrics;
 pub mod monitor;
 #[cfg(feature = "runtime")]
 mod observe;
-mod outcome;
-mod protobuf;
 #[cfg(feature = "runtime")]
 mod relay;
-mod replies;
 pub mod routing;
-pub mod wire;
 
 pub use csi_proto::{Delivery, DriverName};
 
 pub use self::address::{InvalidSocketAddress, MAX_SOCKET_PATH, SocketAddress};
 pub use self::call::{
-    Call, CallId, CallNumber, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession, Term,
+    Call, CallId, CallNumber, Fault, Fence, GivenUp, MAX_METADATA, Metadata, MethodPath, NodeId, NodeSession,
+    Origin, Outcome, Replies, Reply, Term,
 };
 #[cfg(feature = "testing")]
 pub use self::dispatcher::Connector;
@@ -153,8 +149,6 @@ pub use self::endpoint::{
     DEFAULT_MAX_SOCKETS, Drained, Endpoint, EndpointSettings, NodeSocketError, NodeSockets, ServeError,
     Serving,
 };
-pub use self::fault::Fault;
-pub use self::outcome::{Origin, Outcome};
 #[cfg(feature = "edge-transport")]
 pub use self::relay::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
 #[cfg(feature = "runtime")]
@@ -164,7 +158,6 @@ pub use self::relay::{
 };
 #[cfg(feature = "testing")]
 pub use self::relay::{Fate, FaultyRelay, conformance};
-pub use self::replies::{Replies, Reply};
 #[cfg(feature = "runtime")]
 pub use self::routing::{Router, TopologyRouter, TopologySettings};
 pub use csi_proto::Code;

@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use csi_proto::{DriverName, Method};
 
-use crate::call::MethodPath;
-use crate::outcome::Outcome;
+use crate::call::{MethodPath, Outcome};
 use csi_proto::Code;
 
 pub(crate) fn record(
@@ -101,7 +100,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::fault::Fault;
+    use crate::call::Fault;
 
     /// Writes down every record as text.
     #[derive(Default)]

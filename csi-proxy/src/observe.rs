@@ -8,10 +8,7 @@ use csi_proto::DriverName;
 use futures_core::Stream;
 use tokio::time::Instant;
 
-use crate::call::{Call, CallId, MethodPath, NodeId};
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
-use crate::replies::{Replies, Reply};
+use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Origin, Outcome, Replies, Reply};
 
 /// Why the answer to a call is not read to its end: told by whoever stops, before the answer is dropped. If nobody tells, the
 /// caller has left.

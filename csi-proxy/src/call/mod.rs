@@ -1,21 +1,29 @@
-//! A CSI call as a message.
+//! A CSI call as a message, its answer, and how either fails. Both sides use it.
 
+pub(crate) mod fault;
 mod fence;
 mod id;
 mod metadata;
 mod method;
 mod node;
+mod outcome;
+pub(crate) mod protobuf;
+mod replies;
+pub mod wire;
 
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::fault::Fault;
 pub use self::fence::{CallNumber, Fence, GivenUp, InvalidFence, MAX_GIVEN_UP, NodeSession, Term};
 pub use self::id::CallId;
 pub use self::metadata::{MAX_METADATA, Metadata, MetadataError};
 pub use self::method::{InvalidMethodPath, MAX_METHOD_PATH, MethodPath};
 pub use self::node::{InvalidNodeId, MAX_NODE_ID, NodeId};
+pub use self::outcome::{Origin, Outcome};
+pub use self::replies::{Replies, Reply};
 use csi_proto::DriverName;
 
 /// One call of one driver on one node, with nothing decoded.
@@ -41,7 +49,7 @@ pub struct Call {
     /// itself.
     pub fence: Option<Fence>,
     /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the
-    /// [wire](crate::wire) form.
+    /// [wire](crate::call::wire) form.
     pub session: Option<NodeSession>,
     /// The request message.
     pub body: Bytes,

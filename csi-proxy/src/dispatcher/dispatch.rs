@@ -16,12 +16,10 @@ use super::operation::{Answer, Counts, Executor, Identity, Ticket, Verdict, Wait
 use super::terms::{MemoryTerms, TermStore};
 use super::to_the_end::ToTheEnd;
 use crate::address::SocketAddress;
-use crate::call::{Call, CallId};
+use crate::call::{Call, CallId, Fault, Replies, Reply};
 use crate::endpoint::Drained;
-use crate::fault::Fault;
 use crate::observe::Observation;
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// Most calls that one driver is given at once, unless set otherwise.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;

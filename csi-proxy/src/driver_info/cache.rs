@@ -16,9 +16,7 @@ use prost::Message;
 pub use self::entry::{Entry, Presence};
 use super::info::{self, Fact, Info};
 use super::question::Question;
-use crate::call::NodeId;
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
+use crate::call::{Fault, NodeId, Origin, Outcome};
 
 /// Pause after a good round of an entry by which `Probe` is answered.
 const ROUND: Duration = Duration::from_secs(10);

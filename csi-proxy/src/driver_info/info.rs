@@ -130,7 +130,7 @@ fn known<E: TryFrom<i32>>(number: i32) -> bool {
 pub(super) fn common<'a>(answers: impl Iterator<Item = Option<&'a Fact>>) -> Option<Bytes> {
     // Each is the one field of these messages, and encoded here, so that equal ones are equal bytes.
     let capabilities = |answer: Option<&'a Fact>| {
-        let fields = crate::protobuf::fields(answer?.as_ref().ok()?)?;
+        let fields = crate::call::protobuf::fields(answer?.as_ref().ok()?)?;
         Some(fields.iter().map(|field| field.whole).collect::<Vec<_>>())
     };
     let both = |mut common: Vec<&'a [u8]>, other: Vec<&'a [u8]>| {

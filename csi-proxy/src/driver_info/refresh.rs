@@ -16,12 +16,9 @@ use super::cache::{Cache, Mode, News, Status};
 use super::info::Info;
 use super::question::Question;
 use super::store::DriverInfoStore;
-use crate::call::{Call, CallId, MethodPath, NodeId};
-use crate::fault::Fault;
+use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Outcome, Replies};
 use crate::observe::Observation;
-use crate::outcome::Outcome;
 use crate::relay::Relay;
-use crate::replies::Replies;
 use crate::routing::store::StoreError;
 
 /// How long one background question may take.

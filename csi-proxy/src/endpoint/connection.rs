@@ -25,12 +25,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::authority::ProperAuthority;
 use super::front::Front;
-use crate::call::MethodPath;
-use crate::fault::Fault;
+use crate::call::{Fault, MethodPath, Outcome, Replies, Reply};
 use crate::grpc::{read_metadata, room, write_outcome};
 use crate::observe::Abandoned;
-use crate::outcome::Outcome;
-use crate::replies::{Replies, Reply};
 use crate::routing::Inquiry;
 use csi_proto::Code;
 

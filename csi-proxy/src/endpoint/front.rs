@@ -10,13 +10,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::EndpointSettings;
-use crate::call::{MethodPath, NodeId};
+use crate::call::{Fault, MethodPath, NodeId, Outcome, Replies};
 use crate::driver_info::{self, DriverInfo, Mode, View};
-use crate::fault::Fault;
 use crate::observe::Observation;
-use crate::outcome::Outcome;
 use crate::relay::Relay;
-use crate::replies::Replies;
 use crate::routing::{Inquiry, Router, with_topology};
 
 const NODE_SERVICE: &str = "csi.v1.Node";

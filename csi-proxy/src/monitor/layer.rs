@@ -9,11 +9,8 @@ use csi_proto::{DriverName, Method};
 use tokio::time::{Instant, sleep};
 
 use super::{CallNumber, Counts, End, Event, Monitor, Violation};
-use crate::call::{Call, CallId};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
+use crate::call::{Call, CallId, Fault, Outcome, Replies};
 use crate::relay::Relay;
-use crate::replies::Replies;
 
 /// Most drivers that are watched. The calls of more pass unwatched.
 pub const MAX_WATCHED_DRIVERS: usize = 64;

@@ -3,8 +3,8 @@
 use csi_proto::Method;
 use csi_proto::method::Service;
 
+use crate::call::protobuf::{self, Value};
 use crate::dispatcher::operation::Digest;
-use crate::protobuf::{self, Value};
 
 /// Longest id or path in bytes. A call that names something longer is not watched.
 pub(super) const MAX_TEXT: usize = 4096;

@@ -20,9 +20,7 @@ pub use self::session::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
 #[cfg(any(test, feature = "testing"))]
 pub use self::testing::{Fate, FaultyRelay, conformance};
 pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
-use crate::call::Call;
-use crate::fault::Fault;
-use crate::replies::Replies;
+use crate::call::{Call, Fault, Replies};
 
 /// Carries a call to its node and its answer back. The only thing to write for another message bus.
 ///

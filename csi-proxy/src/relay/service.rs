@@ -9,10 +9,8 @@ use std::task::{Context, Poll};
 use async_trait::async_trait;
 use tower_service::Service;
 
-use crate::call::Call;
-use crate::fault::Fault;
+use crate::call::{Call, Fault, Replies};
 use crate::relay::Relay;
-use crate::replies::Replies;
 
 /// Any [`Relay`], so also a [`Dispatcher`](crate::Dispatcher) or a [`Driver`](crate::Driver), as a tower service of calls. Always
 /// ready; cheap to clone.

@@ -7,9 +7,7 @@ use csi_proto::{DriverName, Method, Validate};
 use prost::Message;
 
 use super::Relay;
-use crate::call::{Call, NodeId};
-use crate::fault::Fault;
-use crate::replies::Replies;
+use crate::call::{Call, Fault, NodeId, Replies};
 
 /// A node cannot be told from others by this segment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

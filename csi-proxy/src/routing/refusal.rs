@@ -2,10 +2,8 @@
 
 use csi_proto::Code;
 
-use crate::call::NodeId;
+use crate::call::{Fault, NodeId, Outcome};
 use crate::dispatcher::operation::{BadRequest, Subject};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
 
 /// A call goes to no node, or what came back from one cannot be passed on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

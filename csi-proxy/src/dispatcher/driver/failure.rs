@@ -3,7 +3,7 @@
 use csi_proto::grpc::{CallError, ConnectError, MessageError};
 use csi_proto::{Delivery, DriverName};
 
-use crate::fault::Fault;
+use crate::call::Fault;
 
 /// The fault for a call that has no answer. The driver's own status is none of these.
 pub(super) fn fault_of(driver: &DriverName, error: CallError) -> Fault {

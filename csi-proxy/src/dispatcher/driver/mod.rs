@@ -18,12 +18,9 @@ use tokio::time::{Instant, timeout_at};
 
 use self::failure::fault_of;
 use crate::address::SocketAddress;
-use crate::call::{Call, MethodPath};
-use crate::fault::Fault;
+use crate::call::{Call, Fault, MethodPath, Outcome, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
-use crate::outcome::Outcome;
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// Bounds of a [`Driver`].
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::identity::Identity;
 use super::subject::{self, Key};
-use crate::outcome::{Origin, Outcome};
+use crate::call::{Origin, Outcome};
 
 /// The whole answer of a driver, success or failure. Cheap to clone. `Debug` prints no byte of the message.
 #[derive(Clone, PartialEq, Eq)]

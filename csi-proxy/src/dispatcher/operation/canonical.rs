@@ -6,7 +6,7 @@ use csi_proto::secrets::TOKENS;
 use csi_proto::shape::{Inside, Shape};
 use sha2::{Digest as _, Sha256};
 
-use crate::protobuf::{Field, Value, fields, next_field};
+use crate::call::protobuf::{Field, Value, fields, next_field};
 
 /// SHA-256 over a request without its secrets, in one form whatever the order of its fields and map entries was.
 ///

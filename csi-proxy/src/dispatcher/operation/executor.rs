@@ -10,8 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 use super::{Answer, Identity};
-use crate::call::{Call, Fence, Term};
-use crate::fault::Fault;
+use crate::call::{Call, Fault, Fence, Term};
 
 /// Drives a [`Core`].
 #[derive(Debug)]

@@ -17,8 +17,7 @@ use std::collections::HashMap;
 use csi_proto::DriverName;
 
 use super::ranges::Ranges;
-use crate::call::{CallNumber, Fence, MAX_GIVEN_UP, Term};
-use crate::fault::Fault;
+use crate::call::{CallNumber, Fault, Fence, MAX_GIVEN_UP, Term};
 
 /// Most drivers that are fenced. Only drivers that were registered have a fence, so an operator alone could reach this.
 const MAX_DRIVERS: usize = 1024;

@@ -7,7 +7,7 @@ use csi_proto::{DriverName, Method};
 use super::canonical::Digest;
 use super::deferred::DeferredDigest;
 use super::subject::{self, Key};
-use crate::protobuf::fields;
+use crate::call::protobuf::fields;
 
 /// The same driver, method and request: the same operation. Cheap to clone.
 ///

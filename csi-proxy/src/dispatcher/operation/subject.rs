@@ -6,7 +6,7 @@ use std::sync::Arc;
 use csi_proto::method::{RequestField, VolumeKey};
 use csi_proto::{DriverName, Method};
 
-use crate::protobuf::{Field, Value, fields, last_field};
+use crate::call::protobuf::{Field, Value, fields, last_field};
 
 /// Longest [`Subject`] in bytes. The spec has 128; a call that names something longer takes no part in this.
 pub const MAX_SUBJECT: usize = 4096;

@@ -9,11 +9,9 @@ use csi_proto::csi::v1::plugin_capability::service::Type as ServiceType;
 use prost::Message;
 
 use super::{HASTE, LONG_ROUND, Mode, News, Said, presence_by};
-use crate::call::NodeId;
+use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::driver_info::info::{Fact, Info, MAX_RECORD, masked};
 use crate::driver_info::question::{QUESTIONS, Question};
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
 use csi_proto::Code;
 
 /// After this time a record is written again, though only its time has changed.

@@ -6,8 +6,7 @@ use csi_proto::Delivery;
 use fastrand::Rng;
 
 use super::reachability::{Missing, NodeStatus};
-use crate::call::{CallId, NodeId, NodeSession};
-use crate::fault::Fault;
+use crate::call::{CallId, Fault, NodeId, NodeSession};
 
 /// How long a call that may have begun waits for the instance that has it, after each loss.
 pub(super) const INSTANCE_WAIT: Duration = Duration::from_secs(30);

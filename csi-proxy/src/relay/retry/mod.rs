@@ -21,9 +21,7 @@ use self::sending::Sending;
 pub use self::term::{ClockTerms, Replaced, TermError, TermSource, next_term};
 use self::term::{InUse, Refusal};
 use super::Relay;
-use crate::call::{Call, Term};
-use crate::fault::Fault;
-use crate::replies::Replies;
+use crate::call::{Call, Fault, Replies, Term};
 
 /// Carries the calls of one driver's proxy over another relay, and sends a call again, as the same call, after a failure on its way.
 ///

@@ -12,11 +12,9 @@ use tokio::sync::futures::OwnedNotified;
 use super::Shared;
 use super::attempts::{Attempts, Next, Repeat};
 use super::open::OpenCall;
-use crate::call::{Call, NodeSession, Term};
+use crate::call::{Call, Fault, NodeSession, Replies, Reply, Term};
 use crate::dispatcher::operation::Identity;
-use crate::fault::Fault;
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// How long before its caller stops waiting a call ends that cannot be sent, so that the caller gets the fault and does not end the call
 /// itself, of which nothing is known then.

@@ -7,9 +7,8 @@ use futures_util::stream;
 use prost::Message as _;
 
 use super::sending::Sending;
-use crate::fault::Fault;
+use crate::call::{Fault, Replies, Reply};
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// Whether the answer can be continued, by `starting_offset`.
 const fn continues(method: Method) -> bool {

@@ -15,10 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::open::MAX_HELD;
 use super::*;
-use crate::call::{CallId, MethodPath, NodeId, NodeSession};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
-use crate::replies::Reply;
+use crate::call::{CallId, Fault, MethodPath, NodeId, NodeSession, Outcome, Reply};
 use csi_proto::Code;
 
 const GRACE: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Calls over a session of `edge_transport`: the near side and the far side.
 //!
 //! A call is a request to the service [`CSI_SERVICE`] of the peer that has the node's name: its metadata is the
-//! [`CallHeader`](crate::wire), its body the call's body. The answer's messages are messages, its end the closing bytes.
+//! [`CallHeader`](crate::call::wire), its body the call's body. The answer's messages are messages, its end the closing bytes.
 
 mod nodes;
 
@@ -17,11 +17,8 @@ use edge_transport::{
 use futures_util::{StreamExt, stream};
 
 pub use self::nodes::NodeWatch;
-use crate::call::{Call, NodeId, NodeSession};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
+use crate::call::{Call, Fault, NodeId, NodeSession, Outcome, Replies, Reply};
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// The name under which a node's peer answers CSI calls.
 pub const CSI_SERVICE: &str = "csi";

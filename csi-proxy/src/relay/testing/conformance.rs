@@ -20,11 +20,8 @@ use csi_proto::{DriverName, Method};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
+use crate::call::{Call, CallId, Fault, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 use csi_proto::Code;
 
 /// The node that all calls of the suite are for.

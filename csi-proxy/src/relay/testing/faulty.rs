@@ -6,10 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::stream;
 
-use crate::call::Call;
-use crate::fault::Fault;
+use crate::call::{Call, Fault, Replies, Reply};
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// What becomes of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]

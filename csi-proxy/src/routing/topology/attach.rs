@@ -5,8 +5,8 @@ use csi_proto::Method;
 use super::remove::agreed;
 use super::{Answer, Inquiry, TopologyRouter, subjects};
 use crate::call::NodeId;
+use crate::call::protobuf;
 use crate::dispatcher::operation::{BadRequest, Subject};
-use crate::protobuf;
 use crate::relay::Relay;
 use crate::routing::Refusal;
 

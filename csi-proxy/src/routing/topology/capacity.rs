@@ -9,10 +9,8 @@ use tokio::time::Instant;
 
 use super::create::class_of;
 use super::{AT_ONCE, Answer, Inquiry, TopologyRouter};
-use crate::call::NodeId;
+use crate::call::{Fault, NodeId, Origin, Outcome};
 use crate::dispatcher::operation::{BadRequest, Digest};
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
 use crate::routing::Refusal;
 

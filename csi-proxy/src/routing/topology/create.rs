@@ -6,10 +6,8 @@ use csi_proto::{Delivery, Method};
 use prost::Message as _;
 
 use super::{Answer, Inquiry, TopologyRouter};
+use crate::call::{Fault, Origin, Outcome, protobuf};
 use crate::dispatcher::operation::{Digest, MAX_SUBJECT};
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
-use crate::protobuf;
 use crate::relay::Relay;
 use crate::routing::durable::OpenAttempt;
 use crate::routing::{Ballot, End, Refusal, VolumeRequest};

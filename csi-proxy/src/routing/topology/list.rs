@@ -8,8 +8,8 @@ use prost::Message as _;
 use super::token::Token;
 use super::{Answer, Inquiry, TopologyRouter};
 use crate::call::NodeId;
+use crate::call::protobuf;
 use crate::dispatcher::operation::{BadRequest, Subject};
-use crate::protobuf;
 use crate::relay::Relay;
 use crate::routing::Refusal;
 

@@ -33,13 +33,11 @@ use super::election::OfflinePolicy;
 use super::placements::Placements;
 use super::refusal::Refusal;
 use super::store::{PlacementStore, StoreError};
-use crate::call::{Call, CallId, Metadata, MethodPath, NodeId};
+use crate::call::{Call, CallId, Metadata, MethodPath, NodeId, Outcome, Replies, Reply};
 use crate::dispatcher::operation::{Answer as DriverAnswer, BadRequest, Identity, Subject, subjects_of};
 use crate::driver_info::{AT_ONCE, DriverInfo, DriverInfoStore, Mode};
 use crate::observe::{Abandoned, Observation};
-use crate::outcome::Outcome;
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 
 /// How a [`TopologyRouter`] chooses.
 #[derive(Debug, Clone, Default)]
@@ -297,7 +295,8 @@ impl TopologyRouter {
 
 /// What a request is about.
 fn subjects(method: Method, body: &[u8]) -> Result<Vec<Subject>, BadRequest> {
-    let fields = crate::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
+    let fields =
+        crate::call::protobuf::fields(body).ok_or(BadRequest::Unreadable { field: "the request" })?;
     subjects_of(method, &fields)
 }
 

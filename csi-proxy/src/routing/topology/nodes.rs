@@ -4,10 +4,9 @@ use csi_proto::csi::v1 as csi;
 use tokio::time::Instant;
 
 use super::TopologyRouter;
-use crate::call::NodeId;
+use crate::call::{NodeId, Outcome};
 use crate::dispatcher::operation::Digest;
 use crate::driver_info::{self, Entry, Presence};
-use crate::outcome::Outcome;
 use crate::routing::{Candidate, Refusal};
 
 impl TopologyRouter {

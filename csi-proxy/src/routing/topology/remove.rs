@@ -5,11 +5,8 @@ use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
 use super::{AT_ONCE, Answer, Inquiry, TopologyRouter, subjects};
-use crate::call::NodeId;
+use crate::call::{Fault, NodeId, Origin, Outcome, protobuf};
 use crate::dispatcher::operation::Subject;
-use crate::fault::Fault;
-use crate::outcome::{Origin, Outcome};
-use crate::protobuf;
 use crate::relay::Relay;
 use crate::routing::Refusal;
 

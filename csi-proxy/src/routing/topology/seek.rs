@@ -4,11 +4,9 @@ use csi_proto::{Code, Method};
 use futures_util::{StreamExt as _, stream};
 
 use super::{Inquiry, TopologyRouter, subjects};
-use crate::call::NodeId;
+use crate::call::{NodeId, Origin, Outcome, Replies, Reply};
 use crate::dispatcher::operation::Subject;
-use crate::outcome::{Origin, Outcome};
 use crate::relay::Relay;
-use crate::replies::{Replies, Reply};
 use crate::routing::Refusal;
 
 impl TopologyRouter {

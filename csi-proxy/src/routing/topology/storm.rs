@@ -11,7 +11,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::time::sleep;
 
 use super::*;
-use crate::fault::Fault;
+use crate::call::Fault;
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;
 

@@ -12,10 +12,8 @@ use prost::Message as _;
 use tokio::time::sleep;
 
 use super::*;
-use crate::call::NodeSession;
-use crate::fault::Fault;
+use crate::call::{Fault, NodeSession, Reply};
 use crate::relay::{ClockTerms, Reachability, RetryRelay};
-use crate::replies::Reply;
 use crate::routing::store::{FaultyStore, MemoryStore, StoreFault};
 use csi_proto::Code;
 

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use super::super::answer::Answer;
 use super::super::identity::Identity;
-use crate::call::{CallId, Fence};
-use crate::fault::Fault;
+use crate::call::{CallId, Fault, Fence};
 
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident),*) => {$(

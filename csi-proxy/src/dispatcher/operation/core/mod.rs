@@ -19,8 +19,7 @@ use super::fence::{self, Fences};
 use super::identity::Identity;
 use super::limits::{KEPT_FOR, Limits, MAX_CALLS, REPLAYED_FOR};
 use super::subject::{Key, is_making};
-use crate::call::{CallId, CallNumber, Fence, Term};
-use crate::fault::Fault;
+use crate::call::{CallId, CallNumber, Fault, Fence, Term};
 
 /// Most [`Core::begun`] entries.
 const MAX_BEGUN: usize = 4096;

@@ -11,8 +11,7 @@ use csi_proto::{DriverName, Method};
 use prost::Message as _;
 
 use super::*;
-use crate::call::{CallNumber, GivenUp};
-use crate::outcome::Outcome;
+use crate::call::{CallNumber, GivenUp, Outcome};
 use csi_proto::Code;
 
 const WAIT: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use super::super::subject::Key;
 use super::event::{Action, WaiterId};
 use super::queue::{Place, Queued};
 use super::{Core, Waiter};
-use crate::fault::Fault;
+use crate::call::Fault;
 
 /// How long before its caller's time is over a call gives up: as long as its refusal may take on its way to the caller.
 const WAY_BACK: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use super::*;
-use crate::fault::tests::one_of_each;
+use crate::call::fault::tests::one_of_each;
 
 const GRACE: Duration = Duration::from_secs(5);
 const HERE: NodeSession = NodeSession { instance: 1, number: 1 };

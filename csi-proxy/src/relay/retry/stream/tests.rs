@@ -10,9 +10,7 @@ use tokio::time::Instant;
 
 use super::super::{ClockTerms, Reachability, RetryRelay};
 use super::*;
-use crate::call::{Call, CallId, MethodPath, NodeId, NodeSession};
-use crate::fault::Fault;
-use crate::outcome::Outcome;
+use crate::call::{Call, CallId, Fault, MethodPath, NodeId, NodeSession, Outcome};
 use csi_proto::Code;
 
 /// Ranges of a volume, each of 10 bytes, two in a message. Every stream breaks off after so many messages.

@@ -15,8 +15,7 @@ use prost::Message as _;
 use super::super::super::subject::Subject;
 use super::super::*;
 use super::{create, delete, driver, group, id};
-use crate::call::{CallNumber, GivenUp};
-use crate::outcome::Outcome;
+use crate::call::{CallNumber, GivenUp, Outcome};
 use csi_proto::Code;
 
 const SEEDS: u64 = 100;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use csi_proto::{Delivery, DriverName};
 
-use crate::call::{CallNumber, NodeId, Term};
-use crate::outcome::Outcome;
+use crate::call::{CallNumber, NodeId, Outcome, Term};
 use csi_proto::Code;
 
 /// A failure that no driver reported: it happened between the caller and the driver.
@@ -215,7 +214,7 @@ impl Fault {
     /// them was.
     ///
     /// A fault that counts as a proof only where the near side raises it, which knows what it has given to the link,
-    /// never comes over the [wire](crate::wire): there it is decoded as one that proves nothing.
+    /// never comes over the [wire](crate::call::wire): there it is decoded as one that proves nothing.
     #[must_use]
     pub const fn delivery(&self) -> Delivery {
         match self {

@@ -8,8 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_core::Stream;
 
-use crate::fault::Fault;
-use crate::outcome::Outcome;
+use crate::call::{Fault, Outcome};
 
 /// One part of an answer.
 #[derive(Clone, PartialEq, Eq)]

@@ -11,12 +11,10 @@ use csi_proto::name::InvalidDriverName;
 use prost::Message;
 
 use crate::call::{
-    Call, CallId, CallNumber, Fence, GivenUp, InvalidFence, InvalidMethodPath, InvalidNodeId, MAX_GIVEN_UP,
-    Metadata, MetadataError, MethodPath, NodeId, Term,
+    Call, CallId, CallNumber, Fault, Fence, GivenUp, InvalidFence, InvalidMethodPath, InvalidNodeId,
+    MAX_GIVEN_UP, Metadata, MetadataError, MethodPath, NodeId, Origin, Outcome, Term,
 };
-use crate::fault::Fault;
 use crate::generated::call as pb;
-use crate::outcome::{Origin, Outcome};
 use csi_proto::Code;
 
 /// A header or closing cannot be read.
@@ -306,7 +304,7 @@ mod tests {
     use csi_proto::Delivery;
 
     use super::*;
-    use crate::fault::tests::one_of_each;
+    use crate::call::fault::tests::one_of_each;
 
     #[test]
     fn every_fault_survives_the_wire_but_proofs_of_the_near_side() {
@@ -366,7 +364,7 @@ mod tests {
             (pb::Fence { given_up: vec![1, u64::MAX], ..good.clone() }, InvalidFence::Unordered),
             (pb::Fence { given_up: vec![2; 2050], ..good.clone() }, InvalidFence::TooMany { found: 1025 }),
         ] {
-            let header = crate::protobuf::with(&call().encode_header(), 7, &bad.encode_to_vec());
+            let header = crate::call::protobuf::with(&call().encode_header(), 7, &bad.encode_to_vec());
             let error = Call::decode(header, Bytes::new()).unwrap_err();
             assert_eq!(error, WireError::Fence(expected), "{bad:?}");
         }

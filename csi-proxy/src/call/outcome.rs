@@ -5,8 +5,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::call::Metadata;
-use crate::fault::Fault;
+use crate::call::{Fault, Metadata};
 use csi_proto::Code;
 
 /// Who decided an outcome.
