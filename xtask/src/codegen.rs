@@ -95,7 +95,10 @@ fn write(folder: &Path, sources: &[Source]) -> Result<(), CodegenError> {
 
 fn committed(folder: &Path) -> Result<Vec<PathBuf>, CodegenError> {
     let entries = fs::read_dir(folder).map_err(|cause| CodegenError::read(folder, cause))?;
-    entries.map(|entry| entry.map(|e| e.path()).map_err(|cause| CodegenError::read(folder, cause))).collect()
+    let paths =
+        entries.map(|entry| entry.map(|e| e.path()).map_err(|cause| CodegenError::read(folder, cause)));
+    // `mod.rs` declares the others and is written by hand.
+    paths.filter(|path| !path.as_ref().is_ok_and(|path| path.ends_with("mod.rs"))).collect()
 }
 
 /// Parses and lays out a source, under the line that says where it comes from.

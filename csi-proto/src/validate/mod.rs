@@ -13,7 +13,7 @@ mod topology;
 
 pub use report::Report;
 
-include!("generated/validate_messages.rs");
+include!("../generated/validate_messages.rs");
 
 /// Bytes of a string, unless its field says otherwise.
 pub const STRING_MAX_BYTES: usize = 128;
