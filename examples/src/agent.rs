@@ -27,10 +27,10 @@ use volume_manager::mounts::linux::probe;
 
 pub use self::ceiling::{InvalidCeiling, MethodCeiling};
 use self::essential::Essential;
-pub use self::inspect::{Inspect, InspectOptions, Place};
+pub use self::inspect::{Inspect, Place};
 pub use self::kubernetes::KubernetesOptions;
 use self::kubernetes::NodePlugin;
-pub use self::options::AgentOptions;
+pub use self::options::{AgentOptions, CommandLine};
 use self::shim::Shim;
 pub use self::shim::ShimOptions;
 use self::status::AgentStatus;
@@ -46,11 +46,13 @@ pub fn main() -> ExitCode {
     if let Some(code) = probe::serve_if_asked() {
         return code;
     }
-    let first = std::env::args_os().nth(1);
-    if inspect::COMMANDS.iter().any(|command| first.as_ref().is_some_and(|first| first == command)) {
-        return process::run(inspect::run);
-    }
-    process::run(run)
+    // The answer to a command is what its caller wants to see.
+    let level = |line: &CommandLine| if line.what.is_some() { "warn" } else { "info" };
+    process::run_with_level(level, async |line, signals| match (line.what, line.options) {
+        (Some(what), _) => inspect::run(&what),
+        (None, Some(options)) => run(options, signals).await,
+        (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
+    })
 }
 
 async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {

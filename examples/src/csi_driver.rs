@@ -31,9 +31,10 @@ use crate::uplink;
 
 /// The binary.
 pub fn main() -> ExitCode {
-    process::run(async |command_line, signals| match command_line {
-        CommandLine::Serve(options) => serve(*options, signals).await,
-        CommandLine::Command(command) => decommission::run(&command),
+    process::run(async |line: CommandLine, signals| match (line.command, line.options) {
+        (Some(command), _) => decommission::run(&command),
+        (None, Some(options)) => serve(options, signals).await,
+        (None, None) => Err(Fatal::Input("--drivername is missing".to_owned())),
     })
 }
 

@@ -21,7 +21,7 @@ pub mod hostpath;
 pub mod hub;
 #[cfg(feature = "kubernetes-node")]
 pub mod kubernetes;
-pub mod logging;
+mod logging;
 pub mod process;
 pub mod quickstart;
 pub mod security;

@@ -11,23 +11,23 @@ const OWN_CRATES: &[&str] =
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// One line for people, coloured on a terminal.
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// The options about logs that every binary has.
+// The options about logs that every binary has. Words for the documentation would become those of the binary's help.
 #[derive(Debug, Clone, clap::Args)]
-pub struct LogOptions {
+pub(crate) struct LogOptions {
     /// Log more: -v every call and connection (debug), -vv every hop of every call (trace); RUST_LOG overrides both
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
-    pub verbose: u8,
+    pub(crate) verbose: u8,
 
     /// Form of the log lines on stderr
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", global = true)]
-    pub log_format: LogFormat,
+    log_format: LogFormat,
 }
 
 impl LogOptions {
@@ -48,7 +48,7 @@ fn directives(base: &str, verbose: u8) -> String {
 }
 
 /// Sends this process's logs to stderr: those of level `base` and above, more with `-v`. A second call changes nothing.
-pub fn init(options: &LogOptions, base: &str) {
+pub(crate) fn init(options: &LogOptions, base: &str) {
     let rust_log = std::env::var("RUST_LOG").ok();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(options.filter(base, rust_log.as_deref()))

@@ -1,10 +1,12 @@
 //! What every binary's `main` does: options, logs, one runtime, one line on failure, an end on SIGTERM.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use clap::{Args as _, FromArgMatches as _, Parser};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::logging::{self, LogOptions};
@@ -63,15 +65,6 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Options of a binary.
-pub trait Options: clap::Parser {
-    /// The level of the log without `-v`.
-    const LOG_LEVEL: &'static str = "info";
-
-    /// The log options among them.
-    fn logging(&self) -> &LogOptions;
-}
-
 /// SIGTERM and SIGINT: each is a wish to end in good order.
 #[derive(Debug)]
 pub struct Signals {
@@ -112,15 +105,27 @@ impl Signals {
 /// Parses the command line, sets up logs and runs `body` on a single-threaded runtime.
 pub fn run<O, F>(body: impl FnOnce(O, Signals) -> F) -> ExitCode
 where
-    O: Options,
+    O: Parser,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    run_with_level(|_| "info", body)
+}
+
+/// As [`run`], with the level of the log without `-v`.
+pub fn run_with_level<O, F>(
+    level: impl FnOnce(&O) -> &'static str,
+    body: impl FnOnce(O, Signals) -> F,
+) -> ExitCode
+where
+    O: Parser,
     F: Future<Output = Result<(), Fatal>>,
 {
     let name = O::command().get_name().to_owned();
-    let options = match O::try_parse() {
-        Ok(options) => options,
+    let (options, log) = match parse::<O>(std::env::args_os()) {
+        Ok(parsed) => parsed,
         Err(error) => return usage(&name, &error),
     };
-    logging::init(options.logging(), O::LOG_LEVEL);
+    logging::init(&log, level(&options));
     let outcome =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Fatal::runtime).and_then(
             |runtime| {
@@ -134,6 +139,14 @@ where
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => report(&name, &fatal),
     }
+}
+
+/// Reads a command line: a binary's own options, and those about logs that every binary has.
+pub(crate) fn parse<O: Parser>(
+    line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<(O, LogOptions), clap::Error> {
+    let matches = LogOptions::augment_args(O::command()).try_get_matches_from(line)?;
+    Ok((O::from_arg_matches(&matches)?, LogOptions::from_arg_matches(&matches)?))
 }
 
 /// `--help` and `--version` go to stdout as clap has them; an error becomes one line.
@@ -158,8 +171,6 @@ fn report(name: &str, fatal: &Fatal) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     #[derive(Debug, Parser)]

@@ -30,7 +30,8 @@ const CLEAN_AGAIN: Duration = Duration::from_millis(20);
 
 /// The binary.
 pub fn main() -> ExitCode {
-    process::run(run)
+    // The steps go to stdout.
+    process::run_with_level(|_| "error", run)
 }
 
 async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fatal> {

@@ -3,37 +3,19 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 use prost::Message as _;
 use volume_manager::message::answer::Kind;
 use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
 
 use super::store;
 use super::volumes::{SOCKET, from_store};
-use crate::logging::LogOptions;
-use crate::process::{Fatal, Options, Signals};
+use crate::process::Fatal;
 use crate::state::{StateDirectory, StateError};
 use crate::state_socket;
 
-/// The first arguments that are one of these commands.
-pub(super) const COMMANDS: [&str; 2] = ["volumes", "explain"];
-
-/// Tells how it stands with the volumes of this host.
-///
-/// The agent that uses the state directory is asked. If none runs, its records are read.
-#[derive(Debug, Clone, Parser)]
-#[command(name = "edge-agent", version)]
-pub struct InspectOptions {
-    /// What to tell.
-    #[command(subcommand)]
-    pub what: Inspect,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
-}
-
-/// What can be told.
+/// What can be told of the volumes of this host. The agent that uses the state directory is asked. If none runs, its records are
+/// read.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Inspect {
     /// Print a table of all volumes: where each is, and who has it
@@ -61,17 +43,9 @@ pub struct Place {
     pub state_dir: PathBuf,
 }
 
-impl Options for InspectOptions {
-    const LOG_LEVEL: &'static str = "warn";
-
-    fn logging(&self) -> &LogOptions {
-        &self.log
-    }
-}
-
 /// Asks, and prints the answer.
-pub(super) async fn run(options: InspectOptions, _: Signals) -> Result<(), Fatal> {
-    let text = match &options.what {
+pub(super) fn run(what: &Inspect) -> Result<(), Fatal> {
+    let text = match what {
         Inspect::Volumes { place } => table(&ask(&place.state_dir, None)?),
         Inspect::Explain { id, place } => sentences(id, &ask(&place.state_dir, Some(id))?)?,
     };
@@ -209,7 +183,9 @@ fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
 mod tests {
     use volume_manager::message::ConsumerReport;
 
+    use super::super::CommandLine;
     use super::*;
+    use crate::process;
 
     fn volume(driver: &str, id: &str) -> VolumeReport {
         let consumer = |id: &str, wanted, published| ConsumerReport {
@@ -261,13 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_are_read_and_no_option_of_the_agent_is_one() {
-        let read = |arguments: &[&str]| InspectOptions::try_parse_from(arguments);
-        assert!(read(&["edge-agent", "volumes"]).is_ok());
-        assert!(read(&["edge-agent", "explain", "v1", "--state-dir", "/x", "-v"]).is_ok());
-        assert!(read(&["edge-agent", "explain"]).is_err());
-        for command in COMMANDS {
-            assert!(!command.starts_with('-'));
+    fn the_commands_need_no_option_of_the_agent_and_the_agent_needs_no_command() {
+        let read = |line: &str| process::parse::<CommandLine>(line.split(' ')).map(|(line, _)| line);
+        assert!(read("edge-agent volumes").unwrap().what.is_some());
+        assert!(read("edge-agent explain v1 --state-dir /x -v").unwrap().what.is_some());
+        let agent = read("edge-agent --nodeid edge-1 --hub unix:///h --plugins-registry /r").unwrap();
+        assert!(agent.what.is_none() && agent.options.is_some());
+        for wrong in ["explain", "volumes --nodeid edge-1", "--nodeid edge-1", "forget v1"] {
+            assert!(read(&format!("edge-agent {wrong}")).is_err(), "{wrong}");
         }
     }
 }

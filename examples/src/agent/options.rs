@@ -4,16 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Args, Parser};
 use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
 use super::ceiling::MethodCeiling;
+use super::inspect::Inspect;
 use super::kubernetes::KubernetesOptions;
 use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
-use crate::logging::LogOptions;
-use crate::process::Options;
 use crate::security::ClientSecurity;
 use crate::uplink::RoadOptions;
 use crate::values::{DriverAt, duration, listen_address};
@@ -23,10 +22,22 @@ use crate::values::{DriverAt, duration, listen_address};
 /// Drivers are named by --driver, or found as kubelet finds them in a --plugins-registry directory; at least one of the two
 /// must be given. A driver or a hub that is not there yet is waited for.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "edge-agent", version)]
-#[command(
-    after_help = "To see the volumes of an agent that runs with --volumes: edge-agent volumes, edge-agent explain ID"
-)]
+#[command(name = "edge-agent", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct CommandLine {
+    /// What to tell of an agent that runs with --volumes.
+    #[command(subcommand)]
+    pub what: Option<Inspect>,
+
+    /// How to be an agent.
+    #[command(flatten)]
+    pub options: Option<AgentOptions>,
+}
+
+/// The options of an agent.
+#[derive(Debug, Clone, Args)]
+// By what it is seen that there are any.
+#[group(args = ["nodeid"])]
 #[command(group(clap::ArgGroup::new("drivers").required(true).multiple(true).args(["driver", "plugins_registry"])))]
 pub struct AgentOptions {
     /// Name of this node: the agent's name at the hub, and what the proxy's --nodeid names
@@ -92,14 +103,4 @@ pub struct AgentOptions {
     /// Longest wait after SIGTERM for open calls, and for drivers' work that nobody waits for any more (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
-}
-
-impl Options for AgentOptions {
-    fn logging(&self) -> &LogOptions {
-        &self.log
-    }
 }

@@ -15,7 +15,6 @@ use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
 use edge_transport::link::uds::BoundSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::logging::LogOptions;
 use crate::process::Fatal;
 use crate::state_socket;
 
@@ -47,10 +46,6 @@ pub struct Target {
     /// The --state-dir of the running edge-csi-driver
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 impl Command {

@@ -4,16 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand as _, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use csi_proto::DriverName;
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::link::Address;
 
 use super::decommission::Command;
 use super::route::TopologyOptions;
-use crate::logging::LogOptions;
-use crate::process::Options;
 use crate::security::ClientSecurity;
 use crate::uplink::RoadOptions;
 use crate::values::{duration, listen_address};
@@ -24,7 +21,22 @@ use crate::values::{duration, listen_address};
 /// end with UNAVAILABLE, after which the sidecars try again. A liveness probe of this container must therefore ask --http
 /// /healthz; livenessprobe, which asks Probe, would restart it for as long as the edge is off.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "edge-csi-driver", version)]
+#[command(name = "edge-csi-driver", version, disable_help_subcommand = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct CommandLine {
+    /// What the process that serves sockets is to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// How to serve sockets.
+    #[command(flatten)]
+    pub options: Option<CsiDriverOptions>,
+}
+
+/// The options of a proxy.
+#[derive(Debug, Clone, Args)]
+// By what it is seen that there are any.
+#[group(args = ["drivername"])]
 pub struct CsiDriverOptions {
     /// Name of the driver, as its GetPluginInfo gives it
     #[arg(long, value_name = "NAME", env = "CSI_DRIVERNAME")]
@@ -87,10 +99,6 @@ pub struct CsiDriverOptions {
     /// Longest wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 /// How the node of a call is chosen.
@@ -102,66 +110,21 @@ pub enum Route {
     Sockets,
 }
 
-/// What `edge-csi-driver` is to do.
-#[derive(Debug, Clone)]
-pub enum CommandLine {
-    /// Serve sockets.
-    Serve(Box<CsiDriverOptions>),
-    /// Send a command to the process that does.
-    Command(Command),
-}
-
-impl CommandFactory for CommandLine {
-    fn command() -> clap::Command {
-        let options = CsiDriverOptions::command().subcommand_negates_reqs(true).disable_help_subcommand(true);
-        Command::augment_subcommands(options.args_conflicts_with_subcommands(true)).subcommand_required(false)
-    }
-
-    fn command_for_update() -> clap::Command {
-        Self::command()
-    }
-}
-
-impl FromArgMatches for CommandLine {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        match Command::from_arg_matches(matches) {
-            Ok(command) => Ok(Self::Command(command)),
-            Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
-                Ok(Self::Serve(Box::new(CsiDriverOptions::from_arg_matches(matches)?)))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Parser for CommandLine {}
-
-impl Options for CommandLine {
-    fn logging(&self) -> &LogOptions {
-        match self {
-            Self::Serve(options) => &options.log,
-            Self::Command(command) => &command.target().log,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
 
     #[test]
     fn a_command_needs_no_option_of_the_proxy_and_the_proxy_needs_no_command() {
-        let read = |line: &str| CommandLine::try_parse_from(line.split(' '));
-        let command = read("edge-csi-driver decommission edge-2 --state-dir /state").unwrap();
-        let CommandLine::Command(Command::Decommission(target)) = command else { unreachable!() };
+        let read = |line: &str| process::parse::<CommandLine>(line.split(' '));
+        let (line, _) = read("edge-csi-driver decommission edge-2 --state-dir /state").unwrap();
+        let Some(Command::Decommission(target)) = line.command else { unreachable!() };
         assert_eq!((target.node.as_str(), target.state_dir.to_str()), ("edge-2", Some("/state")));
-        let serve = read("edge-csi-driver --drivername a.b --nodeid edge-1 -v").unwrap();
-        assert!(matches!(&serve, CommandLine::Serve(options) if options.log.verbose == 1), "{serve:?}");
+        let (line, log) = read("edge-csi-driver --drivername a.b --nodeid edge-1 -v").unwrap();
+        assert!(line.command.is_none() && line.options.is_some() && log.verbose == 1, "{line:?}");
+        let (_, log) = read("edge-csi-driver recommission edge-2 --state-dir /state -vv").unwrap();
+        assert_eq!(log.verbose, 2);
         for wrong in
             ["decommission", "decommission edge-2", "recommission ../x --state-dir /s", "forget edge-2"]
         {

@@ -7,8 +7,7 @@ use csi_proto::DriverName;
 use csi_proxy::{NodeId, SocketAddress};
 
 use super::config::Config;
-use crate::logging::LogOptions;
-use crate::process::{Fatal, Options};
+use crate::process::Fatal;
 use crate::values::bytes;
 
 /// Serves volumes from the disk of this node over CSI: Identity, Controller, GroupController and Node on one socket.
@@ -54,10 +53,6 @@ pub struct HostpathOptions {
     /// Tell with each snapshot that it stays on this node (alpha in spec 1.13; csi-sanity 5.6.0 cannot compare the answer)
     #[arg(long)]
     pub snapshot_topology: bool,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 impl HostpathOptions {
@@ -75,11 +70,5 @@ impl HostpathOptions {
         config.mutable_parameters =
             self.mutable_parameters.iter().filter(|key| !key.is_empty()).cloned().collect();
         Ok(config)
-    }
-}
-
-impl Options for HostpathOptions {
-    fn logging(&self) -> &LogOptions {
-        &self.log
     }
 }

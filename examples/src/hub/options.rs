@@ -9,8 +9,7 @@ use edge_transport::hub::Rule;
 use edge_transport::link::MAX_FRAME_CEILING;
 use edge_transport::{HubSettings, PeerId};
 
-use crate::logging::LogOptions;
-use crate::process::{Fatal, Options};
+use crate::process::Fatal;
 use crate::security::HubSecurity;
 use crate::values::{bytes, duration, listen_address};
 
@@ -83,10 +82,6 @@ pub struct HubOptions {
     /// Longest wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
-
-    /// Logs.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -107,11 +102,5 @@ impl HubOptions {
         }
         let found = self.max_frame;
         Err(Fatal::Input(format!("--max-frame {found}: a frame may have 64KiB to {MAX_FRAME_CEILING} bytes")))
-    }
-}
-
-impl Options for HubOptions {
-    fn logging(&self) -> &LogOptions {
-        &self.log
     }
 }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use tempfile::TempDir;
 
-use crate::logging::LogOptions;
-use crate::process::{Fatal, Options};
+use crate::process::Fatal;
 
 /// Leads a volume through its life, from CreateVolume in the cloud to a file on a node and back, and prints each step.
 ///
@@ -19,10 +18,6 @@ pub struct QuickstartOptions {
     /// [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
-
-    /// Logs; without -v only errors, since the steps go to stdout.
-    #[command(flatten)]
-    pub log: LogOptions,
 }
 
 impl QuickstartOptions {
@@ -36,13 +31,5 @@ impl QuickstartOptions {
         made.map_err(|cause| {
             Fatal::Input(format!("--directory: cannot make a directory in {}: {cause}", above.display()))
         })
-    }
-}
-
-impl Options for QuickstartOptions {
-    const LOG_LEVEL: &'static str = "error";
-
-    fn logging(&self) -> &LogOptions {
-        &self.log
     }
 }
