@@ -12,7 +12,6 @@
 pub mod agent;
 pub mod core_dumps;
 pub mod csi_driver;
-pub mod directory_lock;
 #[cfg(feature = "kubernetes-node")]
 mod excerpt;
 #[cfg(feature = "kubernetes-node")]

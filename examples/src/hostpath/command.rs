@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -30,31 +30,49 @@ pub enum CommandError {
         source: io::Error,
     },
     /// The tool failed.
-    #[error("{program} failed with {status}: {words}")]
+    #[error("{program} failed on {on} with {status}: {words}")]
     Failed {
         /// The tool.
         program: &'static str,
+        /// Its last argument: what it worked on.
+        on: String,
         /// Its exit status.
         status: ExitStatus,
         /// What it said on stderr.
         words: String,
     },
     /// The tool did not end in time.
-    #[error("{program} did not end within {} s and was killed", limit.as_secs())]
+    #[error("{program} did not end on {on} within {} s and was killed", limit.as_secs())]
     TimedOut {
         /// The tool.
         program: &'static str,
+        /// Its last argument: what it worked on.
+        on: String,
         /// What it was given.
         limit: Duration,
     },
 }
 
-/// Runs a tool and gives what it printed, whatever its exit status.
+/// Runs a tool that must end with status 0.
 ///
 /// # Errors
-/// If it does not start or does not end in time.
-pub fn output(program: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, CommandError> {
+/// If it does not start, fails, or does not end in time.
+pub fn run(program: &'static str, arguments: &[&str], limit: Duration) -> Result<(), CommandError> {
+    output(program, arguments, limit, |code| code == 0).map(drop)
+}
+
+/// Runs a tool that must end with a status that is a success, and gives what it printed.
+///
+/// # Errors
+/// As [`run`].
+pub fn output(
+    program: &'static str,
+    arguments: &[&str],
+    limit: Duration,
+    is_success: impl FnOnce(i32) -> bool,
+) -> Result<String, CommandError> {
     let start = |source| CommandError::Start { program, package: package_of(program), source };
+    let on = arguments.last().copied().unwrap_or_default().to_owned();
     let child = Command::new(program)
         .args(arguments)
         .env("LC_ALL", "C")
@@ -67,46 +85,28 @@ pub fn output(program: &'static str, arguments: &[&str], limit: Duration) -> Res
     let (ended, wait) = mpsc::sync_channel(1);
     // The thread ends with the tool. If the tool hangs in the kernel, only this thread hangs with it.
     thread::spawn(move || ended.send(child.wait_with_output()));
-    match wait.recv_timeout(limit) {
-        Ok(output) => output.map_err(start),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            if let Some(pid) = pid {
-                // It may have ended in this moment.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            Err(CommandError::TimedOut { program, limit })
+    let Ok(output) = wait.recv_timeout(limit) else {
+        if let Some(pid) = pid {
+            // It may have ended in this moment.
+            let _ = kill_process(pid, Signal::KILL);
         }
+        return Err(CommandError::TimedOut { program, on, limit });
+    };
+    let Output { status, stdout, stderr } = output.map_err(start)?;
+    if status.code().is_some_and(is_success) {
+        return Ok(String::from_utf8_lossy(&stdout).into_owned());
     }
-}
-
-/// Runs a tool that must end with status 0, and gives what it printed.
-///
-/// # Errors
-/// If it does not start, fails, or does not end in time.
-pub fn run(program: &'static str, arguments: &[&str], limit: Duration) -> Result<String, CommandError> {
-    let output = output(program, arguments, limit)?;
-    if !output.status.success() {
-        return Err(failure(program, &output));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The error for a tool that ended with a status that means failure.
-pub fn failure(program: &'static str, output: &Output) -> CommandError {
-    let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    let said = if stderr.is_empty() { stdout } else { stderr };
     let words = String::from_utf8_lossy(&said[..said.len().min(MAX_WORDS)]);
-    CommandError::Failed {
-        program,
-        status: output.status,
-        words: words.split_whitespace().collect::<Vec<_>>().join(" "),
-    }
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(CommandError::Failed { program, on, status, words })
 }
 
 fn package_of(program: &str) -> &'static str {
     match program {
         "mkfs.ext4" | "resize2fs" | "e2fsck" => "e2fsprogs",
         "mkfs.xfs" | "xfs_growfs" => "xfsprogs",
-        "cp" => "coreutils",
+        "cp" | "rm" => "coreutils",
         "mount" => "mount",
         _ => "util-linux",
     }

@@ -1,56 +1,20 @@
 //! The bytes of volumes and snapshots: a folder for each below the state directory, with a tree or an image in it.
 
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{StatVfs, statvfs, syncfs};
 use volume_manager::mounts::linux::read_table;
 
-use super::command::{self, CommandError};
+use super::error::CallError;
 use super::identifier::ResourceId;
-use super::mounts::MountError;
 use super::volume::VolumeKind;
-use super::{remove, sparse};
+use super::{command, sparse};
+use crate::state::{PathError, failed};
 
 // Any user of a pod may write to a directory volume, as with other drivers of this kind; the folders above are closed.
 const TREE_MODE: u32 = 0o777;
-
-/// Why data could not be made, copied or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum DataError {
-    /// The filesystem refused.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The copying tool failed.
-    #[error("cannot copy {}: {source}", from.display())]
-    Copy {
-        /// What was to be copied.
-        from: PathBuf,
-        /// What the tool said.
-        source: CommandError,
-    },
-    /// Something is mounted inside what is to be removed.
-    #[error("{} is not removed: {} is mounted; unmount it first", path.display(), mounted.display())]
-    Mounted {
-        /// What was to be removed.
-        path: PathBuf,
-        /// Where the mount is.
-        mounted: PathBuf,
-    },
-    /// The mount table cannot be read.
-    #[error(transparent)]
-    Mounts(#[from] MountError),
-}
 
 /// The folder of all data. Nothing outside of it is ever written or removed through it.
 #[derive(Debug)]
@@ -63,7 +27,7 @@ impl DataFolder {
     ///
     /// # Errors
     /// Those of the filesystem.
-    pub fn open(state_dir: &Path) -> Result<Self, DataError> {
+    pub fn open(state_dir: &Path) -> Result<Self, PathError> {
         let root = state_dir.join("data");
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&root);
         made.map_err(failed("make folder", &root))?;
@@ -89,7 +53,7 @@ impl DataFolder {
     ///
     /// # Errors
     /// Those of the filesystem, also if there is one already.
-    pub fn create(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), DataError> {
+    pub fn create(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), PathError> {
         let content = self.prepare(id, kind)?;
         match kind {
             VolumeKind::Directory => make_tree(&content),
@@ -108,7 +72,7 @@ impl DataFolder {
         to: &ResourceId,
         kind: VolumeKind,
         bytes: u64,
-    ) -> Result<(), DataError> {
+    ) -> Result<(), CallError> {
         let source = self.content(from, kind);
         let target = self.prepare(to, kind)?;
         match kind {
@@ -118,14 +82,14 @@ impl DataFolder {
             }
             VolumeKind::Loop => sparse::copy(&source, &target, bytes).map_err(failed("copy to", &target))?,
         }
-        self.sync_names(to)
+        Ok(self.sync_names(to)?)
     }
 
     /// Gives an image at least this size. A tree has none.
     ///
     /// # Errors
     /// Those of the filesystem.
-    pub fn grow(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), DataError> {
+    pub fn grow(&self, id: &ResourceId, kind: VolumeKind, bytes: u64) -> Result<(), PathError> {
         if kind == VolumeKind::Directory {
             return Ok(());
         }
@@ -144,28 +108,28 @@ impl DataFolder {
     /// Removes everything of one volume or snapshot. If there is nothing, that is fine.
     ///
     /// # Errors
-    /// [`DataError::Mounted`] if something is mounted there, else those of the filesystem.
-    pub fn remove(&self, id: &ResourceId) -> Result<(), DataError> {
+    /// [`CallError::Precondition`] if something is mounted there, else those of the removing tool.
+    pub fn remove(&self, id: &ResourceId) -> Result<(), CallError> {
         self.refuse_if_mounted(id)?;
-        let path = self.folder(id);
-        let remove = || {
-            let root = File::open(&self.root)?;
-            remove::remove_tree(&root, &CString::new(id.as_str())?)?;
-            root.sync_all()
-        };
-        remove().map_err(failed("remove", &path))
+        // Somebody else wrote it: no link in it is followed, no mount is crossed, and it may be of any depth.
+        let folder = self.folder(id);
+        let arguments = ["-rf", "--one-file-system", "--", &folder.to_string_lossy()];
+        command::run("rm", &arguments, command::LONG)?;
+        Ok(self.sync_root()?)
     }
 
     /// Refuses to go on while something is mounted in the folder of one volume or snapshot.
     ///
     /// # Errors
-    /// [`DataError::Mounted`] if so, else those of the mount table.
-    pub fn refuse_if_mounted(&self, id: &ResourceId) -> Result<(), DataError> {
+    /// [`CallError::Precondition`] if so, else those of the mount table.
+    pub fn refuse_if_mounted(&self, id: &ResourceId) -> Result<(), CallError> {
         let path = self.folder(id);
-        let table = read_table().map_err(MountError::from)?;
-        let mounted = table.within(&path).next().map(|mount| mount.mount_point.clone());
-        match mounted {
-            Some(mounted) => Err(DataError::Mounted { mounted, path }),
+        match read_table()?.within(&path).next() {
+            Some(mount) => Err(CallError::Precondition {
+                what: path.display().to_string(),
+                state: format!("has {} mounted in it", mount.mount_point.display()),
+                fix: "unmount it first",
+            }),
             None => Ok(()),
         }
     }
@@ -182,45 +146,40 @@ impl DataFolder {
     ///
     /// # Errors
     /// Those of the filesystem.
-    pub fn statistics(&self) -> Result<StatVfs, DataError> {
+    pub fn statistics(&self) -> Result<StatVfs, PathError> {
         statvfs(&self.root).map_err(|errno| failed("ask for the space of", &self.root)(errno.into()))
     }
 
-    fn prepare(&self, id: &ResourceId, kind: VolumeKind) -> Result<PathBuf, DataError> {
+    fn prepare(&self, id: &ResourceId, kind: VolumeKind) -> Result<PathBuf, PathError> {
         let folder = self.folder(id);
         fs::DirBuilder::new().mode(0o700).create(&folder).map_err(failed("make folder", &folder))?;
         Ok(self.content(id, kind))
     }
 
-    fn sync_names(&self, id: &ResourceId) -> Result<(), DataError> {
+    fn sync_names(&self, id: &ResourceId) -> Result<(), PathError> {
         let folder = self.folder(id);
-        let sync = || {
-            File::open(&folder)?.sync_all()?;
-            File::open(&self.root)?.sync_all()
-        };
-        sync().map_err(failed("sync", &folder))
+        File::open(&folder).and_then(|folder| folder.sync_all()).map_err(failed("sync", &folder))?;
+        self.sync_root()
+    }
+
+    fn sync_root(&self) -> Result<(), PathError> {
+        File::open(&self.root).and_then(|root| root.sync_all()).map_err(failed("sync", &self.root))
     }
 }
 
-fn make_tree(path: &Path) -> Result<(), DataError> {
+fn make_tree(path: &Path) -> Result<(), PathError> {
     // The mode is set apart from the making, since a umask would take from it.
     fs::create_dir(path)
         .and_then(|()| fs::set_permissions(path, PermissionsExt::from_mode(TREE_MODE)))
         .map_err(failed("make", path))
 }
 
-fn copy_tree(from: &Path, to: &Path) -> Result<(), DataError> {
+fn copy_tree(from: &Path, to: &Path) -> Result<(), CallError> {
     let (source, target) = (format!("{}/.", from.display()), to.to_string_lossy());
     let arguments = ["-a", "--reflink=auto", "--sparse=auto", "--one-file-system", "--", &source, &target];
-    command::run("cp", &arguments, command::LONG)
-        .map_err(|source| DataError::Copy { from: from.to_owned(), source })?;
+    command::run("cp", &arguments, command::LONG)?;
     let sync = || Ok(syncfs(File::open(to)?)?);
-    sync().map_err(failed("sync", to))
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataError {
-    let path = path.to_owned();
-    move |source| DataError::Io { action, path, source }
+    Ok(sync().map_err(failed("sync", to))?)
 }
 
 #[cfg(test)]
@@ -255,6 +214,39 @@ mod tests {
     }
 
     #[test]
+    fn links_go_and_what_they_point_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = dir.path().join("kept");
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("precious"), "x").unwrap();
+        let data = DataFolder::open(dir.path()).unwrap();
+        data.create(&id("a"), VolumeKind::Directory, 0).unwrap();
+        let tree = data.content(&id("a"), VolumeKind::Directory);
+        fs::create_dir_all(tree.join("a/b")).unwrap();
+        fs::write(tree.join("a/b/file"), "x").unwrap();
+        symlink(&kept, tree.join("a/link")).unwrap();
+        symlink("..", tree.join("up")).unwrap();
+        data.remove(&id("a")).unwrap();
+        assert!(!data.folder(&id("a")).exists() && kept.join("precious").exists());
+
+        symlink(&kept, data.folder(&id("b"))).unwrap();
+        data.remove(&id("b")).unwrap();
+        assert!(kept.join("precious").exists(), "a link in the place of the folder is not followed either");
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_descriptor_limit_goes_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataFolder::open(dir.path()).unwrap();
+        data.create(&id("a"), VolumeKind::Directory, 0).unwrap();
+        let deep = data.content(&id("a"), VolumeKind::Directory).join(["d"; 400].join("/"));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), "x").unwrap();
+        data.remove(&id("a")).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("data")).unwrap().count(), 0);
+    }
+
+    #[test]
     fn an_image_grows_and_never_shrinks() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataFolder::open(dir.path()).unwrap();
@@ -270,7 +262,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataFolder::open(dir.path()).unwrap();
         data.create(&id("a"), VolumeKind::Loop, 4096).unwrap();
-        assert!(matches!(data.create(&id("a"), VolumeKind::Loop, 1), Err(DataError::Io { .. })));
+        assert!(matches!(data.create(&id("a"), VolumeKind::Loop, 1), Err(PathError { .. })));
         assert!(data.exists(&id("a"), VolumeKind::Loop));
     }
 }

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::config::Config;
-use super::data::{DataError, DataFolder};
+use super::data::DataFolder;
 use super::error::CallError;
 use super::identifier::ResourceId;
 use super::locks::{OperationGuard, OperationLocks};
 use super::snapshot::{GroupRecord, SnapshotRecord};
-use super::store::{StoreError, Table};
+use super::store::Table;
 use super::volume::VolumeRecord;
-use crate::state::{StateDirectory, StateError};
+use crate::state::{PathError, StateDirectory, StateError};
 
 /// Why a driver cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -19,12 +19,9 @@ pub enum OpenError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Records cannot be read.
+    /// Records or data cannot be reached.
     #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Data cannot be reached.
-    #[error(transparent)]
-    Data(#[from] DataError),
+    Path(#[from] PathError),
 }
 
 /// A driver on this node. Its calls block: a [`Service`](super::service::Service) runs them beside the runtime.

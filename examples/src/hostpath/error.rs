@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use tonic::{Code, Status};
 
-use super::data::DataError;
-use super::filesystem::FileSystemError;
+use volume_manager::mounts::TableError;
+
+use super::command::CommandError;
 use super::identifier::ResourceId;
-use super::loop_device::LoopError;
-use super::mounts::MountError;
-use super::store::StoreError;
+use crate::state::PathError;
 
 /// Why a CSI call failed.
 #[derive(Debug, thiserror::Error)]
@@ -97,31 +96,15 @@ pub enum CallError {
         /// What helps.
         fix: &'static str,
     },
-    /// A record could not be read or written.
+    /// A file, a directory or a mount could not be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The data of a volume could not be made, copied or removed.
+    Path(#[from] PathError),
+    /// A tool of the system failed.
     #[error(transparent)]
-    Data(#[from] DataError),
-    /// A mount failed.
+    Tool(#[from] CommandError),
+    /// The mount table cannot be read.
     #[error(transparent)]
-    Mount(#[from] MountError),
-    /// A loop device could not be set up.
-    #[error(transparent)]
-    Loop(#[from] LoopError),
-    /// A filesystem could not be made, checked or grown.
-    #[error(transparent)]
-    FileSystem(#[from] FileSystemError),
-    /// A path of the caller could not be used.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Path {
-        /// What was tried.
-        action: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Mounts(#[from] TableError),
 }
 
 impl CallError {
@@ -147,7 +130,7 @@ impl CallError {
 
     /// A path that could not be used.
     pub(super) fn path(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::Path { action, path: path.into(), source }
+        Self::Path(PathError { action, path: path.into(), source })
     }
 
     /// The code of the error tables of the spec.
@@ -156,31 +139,13 @@ impl CallError {
             Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,
             Self::NotFound { .. } => Code::NotFound,
             Self::Incompatible { .. } => Code::AlreadyExists,
-            Self::Pending { .. } | Self::Token { .. } | Self::Loop(LoopError::Detaching { .. }) => {
-                Code::Aborted
-            }
-            Self::Precondition { .. } | Self::Mount(MountError::Busy { .. }) => Code::FailedPrecondition,
-            Self::FileSystem(
-                FileSystemError::ForeignData { .. } | FileSystemError::NotWhileMounted { .. },
-            ) => Code::FailedPrecondition,
+            Self::Pending { .. } | Self::Token { .. } => Code::Aborted,
+            Self::Precondition { .. } => Code::FailedPrecondition,
             Self::OutOfRange { .. } => Code::OutOfRange,
             Self::Exhausted { .. } => Code::ResourceExhausted,
-            Self::Mount(MountError::Flag { .. }) => Code::InvalidArgument,
-            Self::Store(StoreError::Full { .. }) => Code::ResourceExhausted,
-            other if other.is_out_of_space() => Code::ResourceExhausted,
-            _ => Code::Internal,
+            Self::Path(error) if error.source.kind() == io::ErrorKind::StorageFull => Code::ResourceExhausted,
+            Self::Path(_) | Self::Tool(_) | Self::Mounts(_) => Code::Internal,
         }
-    }
-
-    fn is_out_of_space(&self) -> bool {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
-        while let Some(error) = cause {
-            if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull) {
-                return true;
-            }
-            cause = error.source();
-        }
-        false
     }
 }
 
@@ -204,10 +169,6 @@ mod tests {
             (CallError::Pending { what: text() }, Code::Aborted),
             (CallError::Token { found: text() }, Code::Aborted),
             (CallError::Precondition { what: text(), state: text(), fix: "" }, Code::FailedPrecondition),
-            (MountError::Busy { on: "/x".into() }.into(), Code::FailedPrecondition),
-            (MountError::Flag { found: text() }.into(), Code::InvalidArgument),
-            (StoreError::Full { folder: "volumes" }.into(), Code::ResourceExhausted),
-            (FileSystemError::NotWhileMounted { device: "/x".into() }.into(), Code::FailedPrecondition),
             (CallError::OutOfRange { found: text(), expected: text() }, Code::OutOfRange),
             (
                 CallError::Exhausted { what: "", limit: text(), found: text(), fix: "" },

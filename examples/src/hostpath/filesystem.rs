@@ -1,11 +1,13 @@
 //! Filesystems on loop devices: looked for, made on a blank device only, checked, mounted and grown.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
-use super::command::{self, CommandError, LONG, SHORT};
-use super::requirements::capability;
+use super::command::{self, CommandError, LONG, SHORT, run};
+use super::error::CallError;
+use super::requirements::may;
 
 /// A filesystem that this driver makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,38 +26,6 @@ pub const FILE_SYSTEMS: &[(&str, FileSystem)] = &[("ext4", FileSystem::Ext4), ("
 const NOTHING_FOUND: i32 = 2;
 // e2fsck(8): errors were left uncorrected, and everything worse.
 const UNCORRECTED: i32 = 4;
-
-/// Why a filesystem could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FileSystemError {
-    /// A tool failed.
-    #[error("{}: {source}", device.display())]
-    Tool {
-        /// The device.
-        device: PathBuf,
-        /// What the tool said.
-        source: CommandError,
-    },
-    /// The device holds something that is not to be overwritten.
-    #[error("{} holds {found} and not {expected}: it is left as it is; use a new volume, or the access type that wrote it", device.display())]
-    ForeignData {
-        /// The device.
-        device: PathBuf,
-        /// What it holds.
-        found: String,
-        /// The filesystem that was to be there.
-        expected: &'static str,
-    },
-    /// The kernel lets only a process with CAP_SYS_RESOURCE grow a mounted ext4.
-    #[error(
-        "{} has a mounted ext4, and growing that needs CAP_SYS_RESOURCE: it grows the next time the volume is staged",
-        device.display()
-    )]
-    NotWhileMounted {
-        /// The device.
-        device: PathBuf,
-    },
-}
 
 impl FileSystem {
     /// Takes the name of one of [`FILE_SYSTEMS`].
@@ -83,16 +53,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// If the tool fails.
-    pub fn make(self, device: &Path) -> Result<(), FileSystemError> {
+    pub fn make(self, device: &Path) -> Result<(), CommandError> {
         let path = device.to_string_lossy();
         match self {
-            Self::Ext4 => run(
-                device,
-                "mkfs.ext4",
-                &["-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1", &path],
-                LONG,
-            ),
-            Self::Xfs => run(device, "mkfs.xfs", &["-q", "-f", "-K", &path], LONG),
+            Self::Ext4 => {
+                let extended = "nodiscard,lazy_itable_init=1";
+                run("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", extended, &path], LONG)
+            }
+            Self::Xfs => run("mkfs.xfs", &["-q", "-f", "-K", &path], LONG),
         }
     }
 
@@ -100,7 +68,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// If more is broken than that.
-    pub fn check(self, device: &Path) -> Result<(), FileSystemError> {
+    pub fn check(self, device: &Path) -> Result<(), CommandError> {
         // The kernel replays the journal of XFS when it mounts, and its repair tool is for people.
         match self {
             Self::Ext4 => check_ext4(device, "-p"),
@@ -118,27 +86,27 @@ impl FileSystem {
         on: &Path,
         flags: &[String],
         read_only: bool,
-    ) -> Result<(), FileSystemError> {
+    ) -> Result<(), CommandError> {
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(flags.iter().map(String::as_str));
         if self == Self::Xfs {
             // A restored snapshot has the id of its source, and both may be mounted here.
             options.push("nouuid");
         }
-        let (device_path, on) = (device.to_string_lossy(), on.to_string_lossy());
-        run(device, "mount", &["-t", self.name(), "-o", &options.join(","), &device_path, &on], SHORT)
+        let (device, on) = (device.to_string_lossy(), on.to_string_lossy());
+        run("mount", &["-t", self.name(), "-o", &options.join(","), &device, &on], SHORT)
     }
 
     /// Grows one that is not mounted to the size of its device, if that can be done.
     ///
     /// # Errors
     /// If the tool fails.
-    pub fn grow_at_rest(self, device: &Path) -> Result<bool, FileSystemError> {
+    pub fn grow_at_rest(self, device: &Path) -> Result<bool, CommandError> {
         match self {
             Self::Ext4 => {
                 // Without a full check just before, the growing is refused.
                 check_ext4(device, "-fp")?;
-                run(device, "resize2fs", &[&device.to_string_lossy()], LONG).map(|()| true)
+                run("resize2fs", &[&device.to_string_lossy()], LONG).map(|()| true)
             }
             // XFS grows while it is mounted only.
             Self::Xfs => Ok(false),
@@ -148,28 +116,27 @@ impl FileSystem {
     /// Grows a mounted one to the size of its device.
     ///
     /// # Errors
-    /// [`FileSystemError::NotWhileMounted`] if the kernel does not let this process do that, else if the tool fails.
-    pub fn grow(self, device: &Path, on: &Path) -> Result<(), FileSystemError> {
-        match self {
-            Self::Ext4 => run(device, "resize2fs", &[&device.to_string_lossy()], LONG).map_err(|error| {
-                if capability::may(capability::SYS_RESOURCE) {
-                    error
-                } else {
-                    FileSystemError::NotWhileMounted { device: device.to_owned() }
-                }
-            }),
-            Self::Xfs => run(device, "xfs_growfs", &["-d", &on.to_string_lossy()], LONG),
+    /// [`CallError::Precondition`] if the kernel does not let this process do that, else if the tool fails.
+    pub fn grow(self, device: &Path, on: &Path) -> Result<(), CallError> {
+        let grown = match self {
+            Self::Ext4 => run("resize2fs", &[&device.to_string_lossy()], LONG),
+            Self::Xfs => run("xfs_growfs", &["-d", &on.to_string_lossy()], LONG),
+        };
+        // The kernel lets only a process with this capability grow a mounted ext4.
+        if grown.is_err() && self == Self::Ext4 && !may(CapabilitySet::SYS_RESOURCE) {
+            return Err(CallError::Precondition {
+                what: device.display().to_string(),
+                state: "has a mounted ext4, and growing that needs CAP_SYS_RESOURCE".to_owned(),
+                fix: "it grows the next time the volume is staged",
+            });
         }
+        Ok(grown?)
     }
 }
 
-fn check_ext4(device: &Path, how: &str) -> Result<(), FileSystemError> {
-    let tool = |source| FileSystemError::Tool { device: device.to_owned(), source };
-    let output = command::output("e2fsck", &[how, &device.to_string_lossy()], LONG).map_err(tool)?;
-    if output.status.code().is_none_or(|code| code >= UNCORRECTED) {
-        return Err(tool(command::failure("e2fsck", &output)));
-    }
-    Ok(())
+fn check_ext4(device: &Path, how: &str) -> Result<(), CommandError> {
+    let arguments = [how, &device.to_string_lossy()];
+    command::output("e2fsck", &arguments, LONG, |code| code < UNCORRECTED).map(drop)
 }
 
 /// What is known to be on a device.
@@ -187,15 +154,10 @@ pub enum Signature {
 ///
 /// # Errors
 /// If the tool fails, or finds several that contradict.
-pub fn probe(device: &Path) -> Result<Signature, FileSystemError> {
-    let tool = |source| FileSystemError::Tool { device: device.to_owned(), source };
-    let path = device.to_string_lossy();
-    let output = command::output("blkid", &["-p", "-o", "export", &path], SHORT).map_err(tool)?;
-    match output.status.code() {
-        Some(0) => Ok(signature(&String::from_utf8_lossy(&output.stdout))),
-        Some(NOTHING_FOUND) => Ok(Signature::None),
-        _ => Err(tool(command::failure("blkid", &output))),
-    }
+pub fn probe(device: &Path) -> Result<Signature, CommandError> {
+    let arguments = ["-p", "-o", "export", &device.to_string_lossy()];
+    let printed = command::output("blkid", &arguments, SHORT, |code| matches!(code, 0 | NOTHING_FOUND))?;
+    Ok(signature(&printed))
 }
 
 fn signature(printed: &str) -> Signature {
@@ -207,16 +169,6 @@ fn signature(printed: &str) -> Signature {
         // blkid also prints sizes of a device that holds nothing.
         None => Signature::None,
     }
-}
-
-fn run(
-    device: &Path,
-    program: &'static str,
-    arguments: &[&str],
-    limit: std::time::Duration,
-) -> Result<(), FileSystemError> {
-    let tool = |source| FileSystemError::Tool { device: device.to_owned(), source };
-    command::run(program, arguments, limit).map(drop).map_err(tool)
 }
 
 #[cfg(test)]

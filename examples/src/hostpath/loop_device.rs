@@ -5,44 +5,13 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::command::{self, CommandError};
+use volume_manager::mounts::DeviceNumber;
+
+use super::command::{CommandError, SHORT, run};
+use super::error::CallError;
+use crate::state::PathError;
 
 const BLOCK_DEVICES: &str = "/sys/block";
-
-/// Why a loop device could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LoopError {
-    /// The kernel's list of devices cannot be read.
-    #[error("cannot list {BLOCK_DEVICES}: {source}; mount /sys")]
-    List {
-        /// Why not.
-        source: io::Error,
-    },
-    /// losetup failed.
-    #[error("loop device for {}: {source}", image.display())]
-    Tool {
-        /// The file behind the device.
-        image: PathBuf,
-        /// Why not.
-        source: CommandError,
-    },
-    /// losetup gave no device that exists.
-    #[error("loop device for {}: losetup gave {found:?}, which is not in {BLOCK_DEVICES}", image.display())]
-    Missing {
-        /// The file behind the device.
-        image: PathBuf,
-        /// What losetup printed.
-        found: String,
-    },
-    /// The device is on its way out, held by its last user.
-    #[error("{} of {} goes away when its last user lets go: try again then", device.display(), image.display())]
-    Detaching {
-        /// The file behind the device.
-        image: PathBuf,
-        /// The device.
-        device: PathBuf,
-    },
-}
 
 /// An attached loop device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +19,7 @@ pub struct LoopDevice {
     /// Like `/dev/loop0`.
     pub path: PathBuf,
     /// Major and minor number.
-    pub number: (u32, u32),
+    pub number: DeviceNumber,
     detaching: bool,
 }
 
@@ -64,16 +33,16 @@ impl LoopDevice {
     ///
     /// # Errors
     /// If losetup fails.
-    pub fn take_new_size(&self, image: &Path) -> Result<(), LoopError> {
-        losetup(image, &["--set-capacity", self.name()]).map(drop)
+    pub fn take_new_size(&self) -> Result<(), CommandError> {
+        run("losetup", &["--set-capacity", self.name()], SHORT)
     }
 
     /// Gives the device back to the system.
     ///
     /// # Errors
     /// If losetup fails.
-    pub fn detach(&self, image: &Path) -> Result<(), LoopError> {
-        losetup(image, &["--detach", self.name()]).map(drop)
+    pub fn detach(&self) -> Result<(), CommandError> {
+        run("losetup", &["--detach", self.name()], SHORT)
     }
 }
 
@@ -81,8 +50,8 @@ impl LoopDevice {
 ///
 /// # Errors
 /// If the kernel's list of devices cannot be read.
-pub fn find(image: &Path) -> Result<Option<LoopDevice>, LoopError> {
-    let list = |source| LoopError::List { source };
+pub fn find(image: &Path) -> Result<Option<LoopDevice>, PathError> {
+    let list = |source| PathError { action: "list", path: BLOCK_DEVICES.into(), source };
     for entry in fs::read_dir(BLOCK_DEVICES).map_err(list)? {
         let entry = entry.map_err(list)?;
         if !entry.file_name().as_encoded_bytes().starts_with(b"loop") {
@@ -107,19 +76,17 @@ pub fn find(image: &Path) -> Result<Option<LoopDevice>, LoopError> {
 ///
 /// # Errors
 /// If losetup fails, or a device with this file is just being taken down.
-pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, LoopError> {
+pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, CallError> {
     match find(image)? {
-        Some(device) if device.detaching => {
-            Err(LoopError::Detaching { image: image.to_owned(), device: device.path })
-        }
+        // It goes away when its last user lets go.
+        Some(device) if device.detaching => Err(CallError::Pending { what: device.name().to_owned() }),
         Some(device) => Ok(device),
         None => {
             let path = image.to_string_lossy();
             let mode: &[&str] = if read_only { &["--read-only"] } else { &[] };
-            let printed = losetup(image, &[mode, &["--find", "--show", &path]].concat())?;
-            find(image)?.ok_or_else(|| LoopError::Missing {
-                image: image.to_owned(),
-                found: printed.trim().to_owned(),
+            run("losetup", &[mode, &["--find", &path]].concat(), SHORT)?;
+            find(image)?.ok_or_else(|| {
+                CallError::path("find the loop device of", image, io::ErrorKind::NotFound.into())
             })
         }
     }
@@ -131,12 +98,7 @@ fn describe(attributes: &Path) -> Option<LoopDevice> {
     let (major, minor) = number.trim().split_once(':')?;
     Some(LoopDevice {
         path: Path::new("/dev").join(attributes.file_name()?),
-        number: (major.parse().ok()?, minor.parse().ok()?),
+        number: DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? },
         detaching: read("loop/autoclear").is_some_and(|flag| flag.trim() == "1"),
     })
-}
-
-fn losetup(image: &Path, arguments: &[&str]) -> Result<String, LoopError> {
-    command::run("losetup", arguments, command::SHORT)
-        .map_err(|source| LoopError::Tool { image: image.to_owned(), source })
 }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | The RPCs | `identity`, `controller`, `node`; gRPC around them in [`service`], the socket in [`listen`] |
 //! | What is remembered | [`volume`], [`snapshot`], written by [`store`], ended at the start by `recovery` |
-//! | What is done to the disk | [`data`], [`sparse`], `remove`, [`loop_device`], [`filesystem`], [`mounts`] |
+//! | What is done to the disk | [`data`], [`sparse`], [`loop_device`], [`filesystem`], [`mounts`] |
 //! | What a caller may ask for | [`config`], [`capability`], [`capacity`], [`identifier`], [`paging`] |
 //! | What goes wrong | [`error`], with the gRPC code of each failure |
 
@@ -32,7 +32,6 @@ mod node;
 mod options;
 pub mod paging;
 mod recovery;
-mod remove;
 pub mod requirements;
 pub mod service;
 pub mod snapshot;

@@ -1,54 +1,13 @@
 //! The mounts that this driver makes.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, UnmountFlags};
-use volume_manager::mounts::TableError;
 
-/// Why a mount could not be made or undone.
-#[derive(Debug, thiserror::Error)]
-pub enum MountError {
-    /// The mount table cannot be read.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// The kernel refused a bind mount.
-    #[error("cannot bind {} on {}: {source}{hint}", from.display(), on.display())]
-    Bind {
-        /// What was to be shown.
-        from: PathBuf,
-        /// Where.
-        on: PathBuf,
-        /// Why not.
-        source: io::Error,
-        /// What to do, or empty.
-        hint: &'static str,
-    },
-    /// The kernel refused to unmount.
-    #[error("cannot unmount {}: {source}", on.display())]
-    Unmount {
-        /// Where.
-        on: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Something uses the mount.
-    #[error("{} is in use: end the processes that have files open there", on.display())]
-    Busy {
-        /// Where.
-        on: PathBuf,
-    },
-    /// A mount flag that a bind mount does not have.
-    #[error(
-        "mount_flags holds {found:?}: a volume of kind directory takes {BIND_FLAGS:?}, a loop volume any flag of its filesystem"
-    )]
-    Flag {
-        /// The flag.
-        found: String,
-    },
-}
+use super::error::CallError;
 
 /// The flags that a bind mount can have of its own.
 pub const BIND_FLAGS: &[&str] = &[
@@ -71,17 +30,15 @@ pub const BIND_FLAGS: &[&str] = &[
 ///
 /// # Errors
 /// If a flag is unknown or the kernel refuses; then nothing is mounted.
-pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result<(), MountError> {
+pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result<(), CallError> {
     let own = bind_flags(flags)? | if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-    let refused = |errno: Errno| MountError::Bind {
-        from: from.to_owned(),
-        on: on.to_owned(),
-        source: errno.into(),
-        hint: if errno == Errno::PERM {
-            "; mounting needs root or a user namespace of one's own"
-        } else {
-            ""
-        },
+    let refused = |errno: Errno| {
+        let mut cause = io::Error::from(errno);
+        if errno == Errno::PERM {
+            let fix = "mounting needs root or a user namespace of one's own";
+            cause = io::Error::new(cause.kind(), format!("{cause}; {fix}"));
+        }
+        CallError::path("bind a volume to", on, cause)
     };
     mount::mount_bind(from, on).map_err(refused)?;
     if own.is_empty() {
@@ -101,8 +58,8 @@ pub fn bind(from: &Path, on: &Path, flags: &[String], read_only: bool) -> Result
 /// Checks flags for a bind mount before anything is done.
 ///
 /// # Errors
-/// [`MountError::Flag`] for one that a bind mount does not have.
-pub fn bind_flags(flags: &[String]) -> Result<MountFlags, MountError> {
+/// [`CallError::Invalid`] for one that a bind mount does not have.
+pub fn bind_flags(flags: &[String]) -> Result<MountFlags, CallError> {
     flags.iter().flat_map(|flag| flag.split(',')).try_fold(MountFlags::empty(), |all, flag| {
         Ok(all
             | match flag {
@@ -114,7 +71,10 @@ pub fn bind_flags(flags: &[String]) -> Result<MountFlags, MountError> {
                 "nodiratime" => MountFlags::NODIRATIME,
                 "relatime" => MountFlags::RELATIME,
                 known if BIND_FLAGS.contains(&known) => MountFlags::empty(),
-                _ => return Err(MountError::Flag { found: flag.to_owned() }),
+                _ => {
+                    let expected = format!("{BIND_FLAGS:?}; a loop volume takes any flag of its filesystem");
+                    return Err(CallError::invalid("mount_flags", flag, expected));
+                }
             })
     })
 }
@@ -139,11 +99,15 @@ fn inherited_flags(on: &Path) -> rustix::io::Result<MountFlags> {
 /// Undoes the topmost mount on a path.
 ///
 /// # Errors
-/// [`MountError::Busy`] while files are open there.
-pub fn unmount(on: &Path) -> Result<(), MountError> {
+/// [`CallError::Precondition`] while files are open there.
+pub fn unmount(on: &Path) -> Result<(), CallError> {
     mount::unmount(on, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
-        Errno::BUSY => MountError::Busy { on: on.to_owned() },
-        _ => MountError::Unmount { on: on.to_owned(), source: errno.into() },
+        Errno::BUSY => CallError::Precondition {
+            what: on.display().to_string(),
+            state: "is in use".to_owned(),
+            fix: "end the processes that have files open there",
+        },
+        _ => CallError::path("unmount", on, errno.into()),
     })
 }
 
@@ -155,7 +119,7 @@ mod tests {
     fn unknown_flags_of_a_bind_mount_are_named() {
         assert!(bind_flags(&["noatime,nodev".into(), "ro".into()]).unwrap().contains(MountFlags::RDONLY));
         assert!(
-            matches!(bind_flags(&["discard".into()]), Err(MountError::Flag { found }) if found == "discard")
+            matches!(bind_flags(&["discard".into()]), Err(CallError::Invalid { found, .. }) if found == "discard")
         );
     }
 }

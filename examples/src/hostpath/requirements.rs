@@ -3,21 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-/// Rights of this process, capabilities(7).
-pub(super) mod capability {
-    use std::fs;
+use rustix::thread::CapabilitySet;
 
-    pub(in crate::hostpath) const SYS_ADMIN: u32 = 21;
-    pub(in crate::hostpath) const SYS_RESOURCE: u32 = 24;
-
-    /// Whether this process has the capability of this number in effect.
-    pub(in crate::hostpath) fn may(number: u32) -> bool {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        effective
-            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-            .is_some_and(|bits| (bits >> number) & 1 == 1)
-    }
+/// Whether this process has a right of capabilities(7) in effect.
+pub(super) fn may(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
 // Tools by the volumes that need them.
@@ -28,16 +18,17 @@ const TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "ext4"),
     ("mkfs.xfs", "xfs"),
     ("cp", "snapshots of directories"),
+    ("rm", "deleting volumes"),
 ];
 
 /// One line on what the node part cannot do here, or nothing if it can do everything.
 pub fn missing() -> Option<String> {
     let mut lacks = Vec::new();
-    if !capability::may(capability::SYS_ADMIN) {
+    if !may(CapabilitySet::SYS_ADMIN) {
         lacks.push("no right to mount (CAP_SYS_ADMIN): staging and publishing will fail".to_owned());
     } else if !Path::new("/dev/loop-control").exists() || !is_first_user_namespace() {
         lacks.push("no loop devices: only volumes of kind directory can be staged".to_owned());
-    } else if !capability::may(capability::SYS_RESOURCE) {
+    } else if !may(CapabilitySet::SYS_RESOURCE) {
         lacks
             .push("no CAP_SYS_RESOURCE: ext4 grows when it is staged and not while it is mounted".to_owned());
     }

@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::disk::{Disk, RealDisk};
+use super::error::CallError;
 use super::identifier::ResourceId;
+use crate::state::{PathError, failed};
 
 /// Most records that a table holds, which bounds memory: about 1 KiB each.
 pub const MAX_RECORDS: usize = 16_384;
@@ -25,35 +27,6 @@ pub trait Record: Clone + Serialize + DeserializeOwned + Send + 'static {
 
     /// The name that the caller gave it, unique in the table.
     fn name(&self) -> &str;
-}
-
-/// Why a record could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The filesystem refused.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A record could not be turned into JSON.
-    #[error("cannot encode record {id}: {source}")]
-    Encode {
-        /// Whose record.
-        id: ResourceId,
-        /// Why not.
-        source: serde_json::Error,
-    },
-    /// The table holds all that it may.
-    #[error("there are {MAX_RECORDS} {folder} already, the most that are kept: delete some")]
-    Full {
-        /// Which table.
-        folder: &'static str,
-    },
 }
 
 /// All records of one kind, in memory and on disk.
@@ -79,7 +52,7 @@ impl<R: Record> Table<R> {
     ///
     /// # Errors
     /// If the folder cannot be made or listed.
-    pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
+    pub fn open(state_dir: &Path) -> Result<Self, PathError> {
         Self::open_on(RealDisk, state_dir)
     }
 }
@@ -89,12 +62,8 @@ impl<R: Record, D: Disk> Table<R, D> {
     ///
     /// # Errors
     /// If the folder cannot be made or listed.
-    pub fn open_on(disk: D, state_dir: &Path) -> Result<Self, StoreError> {
+    pub fn open_on(disk: D, state_dir: &Path) -> Result<Self, PathError> {
         let folder = state_dir.join(R::FOLDER);
-        let failed = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| StoreError::Io { action, path, source }
-        };
         fs::create_dir_all(&folder).map_err(failed("make folder", &folder))?;
         let mut rows = Rows { by_id: BTreeMap::new(), by_name: BTreeMap::new() };
         for entry in fs::read_dir(&folder).map_err(failed("list", &folder))? {
@@ -146,22 +115,23 @@ impl<R: Record, D: Disk> Table<R, D> {
     ///
     /// # Errors
     /// If it cannot be written; then the old one stays, or on a power cut the old or the new one.
-    pub fn put(&self, record: R) -> Result<(), StoreError> {
+    pub fn put(&self, record: R) -> Result<(), CallError> {
         let id = record.id().clone();
         {
             let rows = self.rows();
             if rows.by_id.len() >= MAX_RECORDS && !rows.by_id.contains_key(&id) {
-                return Err(StoreError::Full { folder: R::FOLDER });
+                return Err(CallError::Exhausted {
+                    what: R::FOLDER,
+                    limit: MAX_RECORDS.to_string(),
+                    found: "one more".to_owned(),
+                    fix: "delete some",
+                });
             }
         }
-        let bytes = serde_json::to_vec_pretty(&record)
-            .map_err(|source| StoreError::Encode { id: id.clone(), source })?;
         let path = self.path_of(&id);
         let new = path.with_extension("new");
-        let failed = |action| {
-            let path = path.clone();
-            move |source| StoreError::Io { action, path, source }
-        };
+        let failed = |action| failed(action, &path);
+        let bytes = serde_json::to_vec_pretty(&record).map_err(|error| failed("encode")(error.into()))?;
         self.disk.write(&new, &bytes).map_err(failed("write"))?;
         self.disk.sync_file(&new).map_err(failed("sync"))?;
         self.disk.rename(&new, &path).map_err(failed("replace"))?;
@@ -174,17 +144,15 @@ impl<R: Record, D: Disk> Table<R, D> {
     ///
     /// # Errors
     /// If its file cannot be removed; then it may be there or not after a restart.
-    pub fn remove(&self, id: &ResourceId) -> Result<(), StoreError> {
+    pub fn remove(&self, id: &ResourceId) -> Result<(), CallError> {
         let path = self.path_of(id);
-        let failed = |action| {
-            let path = path.clone();
-            move |source| StoreError::Io { action, path, source }
-        };
         match self.disk.remove(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove")(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(CallError::path("remove", path, error));
+            }
             _ => {}
         }
-        self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of"))?;
+        self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of", &path))?;
         let mut rows = self.rows();
         if let Some(record) = rows.by_id.remove(id) {
             rows.by_name.remove(record.name());

@@ -52,9 +52,9 @@ impl Driver {
         if kind == VolumeKind::Loop
             && let Some(device) = loop_device::find(&content)?
         {
-            device.detach(&content)?;
+            device.detach()?;
         }
         self.data.remove(&id)?;
-        Ok(self.volumes.remove(&id)?)
+        self.volumes.remove(&id)
     }
 }

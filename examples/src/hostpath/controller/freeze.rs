@@ -1,13 +1,12 @@
 //! Holding a mounted volume still while it is copied.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::hostpath::capability::Access;
-use crate::hostpath::command::{self, SHORT};
+use crate::hostpath::command::{self, CommandError, SHORT};
 use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
-use crate::hostpath::filesystem::FileSystemError;
 use crate::hostpath::identifier::ResourceId;
 use crate::hostpath::volume::{VolumeKind, VolumeRecord};
 
@@ -34,7 +33,7 @@ impl Driver {
         bytes: u64,
     ) -> Result<(), CallError> {
         let _still = self.freeze(from)?;
-        Ok(self.data.copy(&from.id, to, from.kind, bytes)?)
+        self.data.copy(&from.id, to, from.kind, bytes)
     }
 
     /// Brings what was written to the image, and stops a mounted filesystem from writing more.
@@ -73,8 +72,6 @@ pub(in crate::hostpath) fn thaw(volume: &VolumeRecord) {
     }
 }
 
-fn fsfreeze(action: &'static str, on: &std::path::Path) -> Result<(), CallError> {
+fn fsfreeze(action: &str, on: &Path) -> Result<(), CommandError> {
     command::run("fsfreeze", &[action, &on.to_string_lossy()], SHORT)
-        .map(drop)
-        .map_err(|source| FileSystemError::Tool { device: on.to_owned(), source }.into())
 }

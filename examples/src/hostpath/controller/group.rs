@@ -137,7 +137,7 @@ impl Driver {
         {
             self.discard_snapshot(snapshot)?;
         }
-        Ok(self.groups.remove(&id)?)
+        self.groups.remove(&id)
     }
 
     fn members(&self, group: &GroupRecord) -> Vec<SnapshotRecord> {

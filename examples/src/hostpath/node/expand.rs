@@ -36,7 +36,7 @@ impl Driver {
         let (Some(device), Some((staging, placement))) = (presence.device(), volume.staged.clone()) else {
             return Ok(());
         };
-        device.take_new_size(&self.content(volume))?;
+        device.take_new_size()?;
         if let Access::Mount { .. } = placement.capability.access {
             if placement.read_only {
                 return Err(CallError::volume_state(

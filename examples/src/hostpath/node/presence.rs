@@ -12,7 +12,7 @@ use crate::hostpath::capability::Access;
 use crate::hostpath::driver::Driver;
 use crate::hostpath::error::CallError;
 use crate::hostpath::loop_device::{self, LoopDevice};
-use crate::hostpath::mounts::{MountError, unmount};
+use crate::hostpath::mounts::unmount;
 use crate::hostpath::volume::{VolumeKind, VolumeRecord};
 
 /// What the kernel knows of a volume at one moment.
@@ -41,7 +41,7 @@ impl Driver {
             VolumeKind::Loop => Content::Loop(loop_device::find(&content)?),
         };
         // Read after the device was looked up, so that no mount of it is missed.
-        Ok(Presence { table: read_table().map_err(MountError::from)?, content })
+        Ok(Presence { table: read_table()?, content })
     }
 }
 
@@ -63,10 +63,9 @@ impl Presence {
                 fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == *tree)
             }
             Content::Loop(Some(device)) => {
-                mount.device == number_of(device)
+                mount.device == device.number
                     || fs::symlink_metadata(path).is_ok_and(|found| {
-                        found.file_type().is_block_device()
-                            && (major(found.rdev()), minor(found.rdev())) == device.number
+                        found.file_type().is_block_device() && number_of(found.rdev()) == device.number
                     })
             }
         }
@@ -105,13 +104,12 @@ impl Presence {
     }
 
     fn mount_of_device(&self) -> Option<&Mount> {
-        self.table.of_device(number_of(self.device()?)).next()
+        self.table.of_device(self.device()?.number).next()
     }
 }
 
-fn number_of(device: &LoopDevice) -> DeviceNumber {
-    let (major, minor) = device.number;
-    DeviceNumber { major, minor }
+fn number_of(device: u64) -> DeviceNumber {
+    DeviceNumber { major: major(device), minor: minor(device) }
 }
 
 impl Driver {

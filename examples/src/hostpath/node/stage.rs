@@ -6,7 +6,7 @@ use super::host_path::HostPath;
 use crate::hostpath::capability::{Access, Capability};
 use crate::hostpath::driver::{Driver, required};
 use crate::hostpath::error::CallError;
-use crate::hostpath::filesystem::{FileSystem, FileSystemError, Signature, probe};
+use crate::hostpath::filesystem::{FileSystem, Signature, probe};
 use crate::hostpath::loop_device::{self, LoopDevice};
 use crate::hostpath::mounts::{bind, bind_flags};
 use crate::hostpath::sparse;
@@ -80,7 +80,7 @@ impl Driver {
     ) -> Result<(), CallError> {
         let flags = mount_flags(&placement.capability);
         bind_flags(flags)?;
-        Ok(bind(&self.content(volume), path.as_path(), flags, placement.read_only)?)
+        bind(&self.content(volume), path.as_path(), flags, placement.read_only)
     }
 
     fn stage_device(
@@ -92,7 +92,7 @@ impl Driver {
         let image = self.content(volume);
         // One that an earlier process left may be of another size or mode.
         if let Some(leftover) = loop_device::find(&image)? {
-            leftover.detach(&image)?;
+            leftover.detach()?;
         }
         let is_block = placement.capability.access == Access::Block;
         let device = loop_device::attach(&image, is_block && placement.read_only)?;
@@ -136,9 +136,10 @@ impl Driver {
         wanted: Option<FileSystem>,
     ) -> Result<FileSystem, CallError> {
         let expected = wanted.unwrap_or(FileSystem::Ext4);
-        let foreign = |found: String| -> CallError {
-            FileSystemError::ForeignData { device: device.path.clone(), found, expected: expected.name() }
-                .into()
+        let foreign = |found: &str| CallError::Precondition {
+            what: device.path.display().to_string(),
+            state: format!("holds {found} and not {}, and is left as it is", expected.name()),
+            fix: "use a new volume, or the access type that wrote it",
         };
         // A making that was cut off can be begun again, since the volume was never mounted after it.
         if !matches!(volume.format, Format::Started(_)) {
@@ -146,13 +147,13 @@ impl Driver {
                 Signature::FileSystem(found) if wanted.is_none_or(|wanted| wanted == found) => {
                     return Ok(found);
                 }
-                Signature::FileSystem(found) => return Err(foreign(found.name().to_owned())),
-                Signature::Other(found) => return Err(foreign(found)),
+                Signature::FileSystem(found) => return Err(foreign(found.name())),
+                Signature::Other(found) => return Err(foreign(&found)),
                 Signature::None => {}
             }
             let image = self.content(volume);
             if !sparse::is_blank(&image).map_err(|error| CallError::path("read", image, error))? {
-                return Err(foreign("data of an unknown form".to_owned()));
+                return Err(foreign("data of an unknown form"));
             }
         }
         volume.format = Format::Started(expected);

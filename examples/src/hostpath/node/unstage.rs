@@ -33,7 +33,7 @@ impl Driver {
         if let Some(device) = presence.device()
             && !presence.device_is_mounted()
         {
-            device.detach(&self.content(&volume))?;
+            device.detach()?;
         }
         if volume.staged.as_ref().is_some_and(|(at, _)| at == path.as_str()) {
             volume.staged = None;
