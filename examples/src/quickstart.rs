@@ -14,13 +14,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tonic::transport::{Channel, Endpoint, Uri};
 
 use self::life::Life;
-use self::namespace::Privilege;
 pub use self::options::QuickstartOptions;
 use self::parts::Parts;
-use self::story::{Place, StepFailed, Story, say};
+use self::story::{PARTS, StepFailed, Story, say};
 use crate::process::{self, Fatal, Signals};
 
 /// How long is tried to take everything away at the end.
@@ -36,30 +34,30 @@ pub fn main() -> ExitCode {
 
 async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fatal> {
     // Before anything starts a thread: only then can a process enter a user namespace.
-    let privilege = namespace::enter().map_err(Fatal::runtime)?;
+    let mounts = namespace::enter().map_err(Fatal::runtime)?;
     let directory = options.directory()?;
     let outcome = tokio::select! {
-        outcome = tell(directory.path(), privilege) => outcome.map_err(Fatal::runtime),
+        outcome = tell(directory.path(), mounts) => outcome.map_err(Fatal::runtime),
         signal = signals.next() => Err(Fatal::Runtime(format!("{signal}: stopped; everything is taken down"))),
     };
     let cleaned = clean(directory).await;
     outcome.and(cleaned)
 }
 
-async fn tell(directory: &Path, privilege: Privilege) -> Result<(), StepFailed> {
-    say(match privilege {
-        Privilege::Root => "Mounts are real, in a mount namespace of this process.",
-        Privilege::UserNamespace => "Not root: mounts are real, in a user namespace of this process.",
-    });
+async fn tell(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> {
+    say(mounts);
     let mut story = Story::begin();
-    let start = story.step(Place::Parts, "start", Parts::start(directory), Parts::told).await;
-    let parts = start?;
-    let outcome = Life::new(&parts).lead(&mut story).await;
+    let parts = story.step(PARTS, "start", Parts::start(directory), Parts::told).await?;
+    let outcome = async {
+        let life = Life::new(&parts).map_err(|cause| StepFailed { step: "start", cause: cause.to_string() });
+        life?.lead(&mut story).await
+    };
+    let outcome = outcome.await;
     let stop = async {
         parts.stop().await;
         Ok::<_, StepFailed>(())
     };
-    story.step(Place::Parts, "stop", stop, |()| "hub, proxy, agent and driver have ended").await?;
+    story.step(PARTS, "stop", stop, |()| "hub, proxy, agent and driver have ended").await?;
     if outcome.is_ok() {
         story.end();
     }
@@ -80,13 +78,4 @@ async fn clean(directory: TempDir) -> Result<(), Fatal> {
             Ok(()) => return Ok(()),
         }
     }
-}
-
-/// A gRPC channel to a unix socket, as the sidecars make one.
-fn channel(socket: &Path) -> Channel {
-    let path = socket.to_owned();
-    Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-        let path = path.clone();
-        async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
-    }))
 }

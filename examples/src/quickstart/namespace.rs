@@ -9,15 +9,6 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use volume_manager::mounts::linux::read_table;
 
-/// What the quickstart may do on this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Privilege {
-    /// It is root.
-    Root,
-    /// It is root within a user namespace only: it may bind directories, and make no loop devices.
-    UserNamespace,
-}
-
 /// There is no right to mount.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -30,21 +21,19 @@ pub(super) struct NoMounts {
     source: io::Error,
 }
 
-/// Enters the namespace. To be called before the process has a second thread.
+/// Enters the namespace, and says what kind it is. To be called before the process has a second thread.
 ///
 /// # Errors
 /// If the host does not allow it.
-pub(super) fn enter() -> Result<Privilege, NoMounts> {
+pub(super) fn enter() -> Result<&'static str, NoMounts> {
     let (uid, gid) = (geteuid(), getegid());
+    let mut mounts = "Mounts are real, in a mount namespace of this process.";
     // Root in a container may lack the right as well.
-    let privilege = if uid.is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        Privilege::Root
-    } else {
+    if !uid.is_root() || unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        // It may bind directories, and make no loop devices.
+        mounts = "Not root: mounts are real, in a user namespace of this process.";
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)
             .map_err(|cause| NoMounts { doing: "unshare", source: cause.into() })?;
-        Privilege::UserNamespace
-    };
-    if privilege == Privilege::UserNamespace {
         let map = |file: &str, text: String| {
             fs::write(Path::new("/proc/self").join(file), text)
                 .map_err(|source| NoMounts { doing: "map the user", source })
@@ -56,7 +45,7 @@ pub(super) fn enter() -> Result<Privilege, NoMounts> {
     // Otherwise the host would see our mounts, and keep them.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(|cause| NoMounts { doing: "make mounts private", source: cause.into() })?;
-    Ok(privilege)
+    Ok(mounts)
 }
 
 /// Takes away every mount at or below `directory`, the innermost first, so that removing the directory cannot reach

@@ -1,6 +1,6 @@
 //! Hub, proxy, agent and driver, as the other binaries run them, in this process.
 
-use std::fmt;
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use csi_proxy::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
     Serving, SessionRelay, SessionService, SocketAddress,
 };
+use edge_transport::link::Limits;
 use edge_transport::link::uds::{self, UdsDialer};
-use edge_transport::link::{Dialer, Limits};
 use edge_transport::{Hub, Peer, PeerId, ServiceName};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -21,12 +21,18 @@ use super::cable::Cable;
 use super::gate::Gate;
 use crate::hostpath::config::Config;
 use crate::hostpath::driver::Driver;
-use crate::hostpath::listen::Listener;
+use crate::hostpath::listen::{ListenError, Listener};
 use crate::hostpath::service::Service;
 
 const DRIVER: &str = "hostpath.csi.edge";
 
 const NODE: &str = "edge-1";
+
+/// The socket that the sidecars would use.
+pub(super) const CLOUD_SOCKET: &str = "csi.sock";
+
+/// The socket that kubelet would use.
+pub(super) const NODE_SOCKET: &str = "node.sock";
 
 /// Longest wait for open calls at the end.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -38,80 +44,58 @@ pub(super) struct Parts {
     agent: Peer,
     proxy: Peer,
     serving: Serving,
-    driver: JoinHandle<()>,
+    driver: JoinHandle<Result<(), ListenError>>,
     stop_driver: oneshot::Sender<()>,
-    gate: Arc<Gate>,
-    cable: Cable,
-}
-
-/// A part does not start.
-#[derive(Debug, thiserror::Error)]
-#[error("{part}: {cause}")]
-pub(super) struct NotStarted {
-    part: &'static str,
-    cause: String,
-}
-
-fn failed<E: fmt::Display>(part: &'static str) -> impl FnOnce(E) -> NotStarted {
-    move |cause| NotStarted { part, cause: cause.to_string() }
+    /// Before the driver: what can hold a call there.
+    pub(super) gate: Arc<Gate>,
+    /// Between the agent and the hub.
+    pub(super) cable: Cable,
 }
 
 impl Parts {
     /// Starts everything below a directory.
-    pub(super) async fn start(directory: &Path) -> Result<Self, NotStarted> {
-        let driver_name = DriverName::new(DRIVER).map_err(failed("driver"))?;
-        let address =
-            |name: &str| SocketAddress::new(directory.join(name).to_string_lossy()).map_err(failed("socket"));
+    pub(super) async fn start(directory: &Path) -> Result<Self, Box<dyn Error>> {
+        let driver_name = DriverName::new(DRIVER)?;
+        let address = |name: &str| SocketAddress::new(directory.join(name).to_string_lossy());
+        let node = NodeId::new(NODE)?;
 
-        let node = NodeId::new(NODE).map_err(failed("node"))?;
-        let config = Config::new(driver_name.clone(), node.clone(), directory.join("driver"), None)
-            .map_err(failed("driver"))?;
-        let service = Service::new(Driver::open(config).map_err(failed("driver"))?);
-        let listener = Listener::bind(address("node.sock")?.path()).map_err(failed("driver"))?;
+        let config = Config::new(driver_name.clone(), node.clone(), directory.join("driver"), None)?;
+        let service = Service::new(Driver::open(config)?);
+        let listener = Listener::bind(address(NODE_SOCKET)?.path())?;
         let (stop_driver, stopped) = oneshot::channel::<()>();
         let driver = tokio::spawn(async move {
             let stopped = async {
                 let _ = stopped.await;
             };
-            if let Err(cause) = listener.serve(&service, stopped).await {
-                tracing::error!(%cause, "the driver has failed");
-            }
+            listener.serve(&service, stopped).await
         });
 
         let hub_socket = directory.join("hub.sock");
-        let listener = uds::bind(&hub_socket, Limits::default()).map_err(failed("hub"))?;
-        let hub = Hub::builder().listener(Box::new(listener)).presence().start().map_err(failed("hub"))?;
-        let dialer = || -> Result<Box<dyn Dialer>, NotStarted> {
-            Ok(Box::new(UdsDialer::new(&hub_socket, Limits::default()).map_err(failed("link"))?))
-        };
+        let listener = uds::bind(&hub_socket, Limits::default())?;
+        let hub = Hub::builder().listener(Box::new(listener)).presence().start()?;
+        let dialer = || UdsDialer::new(&hub_socket, Limits::default());
 
-        let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address("node.sock")?);
+        let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address(NODE_SOCKET)?);
         let gate = Arc::new(Gate::new(dispatcher));
         let cable = Cable::new(dialer()?);
-        let agent = Peer::builder(PeerId::new(NODE).map_err(failed("agent"))?)
-            .service(
-                ServiceName::new(CSI_SERVICE).map_err(failed("agent"))?,
-                SessionService::new(Arc::clone(&gate)),
-            )
+        let agent = Peer::builder(PeerId::new(NODE)?)
+            .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(Arc::clone(&gate)))
             .dialer(Box::new(cable.clone()))
-            .start()
-            .map_err(failed("agent"))?;
+            .start()?;
 
-        let proxy = PeerId::new(format!("proxy/{DRIVER}")).map_err(failed("proxy"))?;
-        let proxy = Peer::builder(proxy).dialer(dialer()?).start().map_err(failed("proxy"))?;
+        let proxy = PeerId::new(format!("proxy/{DRIVER}"))?;
+        let proxy = Peer::builder(proxy).dialer(Box::new(dialer()?)).start()?;
         // Otherwise the endpoint's first question to the driver fails, and the next one comes a second later.
-        agent.connected().await.map_err(failed("agent"))?;
-        proxy.connected().await.map_err(failed("proxy"))?;
+        agent.connected().await?;
+        proxy.connected().await?;
         let router = Router::fixed(node);
         let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
-        let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone()).map_err(failed("proxy"))?;
+        let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone())?;
         // Ends when the peer is closed.
         tokio::spawn(async move { while nodes.next().await.is_some() {} });
         let relay = SessionRelay::new(proxy.clone());
-        let relay =
-            RetryRelay::start(relay, reachability, ClockTerms::default()).await.map_err(failed("proxy"))?;
-        let endpoint = Endpoint::new(driver_name, router, relay);
-        let serving = endpoint.serve(address("csi.sock")?).await.map_err(failed("proxy"))?;
+        let relay = RetryRelay::start(relay, reachability, ClockTerms::default()).await?;
+        let serving = Endpoint::new(driver_name, router, relay).serve(address(CLOUD_SOCKET)?).await?;
         let directory = directory.to_owned();
         Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable })
     }
@@ -121,40 +105,9 @@ impl Parts {
         format!("hub, proxy, agent and {DRIVER} on {NODE}, below {}", self.directory.display())
     }
 
-    /// The socket that the sidecars would use.
-    pub(super) fn cloud_socket(&self) -> PathBuf {
-        self.directory.join("csi.sock")
-    }
-
-    /// The socket that kubelet would use.
-    pub(super) fn node_socket(&self) -> PathBuf {
-        self.directory.join("node.sock")
-    }
-
-    /// A path for mounts.
-    pub(super) fn directory(&self, parts: &[&str]) -> PathBuf {
-        parts.iter().fold(self.directory.join("kubelet"), |path, part| path.join(part))
-    }
-
-    /// Keeps the next CreateVolume at the edge until the link is whole again.
-    pub(super) fn hold_next_create(&self) {
-        self.gate.close();
-    }
-
-    /// Waits until it is there.
-    pub(super) async fn create_is_held(&self) {
-        self.gate.holds_a_call().await;
-    }
-
-    /// Cuts the agent off.
-    pub(super) fn cut_link(&self) {
-        self.cable.pull();
-    }
-
-    /// Lets the agent connect again, and the call at the edge go on.
-    pub(super) fn heal_link(&self) {
-        self.gate.open();
-        self.cable.plug_in();
+    /// A path below the directory.
+    pub(super) fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.directory.display())
     }
 
     /// Ends everything in good order.
@@ -166,11 +119,5 @@ impl Parts {
         let _ = self.stop_driver.send(());
         // It drains by itself; the clients of this process have left.
         let _ = tokio::time::timeout(DRAIN, self.driver).await;
-    }
-}
-
-impl fmt::Debug for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("directory", &self.directory).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,15 @@
-//! The steps as they are told: each with its time when it is done, and a table at the end.
+//! The steps as they are told: a line for each, with its time, when it is done.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
+
+/// In the cloud, on the proxy's socket: the call travels over the link.
+pub(super) const CLOUD: &str = "cloud";
+/// On the node, on the driver's own socket.
+pub(super) const NODE: &str = "node";
+/// In the parts of this process themselves.
+pub(super) const PARTS: &str = "parts";
 
 /// A step did not end as it should.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -14,45 +21,18 @@ pub(super) struct StepFailed {
     pub(super) cause: String,
 }
 
-#[derive(Debug)]
-struct Step {
-    name: &'static str,
-    place: Place,
-    took: Duration,
-}
-
-/// Where a step happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the cloud, on the proxy's socket: the call travels over the link.
-    Cloud,
-    /// On the node, on the driver's own socket.
-    Node,
-    /// In the parts of this process themselves.
-    Parts,
-}
-
-impl Place {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Cloud => "cloud",
-            Self::Node => "node",
-            Self::Parts => "parts",
-        }
-    }
-}
-
 /// What has been told so far.
 #[derive(Debug)]
 pub(super) struct Story {
     began: Instant,
-    steps: Vec<Step>,
+    steps: usize,
 }
 
 impl Story {
-    /// Begins.
+    /// Begins, with the head of the table.
     pub(super) fn begin() -> Self {
-        Self { began: Instant::now(), steps: Vec::new() }
+        say(format_args!("\n  #         time  where  step"));
+        Self { began: Instant::now(), steps: 0 }
     }
 
     /// Does one step and tells how it ended. What it is good for to the reader stands in the text that `told` makes of
@@ -62,45 +42,24 @@ impl Story {
     /// If the step fails.
     pub(super) async fn step<T, E: Display, D: Display>(
         &mut self,
-        place: Place,
+        place: &'static str,
         name: &'static str,
         step: impl Future<Output = Result<T, E>>,
         told: impl FnOnce(&T) -> D,
     ) -> Result<T, StepFailed> {
+        self.steps += 1;
         let began = Instant::now();
         let outcome = step.await;
-        let took = began.elapsed();
-        match outcome {
-            Ok(value) => {
-                say(format_args!(
-                    "{:>9} ms  {:<5}  {name}: {}",
-                    milliseconds(took),
-                    place.name(),
-                    told(&value)
-                ));
-                self.steps.push(Step { name, place, took });
-                Ok(value)
-            }
-            Err(cause) => {
-                say(format_args!("{:>9} ms  {:<5}  {name}: FAILED", milliseconds(took), place.name()));
-                Err(StepFailed { step: name, cause: cause.to_string() })
-            }
-        }
+        let text = outcome.as_ref().map_or_else(|_| "FAILED".to_owned(), |value| told(value).to_string());
+        let (number, took) = (self.steps, milliseconds(began.elapsed()));
+        say(format_args!("{number:>3}  {took:>8} ms  {place:<5}  {name}: {text}"));
+        outcome.map_err(|cause| StepFailed { step: name, cause: cause.to_string() })
     }
 
-    /// Prints the table.
+    /// All went well.
     pub(super) fn end(&self) {
-        let width = self.steps.iter().map(|step| step.name.len()).max().unwrap_or_default();
-        let rule = "-".repeat(width);
-        say(format_args!("\n  #  {:width$}  where         ms", "step"));
-        say(format_args!(" --  {rule}  -----  ---------"));
-        for (number, step) in self.steps.iter().enumerate() {
-            let (name, place, took) = (step.name, step.place.name(), milliseconds(step.took));
-            say(format_args!("{:>3}  {name:width$}  {place:<5}  {took:>9}", number + 1));
-        }
-        let total = milliseconds(self.began.elapsed());
-        say(format_args!(" --  {rule}  -----  ---------\n     {:width$}         {total:>9}", "all"));
-        say(format_args!("\nall {} steps went well", self.steps.len()));
+        let (number, took) = (self.steps, milliseconds(self.began.elapsed()));
+        say(format_args!("     {took:>8} ms  all\n\nall {number} steps went well"));
     }
 }
 
