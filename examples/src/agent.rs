@@ -1,6 +1,5 @@
 //! `edge-agent`: answers for the CSI drivers of one node.
 
-mod ceiling;
 mod essential;
 mod inspect;
 #[cfg(feature = "kubernetes-node")]
@@ -19,13 +18,14 @@ mod volumes;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_proxy::CSI_SERVICE;
-use csi_proxy::{Drained, Driver, NodeSegment, Relay, SessionService, TopologyRelay};
+use csi_proxy::{
+    CSI_SERVICE, Dispatcher, Drained, Driver, DriverSettings, NodeSegment, Relay, SessionService,
+    TopologyRelay,
+};
 use edge_transport::{Peer, PeerId, ServiceName};
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
-pub use self::ceiling::{InvalidCeiling, MethodCeiling};
 use self::essential::Essential;
 pub use self::inspect::{Inspect, Place};
 pub use self::kubernetes::KubernetesOptions;
@@ -65,11 +65,12 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
-    let mut dispatcher = ceiling::dispatcher(&options)?;
+    let mut dispatcher = Dispatcher::new().with_volume_wait(options.volume_wait);
     if let Some(store) = &store {
         dispatcher = dispatcher.with_terms(store.terms.clone());
     }
-    let settings = ceiling::driver_settings(&options)?;
+    let mut settings = DriverSettings::default();
+    settings.ceiling = options.call_ceiling;
     for driver in &options.driver {
         if dispatcher.drivers().contains(&driver.name) {
             return Err(Fatal::Input(format!("--driver: {} is named twice", driver.name)));

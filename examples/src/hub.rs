@@ -32,10 +32,8 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let tokens = options.security.tokens()?;
     let listeners = listeners::open(&options, files.as_ref()).await?;
     let mut settings = HubSettings::default();
-    settings.session.max_frame = options.max_frame()?;
     settings.session.drain_timeout = options.drain_timeout;
-    (settings.max_handshakes, settings.max_waiting_handshakes) =
-        (options.max_handshakes, options.max_waiting_handshakes);
+    let max_frame = settings.session.max_frame;
     let mut watch = FileWatch::new();
     let mut builder = Hub::builder().settings(settings);
     if options.security.insecure {
@@ -61,14 +59,13 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let kubernetes = match &options.kubeconfig {
         Some(access) => {
             let kubernetes;
-            (builder, kubernetes) =
-                kubernetes::Kubernetes::start(access, options.max_frame()?, builder).await?;
+            (builder, kubernetes) = kubernetes::Kubernetes::start(access, max_frame, builder).await?;
             Some(kubernetes)
         }
         None => None,
     };
     let hub = builder.start().map_err(Fatal::input)?;
-    keep_watch(&watch, options.security.reload_interval);
+    keep_watch(&watch);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }

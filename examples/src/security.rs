@@ -9,7 +9,9 @@ use edge_transport::tls::{ClientAuth, ClientFiles, ServerFiles, TlsPaths};
 use edge_transport::token::{TokenFile, TokenSource};
 
 use crate::process::Fatal;
-use crate::values::duration;
+
+/// How often files are looked at for changes.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The client's side: the agent and the proxy.
 #[derive(Debug, Clone, clap::Args)]
@@ -30,10 +32,6 @@ pub struct ClientSecurity {
     /// connection
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_cert", "tls_key"])]
     pub token_file: Option<PathBuf>,
-
-    /// How often the --tls files are looked at for changes (ms, s, m, h); new connections use the new ones
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub reload_interval: Duration,
 
     /// Use ws:// and quic:// without verifying the hub and without proving who this is: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
@@ -95,11 +93,6 @@ pub struct HubSecurity {
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub tokens: Option<PathBuf>,
 
-    /// How often the --tls files, --client-ca and --tokens are looked at for changes (ms, s, m, h); new connections use the new
-    /// ones
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub reload_interval: Duration,
-
     /// Let anyone who reaches --ws or --quic be whom they claim to be: for tests only
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "client_ca"])]
     pub insecure: bool,
@@ -140,8 +133,8 @@ impl HubSecurity {
 }
 
 /// Looks at the files from time to time, until the process ends.
-pub fn keep_watch(watch: &Arc<FileWatch>, every: Duration) {
+pub fn keep_watch(watch: &Arc<FileWatch>) {
     if !watch.is_empty() {
-        tokio::spawn(Arc::clone(watch).run(every));
+        tokio::spawn(Arc::clone(watch).run(RELOAD_INTERVAL));
     }
 }

@@ -43,7 +43,7 @@ impl RoadOptions {
 pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
     let files = security.files()?;
     if let Some(files) = &files {
-        keep_watch(&Arc::new(FileWatch::new().tls(files)), security.reload_interval);
+        keep_watch(&Arc::new(FileWatch::new().tls(files)));
     }
     Ok(files)
 }

@@ -44,6 +44,16 @@ pub enum InvalidValue {
         /// What was given.
         found: String,
     },
+    /// A span of time that is too short or too long for its use.
+    #[error("{found:?} is out of bounds; give {least:?} to {most:?}")]
+    OutOfBounds {
+        /// What was given.
+        found: Duration,
+        /// The shortest.
+        least: Duration,
+        /// The longest.
+        most: Duration,
+    },
 }
 
 const SIZE_UNITS: &[(&str, u64)] =
@@ -52,8 +62,8 @@ const SIZE_UNITS: &[(&str, u64)] =
 // Milliseconds a unit.
 const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
-/// Longest duration in milliseconds: a year.
-const LONGEST: u64 = 365 * 24 * 3_600_000;
+/// Longest duration: a year.
+pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// A whole number before one of the units, times that unit.
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -76,9 +86,24 @@ pub fn bytes(text: &str) -> Result<u64, InvalidValue> {
 /// # Errors
 /// If the text is none.
 pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
-    let milliseconds = amount(text, TIME_UNITS).filter(|milliseconds| *milliseconds <= LONGEST);
-    let duration = milliseconds.map(Duration::from_millis);
-    duration.ok_or_else(|| InvalidValue::Duration { found: text.to_owned() })
+    let duration = amount(text, TIME_UNITS).map(Duration::from_millis);
+    duration
+        .filter(|duration| *duration <= LONGEST)
+        .ok_or_else(|| InvalidValue::Duration { found: text.to_owned() })
+}
+
+/// Reads a [`duration`] within bounds, both inclusive.
+pub fn duration_within(
+    least: Duration,
+    most: Duration,
+) -> impl Fn(&str) -> Result<Duration, InvalidValue> + Clone {
+    move |text| {
+        let found = duration(text)?;
+        if found < least || found > most {
+            return Err(InvalidValue::OutOfBounds { found, least, most });
+        }
+        Ok(found)
+    }
 }
 
 /// A TCP or UDP address to listen on. A bare port means every IPv4 address of the host.

@@ -28,7 +28,6 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
                 "--tls-key",
                 "--client-ca",
                 "--insecure",
-                "[default: 8MiB]",
                 "[default: 10s]",
             ],
         ),

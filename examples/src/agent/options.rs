@@ -8,14 +8,18 @@ use clap::{Args, Parser};
 use csi_proxy::NodeId;
 use edge_transport::link::Address;
 
-use super::ceiling::MethodCeiling;
 use super::inspect::Inspect;
 use super::kubernetes::KubernetesOptions;
 use super::shim::ShimOptions;
 use super::volumes::VolumesOptions;
 use crate::security::ClientSecurity;
 use crate::uplink::RoadOptions;
-use crate::values::{DriverAt, duration, listen_address};
+use crate::values::{DriverAt, LONGEST, duration, duration_within, listen_address};
+
+/// Less would cut work that every driver needs time for.
+const SHORTEST_CEILING: Duration = Duration::from_secs(1);
+/// What waits holds a place and a request.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Answers for the CSI drivers of one node: calls come in over a link to the hub, and go to the drivers' own sockets.
 ///
@@ -80,16 +84,12 @@ pub struct AgentOptions {
 
     /// Longest time for one call at a driver, whoever still waits for it; then it is cancelled at the driver (ms, s, m, h; at
     /// least 1s). More for drivers whose work takes longer, or it is begun again and again
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration_within(SHORTEST_CEILING, LONGEST))]
     pub call_ceiling: Duration,
-
-    /// The same for one method, like CreateVolume=2h. May be given again for others
-    #[arg(long, value_name = "METHOD=TIME")]
-    pub method_ceiling: Vec<MethodCeiling>,
 
     /// How long a request waits while the driver is at another one for the same volume, before it is told ABORTED; less if its caller
     /// does not wait as long (ms, s, m; at most 1m; 0s: not at all)
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration_within(Duration::ZERO, LONGEST_WAIT))]
     pub volume_wait: Duration,
 
     /// Certificates, or none.

@@ -14,7 +14,7 @@ pub(super) async fn open(
     options: &HubOptions,
     files: Option<&ServerFiles>,
 ) -> Result<Vec<Box<dyn Listener>>, Fatal> {
-    let limits = Limits::default().with_max_frame(options.max_frame()?);
+    let limits = Limits::default();
     let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
     if let Some(address) = options.ws {
         let tls = match (files, options.security.insecure) {

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use csi_proxy::SocketAddress;
+use edge_transport::PeerId;
 use edge_transport::hub::Rule;
-use edge_transport::link::MAX_FRAME_CEILING;
-use edge_transport::{HubSettings, PeerId};
 
-use crate::process::Fatal;
 use crate::security::HubSecurity;
-use crate::values::{bytes, duration, listen_address};
+use crate::values::{duration, listen_address};
 
 /// The socket that is listened on unless another one is given.
 pub const DEFAULT_UDS: &str = "unix:///run/edge-csi/hub.sock";
@@ -56,14 +54,6 @@ pub struct HubOptions {
     #[arg(long, value_name = "FROM=TO", value_delimiter = ',')]
     pub allow: Vec<Rule>,
 
-    /// Most connections of each listener whose handshake is under way; further ones wait
-    #[arg(long, value_name = "N", default_value_t = HubSettings::default().max_handshakes)]
-    pub max_handshakes: usize,
-
-    /// Most connections of each listener that wait for their handshake; further ones are told to come back later
-    #[arg(long, value_name = "N", default_value_t = HubSettings::default().max_waiting_handshakes)]
-    pub max_waiting_handshakes: usize,
-
     /// Watch the API server of Kubernetes, and tell each node that asks which pods, claims, volumes and attachments are its own: a
     /// kubeconfig file, or `in-cluster` for the service account of the hub's pod
     #[cfg(feature = "kubernetes")]
@@ -75,10 +65,6 @@ pub struct HubOptions {
     #[arg(long, value_name = "FILE|in-cluster", value_parser = no_kubernetes)]
     pub kubeconfig: Option<String>,
 
-    /// Largest frame of a link (B, KiB, MiB, GiB)
-    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = bytes)]
-    pub max_frame: u64,
-
     /// Longest wait for open calls after SIGTERM (ms, s, m, h)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
@@ -87,20 +73,4 @@ pub struct HubOptions {
 #[cfg(not(feature = "kubernetes"))]
 fn no_kubernetes(_: &str) -> Result<String, &'static str> {
     Err("this build knows no Kubernetes; build with --features kubernetes")
-}
-
-impl HubOptions {
-    /// The largest frame in bytes.
-    ///
-    /// # Errors
-    /// If it is outside of what a link can carry.
-    pub(super) fn max_frame(&self) -> Result<usize, Fatal> {
-        const LEAST: usize = 64 << 10;
-        let bytes = usize::try_from(self.max_frame).unwrap_or(usize::MAX);
-        if (LEAST..=MAX_FRAME_CEILING).contains(&bytes) {
-            return Ok(bytes);
-        }
-        let found = self.max_frame;
-        Err(Fatal::Input(format!("--max-frame {found}: a frame may have 64KiB to {MAX_FRAME_CEILING} bytes")))
-    }
 }
