@@ -22,17 +22,6 @@ struct State {
     stopped: bool,
 }
 
-/// What a listener hears.
-#[derive(Debug)]
-pub(super) enum Heard {
-    /// The parts of one change.
-    Change(Vec<Update>),
-    /// The node listens anew.
-    Replaced,
-    /// The hub ends.
-    Stopped,
-}
-
 impl Board {
     /// An empty one, with a source that no hub before had.
     pub(super) fn new(bounds: Bounds) -> Self {
@@ -85,33 +74,26 @@ impl Board {
 #[derive(Debug)]
 pub(super) struct Listener {
     board: Board,
-    subscription: Subscription,
+    pub(super) subscription: Subscription,
     bell: Arc<Notify>,
 }
 
 impl Listener {
-    /// Who listens.
-    pub(super) const fn node(&self) -> &NodeName {
-        self.subscription.node()
-    }
-
-    /// A number that no other listener has.
-    pub(super) const fn number(&self) -> u64 {
-        self.subscription.generation()
-    }
-
     /// Waits for what the node has not heard. What happens until then, and while it is told, becomes one change. Nothing is lost
     /// if this is dropped while it waits.
-    pub(super) async fn next(&mut self) -> Heard {
+    ///
+    /// # Errors
+    /// Why the node hears no more.
+    pub(super) async fn next(&mut self) -> Result<Vec<Update>, &'static str> {
         loop {
             {
                 let mut state = self.board.state();
                 if state.stopped {
-                    return Heard::Stopped;
+                    return Err("the hub ends");
                 }
                 match state.core.next(&mut self.subscription) {
-                    Next::Change(parts) => return Heard::Change(parts),
-                    Next::Replaced => return Heard::Replaced,
+                    Next::Change(parts) => return Ok(parts),
+                    Next::Replaced => return Err("this node watches anew"),
                     Next::Nothing => {}
                 }
             }
@@ -124,7 +106,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let mut state = self.board.state();
         state.core.unsubscribe(&self.subscription);
-        let node = self.subscription.node();
+        let node = &self.subscription.node;
         if state.bells.get(node).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
             state.bells.remove(node);
         }
@@ -147,12 +129,12 @@ mod tests {
         let waiting = tokio::spawn(async move { earlier.next().await });
         tokio::task::yield_now().await;
         let mut later = board.listen(node(), Watch::default());
-        assert!(matches!(waiting.await.unwrap(), Heard::Replaced));
+        assert_eq!(waiting.await.unwrap(), Err("this node watches anew"));
         for kind in Kind::ALL {
             board.take(Event::Began(kind));
             board.take(Event::Done(kind));
         }
-        assert!(matches!(later.next().await, Heard::Change(_)));
+        assert!(later.next().await.is_ok());
         assert_eq!(board.look(Core::present), 1);
         drop(later);
         assert_eq!(board.look(Core::present), 0);
@@ -165,7 +147,7 @@ mod tests {
         let waiting = tokio::spawn(async move { listener.next().await });
         tokio::task::yield_now().await;
         board.stop();
-        assert!(matches!(waiting.await.unwrap(), Heard::Stopped));
-        assert!(matches!(board.listen(node(), Watch::default()).next().await, Heard::Stopped));
+        assert_eq!(waiting.await.unwrap(), Err("the hub ends"));
+        assert_eq!(board.listen(node(), Watch::default()).next().await, Err("the hub ends"));
     }
 }

@@ -14,7 +14,7 @@ use kube::Client;
 use tokio::sync::Semaphore;
 
 pub(super) use self::book::PodName;
-use self::book::{Book, Failure, Order, Reason};
+use self::book::{Book, Failure, Order, REASONS};
 pub(super) use self::write::event;
 use super::node_name::NodeName;
 use crate::excerpt::excerpt;
@@ -114,7 +114,7 @@ fn failure(volume: &PodVolumeStatus) -> Option<Failure> {
             name: volume.pod.clone(),
         },
         volume: volume.volume.clone(),
-        reason: Reason::parse(&failure.reason)?,
+        reason: REASONS.into_iter().find(|reason| *reason == failure.reason)?,
         message: excerpt(&failure.message, MESSAGE).to_owned(),
         waits: failure.waits,
     })

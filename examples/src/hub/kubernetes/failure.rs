@@ -3,6 +3,7 @@
 use kube::runtime::watcher;
 
 use crate::excerpt::excerpt;
+use crate::process::chain;
 
 /// The most bytes of a message of the API server that are passed on.
 const MOST: usize = 400;
@@ -65,13 +66,8 @@ fn text(error: &kube::Error) -> String {
         }
         kube::Error::Api(status) => excerpt(&status.message, MOST).to_owned(),
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => {
-            let mut text = "no connection to the API server".to_owned();
-            let mut source = std::error::Error::source(error);
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            excerpt(&text, MOST).to_owned()
+            let cause = std::error::Error::source(error).map(chain).unwrap_or_default();
+            excerpt(&format!("no connection to the API server: {cause}"), MOST).to_owned()
         }
         kube::Error::Auth(_) => {
             "no credentials for the API server; look at the user of --kubeconfig".to_owned()

@@ -107,19 +107,14 @@ impl Kubernetes {
         for kind in Kind::ALL {
             let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
             let up = phase == Phase::Current && troubles.of(kind).is_none();
-            gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(number(count));
+            gauge!("edge_csi_kubernetes_objects", "resource" => kind.resource()).set(count as f64);
             gauge!("edge_csi_kubernetes_watch_up", "resource" => kind.resource())
                 .set(f64::from(u8::from(up)));
         }
-        gauge!("edge_csi_kubernetes_nodes").set(number(board.look(Core::present)));
+        gauge!("edge_csi_kubernetes_nodes").set(board.look(Core::present) as f64);
         counter!("edge_csi_kubernetes_oversized_objects_total").absolute(board.look(Core::oversized));
         let volumes = figures.pod_volumes();
-        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(number(volumes.published));
-        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(number(volumes.waiting));
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(volumes.published as f64);
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(volumes.waiting as f64);
     }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-const fn number(count: usize) -> f64 {
-    count as f64
 }

@@ -4,8 +4,6 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use edge_transport::PeerId;
-
 use crate::excerpt::excerpt;
 
 /// A name that a Node can have: a DNS subdomain in the sense of RFC 1123.
@@ -38,14 +36,6 @@ impl NodeName {
         } else {
             Err(InvalidNodeName { found: excerpt(text, 100).to_owned() })
         }
-    }
-
-    /// The Node that a peer is: the one of the same name.
-    ///
-    /// # Errors
-    /// If no Node can have this name.
-    pub(super) fn of_peer(peer: &PeerId) -> Result<Self, InvalidNodeName> {
-        Self::new(peer.as_str())
     }
 
     /// The name as text.

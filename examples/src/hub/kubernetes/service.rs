@@ -9,7 +9,7 @@ use kube::Client;
 use prost::Message;
 use tokio::time::MissedTickBehavior;
 
-use super::board::{Board, Heard, Listener};
+use super::board::{Board, Listener};
 use super::events::{self, Events, PodName};
 use super::figures::Figures;
 use super::node_name::NodeName;
@@ -46,7 +46,7 @@ impl Service for NodeService {
 
 impl NodeService {
     async fn answer(self, source: PeerId, request: Bytes, replies: ReplySender) {
-        let node = match NodeName::of_peer(&source) {
+        let node = match NodeName::new(source.as_str()) {
             Ok(node) => node,
             Err(cause) => {
                 tracing::warn!(from = %source, %cause, "a peer that can be no Node asks for its objects");
@@ -166,10 +166,11 @@ impl NodeService {
     async fn feed(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
         tracing::info!(%node, revision = has.revision, "a node watches its objects");
         let mut listener = self.board.listen(node, has);
-        self.statuses.enter(listener.node(), listener.number());
+        let (node, number) = (listener.subscription.node.clone(), listener.subscription.generation);
+        self.statuses.enter(&node, number);
         let ended = tell(&mut listener, &mut replies).await;
-        self.statuses.leave(listener.node(), listener.number());
-        tracing::info!(node = %listener.node(), ?ended, "a node watches no more");
+        self.statuses.leave(&node, number);
+        tracing::info!(%node, ?ended, "a node watches no more");
         if let Some(reason) = ended {
             fail(replies, Reason::Draining, reason).await;
         }
@@ -191,13 +192,12 @@ async fn tell(listener: &mut Listener, replies: &mut ReplySender) -> Option<&'st
             }
         };
         let parts = match heard {
-            Heard::Change(parts) => parts,
-            Heard::Replaced => return Some("this node watches anew"),
-            Heard::Stopped => return Some("the hub ends"),
+            Ok(parts) => parts,
+            Err(ended) => return Some(ended),
         };
         for part in parts {
             let (changed, gone, revision) = (part.changed.len(), part.gone.len(), part.revision);
-            tracing::debug!(node = %listener.node(), revision, changed, gone, "a part of a change");
+            tracing::debug!(node = %listener.subscription.node, revision, changed, gone, "a part of a change");
             if replies.message(part.encode_to_vec().into()).await.is_err() {
                 return None;
             }

@@ -34,23 +34,14 @@ pub(super) struct Found {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotFound {
     /// The claim is not known.
-    #[error("claim {name} is not known on this node yet")]
-    Claim {
-        /// Its name.
-        name: String,
-    },
+    #[error("claim {0} is not known on this node yet")]
+    Claim(String),
     /// The claim has no volume.
-    #[error("claim {name} is not bound yet")]
-    Unbound {
-        /// Its name.
-        name: String,
-    },
+    #[error("claim {0} is not bound yet")]
+    Unbound(String),
     /// The volume is not known.
-    #[error("PersistentVolume {name} is not known on this node yet, or is not of CSI")]
-    PersistentVolume {
-        /// Its name.
-        name: String,
-    },
+    #[error("PersistentVolume {0} is not known on this node yet, or is not of CSI")]
+    PersistentVolume(String),
     /// The volume is bound to another claim.
     #[error("PersistentVolume {name} is bound to claim UID {found}, and the pod's claim is {expected}")]
     OtherClaim {
@@ -74,10 +65,10 @@ pub(super) enum NotFound {
     },
     /// The driver's name.
     #[error("its driver cannot be: {0}")]
-    Driver(String),
+    Driver(#[from] InvalidDriverName),
     /// The handle.
     #[error("its volumeHandle cannot be: {0}")]
-    Handle(String),
+    Handle(#[from] InvalidVolumeId),
     /// A secret's name.
     #[error("its secret cannot be: {0}")]
     Secret(#[from] InvalidSecretReference),
@@ -87,18 +78,6 @@ pub(super) enum NotFound {
     /// There is no path.
     #[error("it has no place: {0}")]
     Place(#[from] NoPlace),
-}
-
-impl From<InvalidDriverName> for NotFound {
-    fn from(error: InvalidDriverName) -> Self {
-        Self::Driver(error.to_string())
-    }
-}
-
-impl From<InvalidVolumeId> for NotFound {
-    fn from(error: InvalidVolumeId) -> Self {
-        Self::Handle(error.to_string())
-    }
 }
 
 /// Finds a volume of a pod.
@@ -144,15 +123,14 @@ fn of_inline(pod: &Pod, volume: &PodVolume, inline: &InlineVolume) -> Result<Vol
 type OfClaim = (String, VolumeSpec, Option<Expansion>, bool);
 
 fn of_claim(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> Result<OfClaim, NotFound> {
-    let name = || volume.claim.clone();
     let claim =
-        metadata.claim(&pod.namespace, &volume.claim).ok_or_else(|| NotFound::Claim { name: name() })?;
+        metadata.claim(&pod.namespace, &volume.claim).ok_or_else(|| NotFound::Claim(volume.claim.clone()))?;
     if claim.volume.is_empty() {
-        return Err(NotFound::Unbound { name: name() });
+        return Err(NotFound::Unbound(volume.claim.clone()));
     }
     let found = metadata
         .persistent_volume(&claim.volume)
-        .ok_or_else(|| NotFound::PersistentVolume { name: claim.volume.clone() })?;
+        .ok_or_else(|| NotFound::PersistentVolume(claim.volume.clone()))?;
     if !found.claim_uid.is_empty() && found.claim_uid != claim.uid {
         return Err(NotFound::OtherClaim {
             name: found.name.clone(),

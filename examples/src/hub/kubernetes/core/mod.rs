@@ -58,22 +58,12 @@ impl Default for Bounds {
 /// A node that listens. A later one of the same node takes its place.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    node: NodeName,
-    generation: u64,
+    /// Who listens.
+    pub(super) node: NodeName,
+    /// A number that no other subscription has.
+    pub(super) generation: u64,
     told: Option<u64>,
     greeted: bool,
-}
-
-impl Subscription {
-    /// Who listens.
-    pub(super) const fn node(&self) -> &NodeName {
-        &self.node
-    }
-
-    /// A number that no other subscription has.
-    pub(super) const fn generation(&self) -> u64 {
-        self.generation
-    }
 }
 
 /// What there is for a subscription.
@@ -167,10 +157,10 @@ impl Core {
     /// Sets are made anew where they are asked for. Before all is listed nobody hears of it.
     fn wake(&mut self, mut touched: Touched) -> Touched {
         match &mut touched {
-            Touched::All => self.views.values_mut().for_each(View::outdate),
+            Touched::All => self.views.values_mut().for_each(|view| view.outdated = true),
             Touched::Nodes(nodes) => nodes.retain(|node| {
                 let Some(view) = self.views.get_mut(node) else { return false };
-                view.outdate();
+                view.outdated = true;
                 view.is_present()
             }),
         }
@@ -192,7 +182,7 @@ impl Core {
     /// A node listens no more.
     pub(super) fn unsubscribe(&mut self, subscription: &Subscription) {
         let Some(view) = self.views.get_mut(&subscription.node) else { return };
-        if view.generation() != subscription.generation {
+        if view.generation != subscription.generation {
             return;
         }
         self.count += 1;
@@ -208,32 +198,26 @@ impl Core {
     /// What a subscription has not heard yet. The first answer to one comes even if nothing has changed.
     pub(super) fn next(&mut self, subscription: &mut Subscription) -> Next {
         let Some(view) = self.views.get_mut(&subscription.node) else { return Next::Replaced };
-        if view.generation() != subscription.generation {
+        if view.generation != subscription.generation {
             return Next::Replaced;
         }
         if !self.synced {
             return Next::Nothing;
         }
-        if view.is_outdated() {
+        if view.outdated {
             let set = self.store.set(&subscription.node);
             if view.refresh(set, self.count + 1, self.bounds.remembered_ends) {
                 self.count += 1;
             }
         }
-        if subscription.greeted && subscription.told == Some(view.revision()) {
+        if subscription.greeted && subscription.told == Some(view.revision) {
             return Next::Nothing;
         }
         let told = subscription.told.filter(|told| view.remembers(*told));
         let change = view.since(told);
-        subscription.told = Some(view.revision());
+        subscription.told = Some(view.revision);
         subscription.greeted = true;
-        Next::Change(parts::split(
-            self.source,
-            view.revision(),
-            told.is_none(),
-            change,
-            self.bounds.part_bytes,
-        ))
+        Next::Change(parts::split(self.source, view.revision, told.is_none(), change, self.bounds.part_bytes))
     }
 
     /// Whether an object of the node names this secret for a call of the node.

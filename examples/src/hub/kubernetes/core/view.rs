@@ -18,11 +18,12 @@ pub(super) struct Change {
 pub(super) struct View {
     objects: BTreeMap<ObjectKey, (Told, u64)>,
     gone: BTreeMap<ObjectKey, u64>,
-    revision: u64,
+    pub(super) revision: u64,
     /// All that has happened after this revision is known.
     floor: u64,
-    outdated: bool,
-    generation: u64,
+    /// Something that concerns the node may have changed.
+    pub(super) outdated: bool,
+    pub(super) generation: u64,
     /// When it left, if it has.
     left: Option<u64>,
 }
@@ -55,23 +56,6 @@ impl View {
 
     pub(super) const fn is_present(&self) -> bool {
         self.left.is_none()
-    }
-
-    pub(super) const fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    pub(super) const fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// Something that concerns the node may have changed.
-    pub(super) const fn outdate(&mut self) {
-        self.outdated = true;
-    }
-
-    pub(super) const fn is_outdated(&self) -> bool {
-        self.outdated
     }
 
     /// Whether all that has happened since this revision is known.

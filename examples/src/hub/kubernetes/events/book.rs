@@ -41,35 +41,14 @@ pub(in super::super) struct PodName {
 }
 
 /// The reasons that kubelet gives, and no others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reason {
-    FailedMount,
-    FailedMapVolume,
-    VolumeResizeFailed,
-}
-
-impl Reason {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        [Self::FailedMount, Self::FailedMapVolume, Self::VolumeResizeFailed]
-            .into_iter()
-            .find(|reason| reason.as_str() == text)
-    }
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::FailedMount => "FailedMount",
-            Self::FailedMapVolume => "FailedMapVolume",
-            Self::VolumeResizeFailed => "VolumeResizeFailed",
-        }
-    }
-}
+pub(super) const REASONS: [&str; 3] = ["FailedMount", "FailedMapVolume", "VolumeResizeFailed"];
 
 /// What is wrong with a volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
     pub(super) pod: PodName,
     pub(super) volume: String,
-    pub(super) reason: Reason,
+    pub(super) reason: &'static str,
     pub(super) message: String,
     /// It may end by itself, and counts if it lasts.
     pub(super) waits: bool,
@@ -82,7 +61,7 @@ pub(super) struct Order {
     pub(super) pod: PodName,
     /// A number that no other event of this hub has.
     pub(super) number: u64,
-    pub(super) reason: Reason,
+    pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) count: u32,
     /// When it was first and last so, since the beginning of the time of the core.
@@ -103,7 +82,7 @@ pub(super) struct Book {
 struct Entry {
     number: u64,
     volume: String,
-    reason: Reason,
+    reason: &'static str,
     message: String,
     waits: bool,
     count: u32,
@@ -245,7 +224,7 @@ mod tests {
     fn failure(message: &str) -> Failure {
         let pod = PodName { uid: "u".into(), namespace: "ns".into(), name: "web-0".into() };
         let (volume, message) = ("data".to_owned(), message.to_owned());
-        Failure { pod, volume, reason: Reason::FailedMount, message, waits: false }
+        Failure { pod, volume, reason: "FailedMount", message, waits: false }
     }
 
     fn at(seconds: u64) -> Duration {

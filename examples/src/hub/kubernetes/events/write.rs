@@ -55,7 +55,7 @@ fn of_order(order: &Order, life: u64) -> Event {
         ..ObjectReference::default()
     };
     Event {
-        reason: Some(order.reason.as_str().to_owned()),
+        reason: Some(order.reason.to_owned()),
         message: Some(order.message.clone()),
         type_: Some("Warning".to_owned()),
         last_timestamp: time(order.last),
@@ -101,7 +101,7 @@ mod tests {
     use hyper::{Request, Response};
     use kube::client::Body;
 
-    use super::super::book::{PodName, Reason};
+    use super::super::book::PodName;
     use super::*;
 
     fn order() -> Order {
@@ -109,7 +109,7 @@ mod tests {
             node: NodeName::new("edge-1").unwrap(),
             pod: PodName { uid: "9f0c".into(), namespace: "ns".into(), name: "web-0".into() },
             number: 3,
-            reason: Reason::FailedMount,
+            reason: "FailedMount",
             message: "MountVolume.SetUp failed".into(),
             count: 2,
             first: Duration::from_secs(1_700_000_000),
