@@ -13,8 +13,8 @@ use super::filesystem::{FILE_SYSTEMS, FileSystem};
 pub struct Capability {
     /// As a block device or as a filesystem.
     pub access: Access,
-    /// By whom at once.
-    pub mode: AccessMode,
+    /// By whom at once, a number of the spec.
+    mode: i32,
 }
 
 /// How a volume is shown.
@@ -32,44 +32,6 @@ pub enum Access {
     },
 }
 
-/// Who may use a volume at once: the access modes of the spec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names are those of the spec")]
-pub enum AccessMode {
-    SingleNodeWriter,
-    SingleNodeReaderOnly,
-    MultiNodeReaderOnly,
-    MultiNodeSingleWriter,
-    MultiNodeMultiWriter,
-    SingleNodeSingleWriter,
-    SingleNodeMultiWriter,
-}
-
-impl AccessMode {
-    /// Whether nobody may write.
-    pub const fn is_read_only(self) -> bool {
-        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
-    }
-
-    /// Whether a node may publish the volume at more than one target path (the table of NodePublishVolume).
-    pub const fn allows_more_targets(self) -> bool {
-        !matches!(self, Self::SingleNodeWriter | Self::SingleNodeReaderOnly | Self::SingleNodeSingleWriter)
-    }
-
-    fn parse(mode: i32) -> Option<Self> {
-        Some(match Mode::try_from(mode).ok()? {
-            Mode::Unknown => return None,
-            Mode::SingleNodeWriter => Self::SingleNodeWriter,
-            Mode::SingleNodeReaderOnly => Self::SingleNodeReaderOnly,
-            Mode::MultiNodeReaderOnly => Self::MultiNodeReaderOnly,
-            Mode::MultiNodeSingleWriter => Self::MultiNodeSingleWriter,
-            Mode::MultiNodeMultiWriter => Self::MultiNodeMultiWriter,
-            Mode::SingleNodeSingleWriter => Self::SingleNodeSingleWriter,
-            Mode::SingleNodeMultiWriter => Self::SingleNodeMultiWriter,
-        })
-    }
-}
-
 impl Capability {
     /// Checks a capability of a request.
     ///
@@ -81,13 +43,10 @@ impl Capability {
         let capability = capability.ok_or_else(|| missing("an access type and an access mode"))?;
         let mode =
             capability.access_mode.as_ref().map(|m| m.mode).ok_or_else(|| missing("an access mode"))?;
-        let mode = AccessMode::parse(mode).ok_or_else(|| {
-            CallError::invalid(
-                "volume_capability.access_mode",
-                mode,
-                "one of the access modes 1 to 7 of the spec",
-            )
-        })?;
+        if Mode::try_from(mode).unwrap_or_default() == Mode::Unknown {
+            let expected = "one of the access modes 1 to 7 of the spec";
+            return Err(CallError::invalid("volume_capability.access_mode", mode, expected));
+        }
         let access =
             match capability.access_type.as_ref().ok_or_else(|| missing("an access type, block or mount"))? {
                 ProtoAccess::Block(_) => Access::Block,
@@ -108,6 +67,22 @@ impl Capability {
             });
         }
         capabilities.iter().map(|capability| Self::parse(Some(capability))).collect()
+    }
+
+    /// By whom the volume may be used at once.
+    pub fn mode(&self) -> Mode {
+        Mode::try_from(self.mode).unwrap_or_default()
+    }
+
+    /// Whether nobody may write.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.mode(), Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
+    }
+
+    /// Whether a node may publish the volume at more than one target path (the table of NodePublishVolume).
+    pub fn allows_more_targets(&self) -> bool {
+        use Mode::{SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter};
+        !matches!(self.mode(), SingleNodeWriter | SingleNodeReaderOnly | SingleNodeSingleWriter)
     }
 
     /// The filesystem that is asked for by name.
@@ -183,7 +158,8 @@ mod tests {
 
     #[test]
     fn more_targets_are_a_matter_of_the_mode() {
-        let allowed: Vec<_> = (1..=7).map(|m| AccessMode::parse(m).unwrap().allows_more_targets()).collect();
+        let allows = |mode| Capability::parse(Some(&mount("", mode))).unwrap().allows_more_targets();
+        let allowed: Vec<_> = (1..=7).map(allows).collect();
         assert_eq!(allowed, [false, false, true, true, true, false, true]);
     }
 }

@@ -1,5 +1,6 @@
 //! The driver: its state, how it starts, and what all calls share.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -64,17 +65,9 @@ impl Driver {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock_volume(&self, id: &ResourceId) -> Result<OperationGuard, CallError> {
-        self.locks.acquire(format!("volume {id}"))
-    }
-
-    pub(super) fn lock_snapshot(&self, id: &ResourceId) -> Result<OperationGuard, CallError> {
-        self.locks.acquire(format!("snapshot {id}"))
-    }
-
-    /// The right to make a volume, snapshot or group of this name.
-    pub(super) fn lock_name(&self, what: &'static str, name: &str) -> Result<OperationGuard, CallError> {
-        self.locks.acquire(format!("{what} named {name:?}"))
+    /// The right to work on something, or to make something of a name.
+    pub(super) fn lock(&self, what: &str, which: impl Display) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("{what} {which}"))
     }
 
     /// Finds the volume that a request is about, and takes the right to work on it.
@@ -84,7 +77,7 @@ impl Driver {
         if self.volumes.by_id(&id).is_none() {
             return Err(CallError::no_volume(volume_id));
         }
-        let guard = self.lock_volume(&id)?;
+        let guard = self.lock("volume", &id)?;
         // Looked up again, since it may have changed until the lock was there.
         let volume = self.volumes.by_id(&id).filter(VolumeRecord::is_ready);
         Ok((volume.ok_or_else(|| CallError::no_volume(volume_id))?, guard))

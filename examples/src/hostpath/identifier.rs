@@ -1,34 +1,20 @@
 //! Ids that are safe as file names, whatever a caller sends.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::CallError;
-
 /// Longest id in bytes: what the spec allows for a string.
 pub const MAX_ID: usize = 128;
-
-/// The kernel's source of random numbers.
-const RANDOM: &str = "/dev/urandom";
 
 /// The id of a volume, a snapshot or a group: letters, digits, `-`, `_` and `.`, not beginning with a dot.
 ///
 /// Ids that this driver makes sort by the time of their making, so that a list keeps its order while it grows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct ResourceId(String);
-
-/// A text that cannot be an id.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("id {found:?} is not 1 to {MAX_ID} letters, digits, '-', '_' or '.' with no dot in front")]
-pub struct InvalidId {
-    /// The text.
-    pub found: String,
-}
 
 impl ResourceId {
     /// Takes a text that may be an id. One that cannot is the id of nothing here.
@@ -42,16 +28,11 @@ impl ResourceId {
     }
 
     /// A new id: the prefix, the time in milliseconds and 64 random bits.
-    ///
-    /// # Errors
-    /// If the kernel's random source cannot be read.
-    pub fn generate(prefix: &'static str, now: SystemTime) -> Result<Self, CallError> {
-        let mut random = [0; 8];
-        File::open(RANDOM)
-            .and_then(|mut source| source.read_exact(&mut random))
-            .map_err(|error| CallError::path("read", RANDOM, error))?;
+    pub fn generate(prefix: &'static str, now: SystemTime) -> Self {
+        // A hasher with random keys is the standard library's source of random numbers.
+        let random = RandomState::new().build_hasher().finish();
         let millis = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis();
-        Ok(Self(format!("{prefix}-{millis:012x}-{:016x}", u64::from_be_bytes(random))))
+        Self(format!("{prefix}-{millis:012x}-{random:016x}"))
     }
 
     /// The id as text.
@@ -67,16 +48,10 @@ impl fmt::Display for ResourceId {
 }
 
 impl TryFrom<String> for ResourceId {
-    type Error = InvalidId;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, InvalidId> {
-        Self::parse(&text).ok_or(InvalidId { found: text })
-    }
-}
-
-impl From<ResourceId> for String {
-    fn from(id: ResourceId) -> Self {
-        id.0
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is no id"))
     }
 }
 
@@ -101,9 +76,8 @@ mod tests {
     #[test]
     fn generated_ids_are_valid_unique_and_in_the_order_of_time() {
         let later = UNIX_EPOCH + Duration::from_secs(2_000_000_000);
-        let first = ResourceId::generate("vol", UNIX_EPOCH).unwrap();
-        let (second, third) =
-            (ResourceId::generate("vol", later).unwrap(), ResourceId::generate("vol", later).unwrap());
+        let first = ResourceId::generate("vol", UNIX_EPOCH);
+        let (second, third) = (ResourceId::generate("vol", later), ResourceId::generate("vol", later));
         assert!(first < second && second != third);
         assert_eq!(ResourceId::parse(first.as_str()), Some(first));
     }

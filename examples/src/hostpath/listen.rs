@@ -1,7 +1,6 @@
 //! The driver's socket, and serving on it.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use super::service::Service;
+use crate::state::{PathError, failed};
 
 /// Most calls open at once on one connection.
 const MAX_STREAMS: u32 = 256;
@@ -22,13 +22,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The folder of the socket cannot be made.
-    #[error("cannot make {}: {source}", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Folder(#[from] PathError),
     /// The socket cannot be made.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -56,8 +51,7 @@ impl Listener {
     /// Outside of a tokio runtime with I/O.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         if let Some(folder) = path.parent() {
-            let failed = |source| ListenError::Folder { folder: folder.to_owned(), source };
-            fs::create_dir_all(folder).map_err(failed)?;
+            fs::create_dir_all(folder).map_err(failed("make", folder))?;
         }
         Ok(Self(bind_socket(path)?))
     }

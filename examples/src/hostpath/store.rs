@@ -36,13 +36,7 @@ pub trait Record: Clone + Serialize + DeserializeOwned + Send + 'static {
 pub struct Table<R, D = RealDisk> {
     folder: PathBuf,
     disk: D,
-    rows: Mutex<Rows<R>>,
-}
-
-#[derive(Debug)]
-struct Rows<R> {
-    by_id: BTreeMap<ResourceId, R>,
-    by_name: BTreeMap<String, ResourceId>,
+    rows: Mutex<BTreeMap<ResourceId, R>>,
 }
 
 impl<R: Record> Table<R> {
@@ -65,7 +59,7 @@ impl<R: Record, D: Disk> Table<R, D> {
     pub fn open_on(disk: D, state_dir: &Path) -> Result<Self, PathError> {
         let folder = state_dir.join(R::FOLDER);
         fs::create_dir_all(&folder).map_err(failed("make folder", &folder))?;
-        let mut rows = Rows { by_id: BTreeMap::new(), by_name: BTreeMap::new() };
+        let mut rows = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(failed("list", &folder))? {
             let path = entry.map_err(failed("list", &folder))?.path();
             match path.extension().and_then(|e| e.to_str()) {
@@ -78,7 +72,7 @@ impl<R: Record, D: Disk> Table<R, D> {
                 _ => continue,
             }
             match read_record::<R>(&path) {
-                Ok(record) => rows.insert(record),
+                Ok(record) => drop(rows.insert(record.id().clone(), record)),
                 Err(reason) => {
                     let aside = path.with_extension("json.bad");
                     tracing::error!(file = %path.display(), aside = %aside.display(), %reason, "a record cannot be read; set aside, its data is kept");
@@ -90,25 +84,24 @@ impl<R: Record, D: Disk> Table<R, D> {
         Ok(Self { folder, disk, rows: Mutex::new(rows) })
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows<R>> {
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<ResourceId, R>> {
         // Nothing panics between two changes of the rows, so what a poisoned lock guards is whole.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The record with this id.
     pub fn by_id(&self, id: &ResourceId) -> Option<R> {
-        self.rows().by_id.get(id).cloned()
+        self.rows().get(id).cloned()
     }
 
     /// The record with this name.
     pub fn by_name(&self, name: &str) -> Option<R> {
-        let rows = self.rows();
-        rows.by_name.get(name).and_then(|id| rows.by_id.get(id)).cloned()
+        self.rows().values().find(|record| record.name() == name).cloned()
     }
 
     /// Looks at all records, in the order of their ids. Nothing else reads or writes meanwhile: be quick.
     pub fn read<T>(&self, look: impl FnOnce(&BTreeMap<ResourceId, R>) -> T) -> T {
-        look(&self.rows().by_id)
+        look(&self.rows())
     }
 
     /// Stores a record durably, replacing the one with its id.
@@ -119,7 +112,7 @@ impl<R: Record, D: Disk> Table<R, D> {
         let id = record.id().clone();
         {
             let rows = self.rows();
-            if rows.by_id.len() >= MAX_RECORDS && !rows.by_id.contains_key(&id) {
+            if rows.len() >= MAX_RECORDS && !rows.contains_key(&id) {
                 return Err(CallError::Exhausted {
                     what: R::FOLDER,
                     limit: MAX_RECORDS.to_string(),
@@ -136,7 +129,7 @@ impl<R: Record, D: Disk> Table<R, D> {
         self.disk.sync_file(&new).map_err(failed("sync"))?;
         self.disk.rename(&new, &path).map_err(failed("replace"))?;
         self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of"))?;
-        self.rows().insert(record);
+        self.rows().insert(id, record);
         Ok(())
     }
 
@@ -153,23 +146,13 @@ impl<R: Record, D: Disk> Table<R, D> {
             _ => {}
         }
         self.disk.sync_folder(&self.folder).map_err(failed("sync the folder of", &path))?;
-        let mut rows = self.rows();
-        if let Some(record) = rows.by_id.remove(id) {
-            rows.by_name.remove(record.name());
-        }
+        self.rows().remove(id);
         Ok(())
     }
 
     fn path_of(&self, id: &ResourceId) -> PathBuf {
         // `set_extension` would take a dot in the id for its own.
         self.folder.join(format!("{id}.json"))
-    }
-}
-
-impl<R: Record> Rows<R> {
-    fn insert(&mut self, record: R) {
-        self.by_name.insert(record.name().to_owned(), record.id().clone());
-        self.by_id.insert(record.id().clone(), record);
     }
 }
 

@@ -129,7 +129,7 @@ pub struct Placement {
 impl fmt::Display for Placement {
     // Without the mount flags, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}{}", self.capability.mode, if self.read_only { " readonly" } else { "" })
+        write!(f, "{:?}{}", self.capability.mode(), if self.read_only { " readonly" } else { "" })
     }
 }
 

@@ -53,7 +53,7 @@ impl Driver {
         let name = checked_name(&request.name)?.to_owned();
         let requirement = request.accessibility_requirements.clone();
         let wanted = self.wanted(request)?;
-        let _name = self.lock_name("volume", &name)?;
+        let _name = self.lock("volume named", &name)?;
         match self.volumes.by_name(&name) {
             Some(existing) if existing.is_ready() => {
                 wanted.matches(&existing)?;
@@ -61,7 +61,7 @@ impl Driver {
             }
             // An attempt that failed, and whose cleaning up failed too.
             Some(leftover) => {
-                let _volume = self.lock_volume(&leftover.id)?;
+                let _volume = self.lock("volume", &leftover.id)?;
                 self.discard_volume(leftover)?;
             }
             None => {}
@@ -98,7 +98,7 @@ impl Driver {
     fn take_source(&self, source: &ContentSource) -> Result<Source, CallError> {
         match source {
             ContentSource::Snapshot(id) => {
-                let guard = self.lock_snapshot(id)?;
+                let guard = self.lock("snapshot", id)?;
                 let snapshot = self.snapshots.by_id(id).filter(SnapshotRecord::is_ready);
                 let from = SourceRecord::Snapshot(snapshot.ok_or_else(|| CallError::no_snapshot(id))?);
                 Ok(Source { from, _guard: guard })
@@ -122,8 +122,8 @@ impl Driver {
         let source_bytes = source_facts.map_or(0, |(_, bytes)| bytes);
         let minimum = minimum_bytes(kind, &wanted.capabilities).max(source_bytes);
         let capacity_bytes = wanted.range.choose(kind, minimum)?;
-        let id = ResourceId::generate("vol", SystemTime::now())?;
-        let guard = self.lock_volume(&id)?;
+        let id = ResourceId::generate("vol", SystemTime::now());
+        let guard = self.lock("volume", &id)?;
         let record = VolumeRecord {
             id,
             name,

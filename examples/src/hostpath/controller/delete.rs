@@ -17,7 +17,7 @@ impl Driver {
         let Some(id) = id.filter(|id| self.volumes.by_id(id).is_some()) else {
             return Ok(csi::DeleteVolumeResponse {});
         };
-        let _guard = self.lock_volume(&id)?;
+        let _guard = self.lock("volume", &id)?;
         let Some(volume) = self.volumes.by_id(&id) else { return Ok(csi::DeleteVolumeResponse {}) };
         if volume.attachment.is_some() {
             let state = format!("is attached to node {}", self.config.node_id);

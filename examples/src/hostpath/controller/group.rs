@@ -27,7 +27,7 @@ impl Driver {
             let expected = format!("1 to {MAX_MEMBERS} volumes");
             return Err(CallError::invalid("source_volume_ids", sources.len(), expected));
         }
-        let _name = self.lock_name("group", name)?;
+        let _name = self.lock("group named", name)?;
         match self.groups.by_name(name) {
             Some(existing) if existing.phase == Phase::Ready => {
                 let members = self.members(&existing);
@@ -52,7 +52,7 @@ impl Driver {
         let volumes: Vec<VolumeRecord> = taken.iter().map(|(volume, _)| volume.clone()).collect();
         let now = SystemTime::now();
         let mut group = GroupRecord {
-            id: ResourceId::generate("group", now)?,
+            id: ResourceId::generate("group", now),
             name: name.to_owned(),
             phase: Phase::Creating,
             snapshots: Vec::new(),
@@ -103,10 +103,10 @@ impl Driver {
         let Some(group) = ResourceId::parse(id).and_then(|id| self.groups.by_id(&id)) else {
             return Ok(csi::DeleteVolumeGroupSnapshotResponse {});
         };
-        let _name = self.lock_name("group", &group.name)?;
+        let _name = self.lock("group named", &group.name)?;
         check_members(&group, &request.snapshot_ids)?;
         let _members =
-            group.snapshots.iter().map(|id| self.lock_snapshot(id)).collect::<Result<Vec<_>, _>>()?;
+            group.snapshots.iter().map(|id| self.lock("snapshot", id)).collect::<Result<Vec<_>, _>>()?;
         self.discard_group(group)?;
         Ok(csi::DeleteVolumeGroupSnapshotResponse {})
     }

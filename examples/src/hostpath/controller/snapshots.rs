@@ -20,7 +20,7 @@ impl Driver {
         let name = checked_name(&request.name)?;
         let source = required("source_volume_id", "the id of a volume", &request.source_volume_id)?;
         parameters::no_others(&request.parameters, &[])?;
-        let _name = self.lock_name("snapshot", name)?;
+        let _name = self.lock("snapshot named", name)?;
         match self.snapshots.by_name(name) {
             Some(existing) if existing.is_ready() && existing.source_volume.as_str() == source => {
                 return Ok(self.cut(&existing));
@@ -66,7 +66,7 @@ impl Driver {
     ) -> Result<SnapshotRecord, CallError> {
         let now = SystemTime::now();
         let record = SnapshotRecord {
-            id: ResourceId::generate("snap", now)?,
+            id: ResourceId::generate("snap", now),
             name,
             phase: Phase::Creating,
             source_volume: volume.id.clone(),
@@ -107,7 +107,7 @@ impl Driver {
         let Some(id) = id.filter(|id| self.snapshots.by_id(id).is_some()) else {
             return Ok(csi::DeleteSnapshotResponse {});
         };
-        let _guard = self.lock_snapshot(&id)?;
+        let _guard = self.lock("snapshot", &id)?;
         let Some(snapshot) = self.snapshots.by_id(&id) else { return Ok(csi::DeleteSnapshotResponse {}) };
         if snapshot.phase == Phase::Creating {
             return Err(CallError::Pending { what: format!("snapshot {id}") });

@@ -29,7 +29,7 @@ impl Driver {
         let target = HostPath::parse(FIELD, &request.target_path)?;
         target.need_parent(FIELD)?;
         let staged = self.staged_for(&volume, &request.staging_target_path, &capability)?;
-        let read_only = request.readonly || staged.read_only || capability.mode.is_read_only();
+        let read_only = request.readonly || staged.read_only || capability.is_read_only();
         if read_only && !staged.read_only && capability.access == Access::Block {
             return Err(CallError::invalid(
                 "readonly",
@@ -102,10 +102,10 @@ impl Driver {
         }
         let others = || presence.targets(volume).filter(|path| *path != target.as_str());
         if let Some(other) = others().next()
-            && !wanted.capability.mode.allows_more_targets()
+            && !wanted.capability.allows_more_targets()
         {
             let state =
-                format!("is published at {other}, and {:?} allows one target", wanted.capability.mode);
+                format!("is published at {other}, and {:?} allows one target", wanted.capability.mode());
             return Err(CallError::volume_state(&volume.id, state, "unpublish it there first"));
         }
         if volume.published.len() >= MAX_TARGETS {

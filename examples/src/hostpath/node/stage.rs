@@ -28,8 +28,7 @@ impl Driver {
             let expected = "a directory that exists; the caller makes it".to_owned();
             return Err(CallError::invalid(FIELD, path.as_str(), expected));
         }
-        let read_only =
-            capability.mode.is_read_only() || volume.attachment.as_ref().is_some_and(|a| a.read_only);
+        let read_only = capability.is_read_only() || volume.attachment.as_ref().is_some_and(|a| a.read_only);
         let placement = Placement { capability, read_only };
         if self.is_staged_already(&volume, &path, &placement)? {
             return Ok(csi::NodeStageVolumeResponse {});
