@@ -23,6 +23,7 @@ use csi_proxy::{
     TopologyRelay,
 };
 use edge_transport::{Peer, PeerId, ServiceName};
+use tokio::task::JoinSet;
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
 
@@ -106,21 +107,14 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     }
     let peer = builder.start().map_err(Fatal::runtime)?;
     let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
-    let _status = match options.http {
-        Some(address) => {
-            let (volumes, shim) = (volumes.clone(), shim.clone());
-            let pods = plugin.as_ref().map(NodePlugin::view);
-            let status = Arc::new(AgentStatus {
-                peer: peer.clone(),
-                dispatcher: dispatcher.clone(),
-                volumes,
-                shim,
-                pods,
-            });
-            Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
-        }
-        None => None,
+    let status = AgentStatus {
+        peer: peer.clone(),
+        dispatcher: dispatcher.clone(),
+        volumes: volumes.clone(),
+        shim: shim.clone(),
+        pods: plugin.as_ref().map(NodePlugin::view),
     };
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
     // After the recorder of the metrics is there, which counts from its own beginning.
     let mut essential = Essential::default();
     if let Some(opened) = opened {
@@ -134,12 +128,10 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
             shim.serve(&driver.name).await?;
         }
     }
-    let registry = match &options.plugins_registry {
-        Some(directory) => {
-            Some(registry::start(directory, dispatcher.clone(), settings, volumes, shim.clone())?)
-        }
-        None => None,
-    };
+    let mut registry = JoinSet::new();
+    if let Some(directory) = &options.plugins_registry {
+        registry.spawn(registry::start(directory, dispatcher.clone(), settings, volumes, shim.clone())?);
+    }
     let signal = tokio::select! {
         signal = signals.next() => signal,
         fatal = essential.ended() => return Err(fatal),
@@ -163,9 +155,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     signals.drain(drain).await;
     drop(essential);
     connection.abort();
-    if let Some(registry) = registry {
-        registry.abort();
-    }
+    drop(registry);
     tracing::info!("ended");
     Ok(())
 }

@@ -12,10 +12,11 @@ mod status;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use csi_proxy::NodeWatch;
 use csi_proxy::{ClockTerms, Drained, Reachability, RetryRelay, SessionRelay};
 use edge_transport::Peer;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use self::decommission::Quarantined;
 pub use self::decommission::{Command, Target};
@@ -32,7 +33,7 @@ use crate::uplink;
 /// The binary.
 pub fn main() -> ExitCode {
     process::run(async |line: CommandLine, signals| match (line.command, line.options) {
-        (Some(command), _) => decommission::run(&command),
+        (Some(command), _) => decommission::run(command),
         (None, Some(options)) => serve(options, signals).await,
         (None, None) => Err(Fatal::Input("--drivername is missing".to_owned())),
     })
@@ -68,28 +69,22 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     let online = Arc::new(Notify::new());
     let follower = front.follower(&options, &destination, &online).await?;
     let (commands, commanded) = mpsc::channel(1);
-    let control = match &state {
-        Some(state) => {
-            let socket = state_socket::bind(&state.path().join(decommission::SOCKET))?;
-            Some(tokio::spawn(decommission::serve(socket, commands)))
-        }
-        None => None,
-    };
+    let mut tasks = JoinSet::new();
+    if let Some(state) = &state {
+        let socket = state_socket::bind(&state.path().join(decommission::SOCKET))?;
+        tasks.spawn(decommission::serve(socket, commands));
+    }
     let quarantined = follower.as_ref().map_or(Quarantined::Nowhere, follow::Follower::quarantined);
-    let driver = options.drivername.clone();
+    let (driver, shown) = (options.drivername.clone(), front.shown());
+    let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
     // First what may fail: a socket that was there for a moment would break the sidecars that found it.
-    let _status = match options.http {
-        Some(address) => {
-            let (driver, shown) = (options.drivername, front.shown());
-            let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
-            Some(StatusServer::start(address, Arc::new(status)).await.map_err(Fatal::runtime)?)
-        }
-        None => None,
-    };
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
     let serving = front.open().await?;
-    let following = follower.map(|follower| {
-        tokio::spawn(follow::follow(peer.clone(), driver, reachability, follower, commanded))
-    });
+    if let Some(follower) = follower {
+        let driver = options.drivername;
+        let nodes = NodeWatch::new(peer.clone(), reachability.clone()).map_err(Fatal::runtime)?;
+        tasks.spawn(follow::follow(nodes, driver, reachability, follower, commanded));
+    }
     let mut hub = peer.watch();
     let signal = loop {
         tokio::select! {
@@ -102,11 +97,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         }
     };
     tracing::info!(signal, "draining: no new calls, waiting for open ones");
-    for task in
-        following.iter().map(JoinHandle::abort_handle).chain(control.iter().map(JoinHandle::abort_handle))
-    {
-        task.abort();
-    }
+    drop(tasks);
     let drain = async {
         if serving.shutdown(drain_timeout).await != Drained::All {
             tracing::warn!("calls were open to the end; their work goes on at the node");

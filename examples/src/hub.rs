@@ -69,19 +69,13 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
-    let _status = match options.http {
-        Some(address) => {
-            let status = HubStatus {
-                hub: hub.clone(),
-                files: watch,
-                #[cfg(feature = "kubernetes")]
-                kubernetes: kubernetes.clone(),
-            };
-            let status = Arc::new(status);
-            Some(StatusServer::start(address, status).await.map_err(Fatal::runtime)?)
-        }
-        None => None,
+    let status = HubStatus {
+        hub: hub.clone(),
+        files: watch,
+        #[cfg(feature = "kubernetes")]
+        kubernetes: kubernetes.clone(),
     };
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
     let presence = tokio::spawn(tell_presence(hub.clone()));
     let signal = signals.next().await;
     tracing::info!(signal, "draining: no new calls, waiting for open ones");

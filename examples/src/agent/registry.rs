@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use csi_proto::DriverName;
 use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
-use tokio::task::JoinHandle;
 use volume_manager::registry::{self, DriverEvent};
 
 use super::shim::Shim;
@@ -20,53 +18,45 @@ pub(super) fn start(
     bounds: DriverSettings,
     volumes: Option<NodeVolumes>,
     shim: Option<Arc<Shim>>,
-) -> Result<JoinHandle<()>, Fatal> {
+) -> Result<impl Future<Output = ()> + use<>, Fatal> {
     let named = dispatcher.drivers();
     let mut events = registry::watch(directory).map_err(Fatal::runtime)?;
-    Ok(tokio::spawn(async move {
+    Ok(async move {
         while let Some(event) = events.recv().await {
-            let told = event.clone();
-            if !apply(&dispatcher, &named, &bounds, event) {
-                continue;
-            }
-            if let (Some(shim), DriverEvent::Registered { name, .. }) = (&shim, &told)
-                && let Err(error) = shim.serve(name).await
-            {
-                tracing::error!(driver = %name, "{error}");
-            }
-            if let Some(volumes) = &volumes {
-                tell(volumes, told).await;
+            match event {
+                DriverEvent::Registered { name, .. } | DriverEvent::Deregistered { name, .. }
+                    if named.contains(&name) =>
+                {
+                    tracing::warn!(driver = %name, "also in --plugins-registry: the socket that --driver names is used");
+                }
+                DriverEvent::Registered { name, endpoint, .. } => {
+                    match SocketAddress::new(endpoint.to_string()) {
+                        Ok(socket) => {
+                            let driver = Driver::with_settings(name.clone(), socket, bounds.clone());
+                            dispatcher.register(driver);
+                        }
+                        Err(cause) => {
+                            tracing::warn!(driver = %name, %cause, "a registered driver cannot be reached");
+                        }
+                    }
+                    if let Some(shim) = &shim
+                        && let Err(error) = shim.serve(&name).await
+                    {
+                        tracing::error!(driver = %name, "{error}");
+                    }
+                    if let Some(volumes) = &volumes {
+                        volumes.driver_registered(name, endpoint).await;
+                    }
+                }
+                DriverEvent::Deregistered { name, reason } => {
+                    dispatcher.unregister(&name);
+                    tracing::info!(driver = %name, %reason, "driver deregistered");
+                    if let Some(volumes) = &volumes {
+                        volumes.driver_gone(name).await;
+                    }
+                }
+                _ => {}
             }
         }
-    }))
-}
-
-async fn tell(volumes: &NodeVolumes, event: DriverEvent) {
-    match event {
-        DriverEvent::Registered { name, endpoint, .. } => volumes.driver_registered(name, endpoint).await,
-        DriverEvent::Deregistered { name, .. } => volumes.driver_gone(name).await,
-        _ => {}
-    }
-}
-
-/// Answers whether the event is about a driver that is not named on the command line.
-fn apply(dispatcher: &Dispatcher, named: &[DriverName], bounds: &DriverSettings, event: DriverEvent) -> bool {
-    match event {
-        DriverEvent::Registered { name, .. } | DriverEvent::Deregistered { name, .. }
-            if named.contains(&name) =>
-        {
-            tracing::warn!(driver = %name, "also in --plugins-registry: the socket that --driver names is used");
-            return false;
-        }
-        DriverEvent::Registered { name, endpoint, .. } => match SocketAddress::new(endpoint.to_string()) {
-            Ok(socket) => dispatcher.register(Driver::with_settings(name, socket, bounds.clone())),
-            Err(cause) => tracing::warn!(driver = %name, %cause, "a registered driver cannot be reached"),
-        },
-        DriverEvent::Deregistered { name, reason } => {
-            dispatcher.unregister(&name);
-            tracing::info!(driver = %name, %reason, "driver deregistered");
-        }
-        _ => {}
-    }
-    true
+    })
 }

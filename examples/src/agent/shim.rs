@@ -8,8 +8,8 @@ use std::time::Duration;
 use csi_proto::DriverName;
 use csi_proxy::monitor::{Counts, Monitored, Monitors};
 use csi_proxy::{
-    Dispatcher, Drained, Endpoint, EndpointSettings, InvalidSegment, InvalidSocketAddress, NodeId,
-    NodeSegment, Relay, Router, ServeError, Serving, SocketAddress, TopologyRelay,
+    Dispatcher, Drained, Endpoint, EndpointSettings, InvalidSegment, NodeId, NodeSegment, Relay, Router,
+    Serving, SocketAddress, TopologyRelay,
 };
 use tokio::sync::Mutex;
 
@@ -32,29 +32,6 @@ pub struct ShimOptions {
     /// for volumes that every node can reach [default: topology.DRIVERNAME/node]
     #[arg(long, value_name = "KEY", requires = "shim")]
     pub topology_key: Option<String>,
-}
-
-/// A driver gets no socket.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ShimError {
-    /// Its path cannot be one.
-    #[error("--shim: {0}")]
-    Path(#[from] InvalidSocketAddress),
-    /// It cannot be served.
-    #[error("--shim: {0}")]
-    Serve(#[from] ServeError),
-    /// There is no segment for the driver.
-    #[error("--topology-key: {0}, or --topology-key none")]
-    Segment(#[from] InvalidSegment),
-}
-
-impl From<ShimError> for Fatal {
-    fn from(error: ShimError) -> Self {
-        match error {
-            ShimError::Path(_) | ShimError::Segment(_) => Self::input(error),
-            ShimError::Serve(_) => Self::runtime(error),
-        }
-    }
 }
 
 /// The sockets. One for each driver that was ever there, and none is closed while its driver is away: kubelet's calls are
@@ -82,7 +59,7 @@ impl Shim {
             Some(NO_TOPOLOGY) => None,
             Some(key) => {
                 let segment = NodeSegment::with_key(node.clone(), key);
-                Some(segment.map_err(ShimError::from)?)
+                Some(segment.map_err(no_segment)?)
             }
         };
         let monitors = Monitors::default();
@@ -106,7 +83,7 @@ impl Shim {
     }
 
     /// Serves the socket of a driver, if it is not there yet.
-    pub(super) async fn serve(&self, driver: &DriverName) -> Result<(), ShimError> {
+    pub(super) async fn serve(&self, driver: &DriverName) -> Result<(), Fatal> {
         let mut serving = self.serving.lock().await;
         if let Some(serving) = serving.get(driver) {
             // It may be another version now.
@@ -114,15 +91,18 @@ impl Shim {
             return Ok(());
         }
         if let Some(segment) = &self.segment {
-            segment.topology(driver)?;
+            segment.topology(driver).map_err(no_segment)?;
         }
         let path = self.directory.join(format!("{driver}.sock"));
-        let address = SocketAddress::new(format!("unix://{}", path.display()))?;
+        let address = SocketAddress::new(format!("unix://{}", path.display()));
+        let address = address.map_err(|error| Fatal::Input(format!("--shim: {error}")))?;
         let mut settings = EndpointSettings::default();
         settings.relay_node_calls = true;
         let router = Router::fixed(self.node.clone());
         let endpoint = Endpoint::with_settings(driver.clone(), router, self.relay(), settings);
-        serving.insert(driver.clone(), endpoint.serve(address).await?);
+        let served = endpoint.serve(address).await;
+        let served = served.map_err(|error| Fatal::Runtime(format!("--shim: {error}")))?;
+        serving.insert(driver.clone(), served);
         Ok(())
     }
 
@@ -143,6 +123,10 @@ impl Shim {
     pub(super) fn publish_metrics(&self) {
         self.monitors.publish_metrics();
     }
+}
+
+fn no_segment(error: InvalidSegment) -> Fatal {
+    Fatal::Input(format!("--topology-key: {error}, or --topology-key none"))
 }
 
 impl std::fmt::Debug for Shim {

@@ -48,20 +48,6 @@ pub struct Target {
     pub state_dir: PathBuf,
 }
 
-impl Command {
-    pub(super) const fn target(&self) -> &Target {
-        let (Self::Decommission(target) | Self::Recommission(target)) = self;
-        target
-    }
-
-    fn order(&self) -> Order {
-        match self {
-            Self::Decommission(target) => Order::Decommission(target.node.clone()),
-            Self::Recommission(target) => Order::Recommission(target.node.clone()),
-        }
-    }
-}
-
 /// What a proxy is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
@@ -159,14 +145,17 @@ impl Quarantined {
 }
 
 /// Sends a command to the proxy, and prints its answer.
-pub(super) fn run(command: &Command) -> Result<(), Fatal> {
-    let directory = &command.target().state_dir;
+pub(super) fn run(command: Command) -> Result<(), Fatal> {
+    let (order, directory) = match command {
+        Command::Decommission(Target { node, state_dir }) => (Order::Decommission(node), state_dir),
+        Command::Recommission(Target { node, state_dir }) => (Order::Recommission(node), state_dir),
+    };
     let shown = directory.display();
     if !directory.is_dir() {
         return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
     }
     let path = directory.join(SOCKET);
-    let answer = state_socket::ask(&path, &command.order().to_string());
+    let answer = state_socket::ask(&path, &order.to_string());
     let answer = answer.map_err(|error| unanswered(&path, &error))?;
     let answer = String::from_utf8_lossy(&answer);
     let line = answer.strip_suffix('\n').unwrap_or_default();

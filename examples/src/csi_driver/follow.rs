@@ -8,14 +8,13 @@ use csi_proto::DriverName;
 use csi_proxy::NodeWatch;
 use csi_proxy::routing::{DecommissionError, MAX_DECOMMISSIONED};
 use csi_proxy::{NodeId, NodeSockets, NodeStatus, Reachability, TopologyRouter};
+use edge_transport::PeerId;
 use edge_transport::presence::Change;
-use edge_transport::{Peer, PeerId};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::decommission::{CommandError, Commanded, Order, Quarantined, by_topology};
 use super::roster::Roster;
-use crate::process::Fatal;
 
 /// How long open calls may take when a node's socket is removed.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -52,13 +51,12 @@ pub(super) struct BySocket {
 
 /// Follows, reports to `reachability` which nodes there are, and carries out commands, until the peer is closed.
 pub(super) async fn follow(
-    peer: Peer,
+    mut nodes: NodeWatch,
     driver: DriverName,
     reachability: Reachability,
     mut follower: Follower,
     mut commands: mpsc::Receiver<Commanded>,
-) -> Result<(), Fatal> {
-    let mut nodes = NodeWatch::new(peer, reachability.clone()).map_err(Fatal::runtime)?;
+) {
     if let Follower::Fixed { node, .. } = &follower {
         nodes = nodes.only(node);
     }
@@ -67,7 +65,7 @@ pub(super) async fn follow(
     loop {
         tokio::select! {
             changes = nodes.next() => {
-                let Some(changes) = changes else { return Ok(()) };
+                let Some(changes) = changes else { return };
                 follower.expect(&changes);
                 for change in &changes {
                     if let Some(node) = follower.take(change).await
@@ -210,7 +208,7 @@ impl BySocket {
             return;
         }
         self.there.insert(node.clone());
-        if self.roster.decommissioned().contains(&node) {
+        if self.roster.decommissioned.contains(&node) {
             tracing::warn!(%node, "a decommissioned node is connected; it gets no socket until it is recommissioned");
             self.show();
         } else if let Err(error) = self.sockets.serve(&node).await {
@@ -224,12 +222,12 @@ impl BySocket {
     }
 
     async fn decommission(&mut self, node: NodeId) -> Result<String, CommandError> {
-        let known = self.roster.decommissioned();
+        let known = &self.roster.decommissioned;
         let before = known.contains(&node);
         if !before && self.there.contains(&node) {
             return Err(DecommissionError::Connected { node }.into());
         }
-        if !before && !self.roster.contains(&node) {
+        if !before && !self.roster.nodes.contains(&node) {
             return Err(DecommissionError::Unknown { node, driver: self.driver.clone() }.into());
         }
         if !before && known.len() >= MAX_DECOMMISSIONED {
@@ -245,7 +243,7 @@ impl BySocket {
     }
 
     async fn recommission(&mut self, node: NodeId) -> Result<String, CommandError> {
-        if !self.roster.decommissioned().contains(&node) {
+        if !self.roster.decommissioned.contains(&node) {
             return Ok(format!("node {node} was not decommissioned"));
         }
         let durable = self.roster.recommission(&node).await;
@@ -258,7 +256,7 @@ impl BySocket {
 
     /// Shows which nodes are decommissioned.
     fn show(&self) {
-        let nodes = self.roster.decommissioned().iter();
+        let nodes = self.roster.decommissioned.iter();
         self.decommissioned
             .send_replace(nodes.map(|node| (node.clone(), self.there.contains(node))).collect());
     }

@@ -73,7 +73,7 @@ impl Front {
                 roster.add(options.topology.node.iter().cloned());
                 let (sockets, only) = (sockets.clone(), options.topology.node.clone());
                 let may = |node: &&NodeId| only.is_empty() || only.contains(node);
-                *nodes = roster.nodes().filter(may).cloned().collect();
+                *nodes = roster.nodes.iter().filter(may).cloned().collect();
                 let driver = options.drivername.clone();
                 Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
             }

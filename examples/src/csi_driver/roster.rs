@@ -11,8 +11,9 @@ use crate::process::Fatal;
 /// Nodes by name, tables of the proxy's store, if there is one.
 #[derive(Debug)]
 pub(super) struct Roster {
-    nodes: BTreeSet<NodeId>,
-    decommissioned: BTreeSet<NodeId>,
+    /// Those that have a socket, or had one.
+    pub(super) nodes: BTreeSet<NodeId>,
+    pub(super) decommissioned: BTreeSet<NodeId>,
     store: Option<RedbStore>,
 }
 
@@ -26,21 +27,6 @@ impl Roster {
         }
         let (nodes, decommissioned) = (nodes.into_iter().collect(), decommissioned.into_iter().collect());
         Ok(Self { nodes, decommissioned, store })
-    }
-
-    /// The nodes, by name.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &NodeId> {
-        self.nodes.iter()
-    }
-
-    /// Whether a node has a socket, or had one.
-    pub(super) fn contains(&self, node: &NodeId) -> bool {
-        self.nodes.contains(node)
-    }
-
-    /// The decommissioned nodes, by name.
-    pub(super) fn decommissioned(&self) -> &BTreeSet<NodeId> {
-        &self.decommissioned
     }
 
     /// Decommissions a node, on the disk when it returns.
@@ -100,7 +86,7 @@ mod tests {
             tokio::time::timeout(std::time::Duration::from_secs(60), async {
                 loop {
                     let roster = Roster::open(Some(store.clone())).await.unwrap();
-                    if roster.nodes().map(NodeId::as_str).eq(expected.iter().copied()) {
+                    if roster.nodes.iter().map(NodeId::as_str).eq(expected.iter().copied()) {
                         return roster;
                     }
                     tokio::task::yield_now().await;
@@ -117,16 +103,16 @@ mod tests {
         roster.decommission(&node("edge-1")).await.unwrap();
         let mut roster = kept(&["edge-2"]).await;
         roster.add(["edge-1"].map(node));
-        assert!(!roster.contains(&node("edge-1")) && roster.contains(&node("edge-2")));
-        assert_eq!(roster.decommissioned(), &[node("edge-1")].into());
+        assert!(!roster.nodes.contains(&node("edge-1")) && roster.nodes.contains(&node("edge-2")));
+        assert_eq!(roster.decommissioned, [node("edge-1")].into());
         roster.recommission(&node("edge-1")).await.unwrap();
-        assert!(kept(&["edge-1", "edge-2"]).await.decommissioned().is_empty());
+        assert!(kept(&["edge-1", "edge-2"]).await.decommissioned.is_empty());
     }
 
     #[tokio::test]
     async fn no_more_nodes_are_kept_than_there_may_be_sockets() {
         let mut roster = Roster::open(None).await.unwrap();
         roster.add((0..2000).map(|number| NodeId::new(format!("n{number}")).unwrap()));
-        assert_eq!(roster.nodes().count(), DEFAULT_MAX_SOCKETS);
+        assert_eq!(roster.nodes.len(), DEFAULT_MAX_SOCKETS);
     }
 }

@@ -55,17 +55,21 @@ pub enum StatusError {
 pub struct StatusServer(JoinHandle<()>);
 
 impl StatusServer {
-    /// Listens and serves from now on. Installs the process's metrics recorder, so at most one can be started.
+    /// Listens and serves from now on, if there is an address. Installs the process's metrics recorder, so at most one can be started.
     ///
     /// # Errors
     /// If the address cannot be listened on.
-    pub async fn start(address: SocketAddr, status: Arc<dyn Status>) -> Result<Self, StatusError> {
+    pub async fn start(
+        address: Option<SocketAddr>,
+        status: impl Status,
+    ) -> Result<Option<Self>, StatusError> {
+        let Some(address) = address else { return Ok(None) };
         let bind = |source| StatusError::Bind { address, source };
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         let metrics = recorder::install()?;
         tracing::info!(%address, "status page, health and metrics");
-        Ok(Self(tokio::spawn(serve(listener, status, metrics))))
+        Ok(Some(Self(tokio::spawn(serve(listener, Arc::new(status), metrics)))))
     }
 }
 

@@ -6,7 +6,7 @@ use csi_proxy::routing::store::{MemoryStore, RedbStore};
 use csi_proxy::{Call, EndpointSettings, Fault, Relay, Replies, TopologySettings};
 use edge_transport::link::memory;
 use edge_transport::peer::PeerBuilder;
-use edge_transport::{Hub, ReplySender, Request, Service, ServiceName, SessionId};
+use edge_transport::{Hub, Peer, ReplySender, Request, Service, ServiceName, SessionId};
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -131,6 +131,10 @@ fn joins(dialer: &memory::MemoryDialer, name: &str) -> PeerBuilder {
     Peer::builder(peer(name)).dialer(Box::new(dialer.clone()))
 }
 
+fn watch(proxy: Peer, reachability: &Reachability) -> NodeWatch {
+    NodeWatch::new(proxy, reachability.clone()).unwrap()
+}
+
 #[tokio::test]
 async fn a_fixed_route_hears_of_its_node_from_the_hub() {
     let (_hub, dialer) = hub();
@@ -138,7 +142,8 @@ async fn a_fixed_route_hears_of_its_node_from_the_hub() {
     let (follower, online) = fixed();
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));
-    let following = tokio::spawn(follow(proxy, driver(), reachability.clone(), follower, commands));
+    let following =
+        tokio::spawn(follow(watch(proxy, &reachability), driver(), reachability.clone(), follower, commands));
     let service = ServiceName::new(CSI_SERVICE).unwrap();
     let _nodes = ["edge-2", "edge-1"]
         .map(|name| joins(&dialer, name).service(service.clone(), Silent).start().unwrap());
@@ -159,7 +164,8 @@ async fn a_route_by_topology_takes_a_node_for_away_when_its_grace_is_over() {
     let follower = Follower::Topology(Arc::clone(&route));
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));
-    let following = tokio::spawn(follow(proxy, driver(), reachability, follower, commands));
+    let following =
+        tokio::spawn(follow(watch(proxy, &reachability), driver(), reachability, follower, commands));
     let node = joins(&dialer, "edge-1").service(ServiceName::new(CSI_SERVICE).unwrap(), Silent);
     let node = node.start().unwrap();
     let known = async |expected: usize| {
