@@ -6,14 +6,15 @@
 //! |---|---|
 //! | [`node`] | all volumes of a node: what is wanted is recorded, done, checked, and done again after a crash or reboot |
 //! | [`lifecycle`] | one volume with its consumers: which call comes next. One pure function, model-checked |
-//! | [`store`] | records that are right after every power cut: redb, memory, and one that fails on purpose |
+//! | [`store`] | records that are right after every power cut |
 //! | [`mounts`] | what is mounted where, held against what should be; removal that cannot destroy data |
 //! | [`driver`] | what is asked of a driver, and the one connection to it |
 //! | [`message`] | which volumes a node shall have, as messages over a session |
 //! | [`registry`] | kubelet's plugin registration: `node-driver-registrar` works unchanged |
 //!
 //! Each has a pure core. The feature `runtime` (on by default) adds what runs on tokio, `redb` the store on disk, `linux`
-//! the system's mounts, and `metrics` figures.
+//! the system's mounts, and `metrics` figures. `testing` adds stores and mounts in memory, others that fail on purpose, and
+//! the conformance suites of both.
 //!
 //! A node, with a driver that registers, and a volume that is published and stays so until it is unpublished:
 //!

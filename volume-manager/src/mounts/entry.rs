@@ -153,7 +153,7 @@ impl SafeRemoval {
     }
 
     /// Whether what is there goes, if nothing is mounted on it and it has no entries.
-    #[cfg(feature = "runtime")]
+    #[cfg(any(feature = "linux", feature = "testing"))]
     pub(super) fn admits(&self, found: Presence) -> bool {
         match found {
             Presence::Directory => true,
@@ -163,7 +163,7 @@ impl SafeRemoval {
     }
 
     /// What it means that something else is there.
-    #[cfg(feature = "runtime")]
+    #[cfg(any(feature = "linux", feature = "testing"))]
     pub(super) fn refused(&self, found: Presence) -> Result<Removed, super::RemoveError> {
         let path = self.path.as_path().to_owned();
         match found {

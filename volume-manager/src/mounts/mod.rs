@@ -5,9 +5,10 @@
 //! | [`MountTable`], [`Mount`] | read `/proc/self/mountinfo`, answer what is at a path and who holds a file system |
 //! | [`verdict`], [`held`] | hold a record, the table and the path against each other; each disagreement is a [`Verdict`] |
 //! | [`SafeRemoval`] | the only removal there is: of an empty directory or an empty file, on one mount |
-//! | `Mounts` | the seam to the system, with the feature `runtime`; `linux`, `MemoryMounts` and `FaultyMounts` are behind it |
+//! | `Mounts` | the seam to the system, with the feature `runtime`; `linux` is behind it, and for tests `MemoryMounts` and `FaultyMounts` |
 //!
-//! The pure parts need no feature. The functions of the system are with the feature `linux`.
+//! The pure parts need no feature. The functions of the system are with the feature `linux`, and what is for
+//! tests is with the feature `testing`.
 
 mod entry;
 mod error;
@@ -16,29 +17,23 @@ mod mount;
 mod table;
 mod verdict;
 
-#[cfg(feature = "runtime")]
-pub mod conformance;
-#[cfg(feature = "runtime")]
-mod faulty;
 #[cfg(all(feature = "linux", target_os = "linux"))]
 pub mod linux;
-#[cfg(feature = "runtime")]
-mod memory;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use crate::driver::{InvalidMountPath, MountPath};
 pub use entry::{Inspection, Presence, Removable, Removed, SafeRemoval};
 pub use error::{CreateError, RemoveError, TableError, Trouble};
-#[cfg(feature = "runtime")]
-pub use faulty::{Fault, FaultyMounts, Operation};
-#[cfg(feature = "runtime")]
-pub use memory::{MemoryFileSystem, MemoryMounts};
 pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
 pub use table::{Holder, InvalidMountTable, Kinship, MountTable};
+#[cfg(feature = "testing")]
+pub use testing::{Fault, FaultyMounts, MemoryFileSystem, MemoryMounts, Operation, conformance};
 pub use verdict::{Expectation, Expected, Verdict, held, verdict};
 
 /// The mounts of a node. Only drivers mount and unmount, so there is no function for either.
 ///
-/// What every implementation keeps, and [`conformance`] checks:
+/// What every implementation keeps, and `conformance` (feature `testing`) checks:
 ///
 /// - No call blocks its thread, and none waits for ever: what hangs is answered as hung, within a bound that the
 ///   implementation states.

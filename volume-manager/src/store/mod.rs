@@ -5,7 +5,7 @@
 //! with many records to write does well to write them in one commit. Writing down an intent before its effect is the
 //! caller's part too.
 //!
-//! What a store promises, checked by [`conformance`] for every implementation:
+//! What a store promises, checked by `conformance` (feature `testing`) for every implementation:
 //!
 //! - What is acknowledged is there after a crash; a commit that is not is there as a whole or not at all.
 //! - What [`Store::load`] returned is durable too, so a caller may act on it.
@@ -17,8 +17,8 @@
 //! | Implementation | For |
 //! |---|---|
 //! | `redb::RedbStore` (feature `redb`) | devices: one database file |
-//! | [`memory::MemoryStore`] | tests, with restarts and damaged records |
-//! | [`faulty::FaultyStore`] | tests: any store, failing on purpose |
+//! | `memory::MemoryStore` (feature `testing`) | tests, with restarts and damaged records |
+//! | `faulty::FaultyStore` (feature `testing`) | tests: any store, failing on purpose |
 //!
 //! All calls block; call them from a thread that may.
 //!
@@ -32,16 +32,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(
+    not(any(feature = "redb", feature = "testing")),
+    allow(dead_code, reason = "what stores have in common, and none is in this build")
+)]
+
 pub mod boot;
-pub mod conformance;
 pub mod envelope;
 mod error;
-pub mod faulty;
 mod key;
-pub mod memory;
 #[cfg(feature = "redb")]
 pub mod redb;
 mod rows;
+#[cfg(feature = "testing")]
+mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -50,6 +54,8 @@ pub use boot::BootId;
 pub use envelope::Defect;
 pub use error::{OpenError, StoreError, Trouble};
 pub use key::{InvalidRecordKey, RecordKey, RecordKind};
+#[cfg(feature = "testing")]
+pub use testing::{conformance, faulty, memory};
 
 /// The most bytes of a record's payload.
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;

@@ -105,7 +105,7 @@ impl MountTable {
     }
 
     /// Of mounts whose ids differ.
-    #[cfg(feature = "runtime")]
+    #[cfg(feature = "testing")]
     pub(super) fn of(mounts: Vec<Mount>) -> Self {
         let by_id = mounts.iter().enumerate().map(|(index, mount)| (mount.id, index)).collect();
         Self::indexed(mounts, by_id)

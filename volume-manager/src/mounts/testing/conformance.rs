@@ -38,7 +38,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{
+use crate::mounts::{
     CreateError, Expectation, Inspection, InvalidMountPath, MountPath, Mounts, Presence, RemoveError,
     Removed, SafeRemoval, Verdict, verdict,
 };

@@ -24,7 +24,7 @@
 
 mod cases;
 
-use super::Store;
+use crate::store::Store;
 
 /// What a store keeps its records on, and what outlives it.
 pub trait Medium {

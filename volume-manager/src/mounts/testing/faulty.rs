@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{
+use crate::mounts::{
     CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, Presence, RemoveError, Removed,
     SafeRemoval, TableError, Trouble,
 };

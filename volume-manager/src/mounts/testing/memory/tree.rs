@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::{DeviceNumber, Inspection, Mount, MountId, MountTable, Presence, RemoveError, Trouble};
 use super::MemoryFileSystem;
+use crate::mounts::{DeviceNumber, Inspection, Mount, MountId, MountTable, Presence, RemoveError, Trouble};
 
 /// The numbers of the errors that are told, as on Linux on all its architectures but MIPS, Alpha, PA-RISC and SPARC.
 mod errno {

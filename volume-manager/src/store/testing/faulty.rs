@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError, Trouble};
+use crate::store::{Change, Loaded, OpenError, QuarantineId, Store, StoreError, Trouble};
 
 /// How a commit fails. Its caller cannot tell one from the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

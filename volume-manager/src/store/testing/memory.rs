@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::rows::{self, Counter, Loading, Plan, Rows, Totals};
-use super::{Change, Loaded, QuarantineId, Store, StoreError};
+use crate::store::rows::{self, Counter, Loading, Plan, Rows, Totals};
+use crate::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
 /// Where [`MemoryStore`]s keep their rows. Cheap to clone; clones are the same disk.
 #[derive(Clone, Default)]
@@ -29,7 +29,7 @@ impl MemoryDisk {
         MemoryStore { disk: self.clone() }
     }
 
-    /// The bytes of a row, as they are on the disk: a record in its [envelope](super::envelope).
+    /// The bytes of a row, as they are on the disk: a record in its [envelope](crate::store::envelope).
     #[must_use]
     pub fn row(&self, row: &[u8]) -> Option<Vec<u8>> {
         self.contents().records.get(row).cloned()

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 use tree::{Refusal, Tree};
 
-use super::{
+use crate::mounts::{
     CreateError, DeviceNumber, Inspection, MountChanges, MountId, MountPath, MountTable, Mounts, Presence,
     RemoveError, Removed, SafeRemoval, TableError, Trouble,
 };
