@@ -1,9 +1,10 @@
 //! The steps of a node, counted: before and after every effect is one, and at one of them the process ends.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use csi_proto::DriverName;
@@ -15,7 +16,7 @@ use volume_manager::mounts::{
     CreateError, Inspection, MountChanges, MountPath, MountTable, Mounts, RemoveError, Removed, SafeRemoval,
     TableError, Trouble,
 };
-use volume_manager::node::{Connection, Dial, Drivers};
+use volume_manager::node::{Connection, Drivers};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
@@ -135,35 +136,36 @@ impl<M: Mounts> Mounts for SteppedMounts<M> {
 }
 
 /// Drivers whose calls are steps.
-pub(super) struct SteppedDrivers(Arc<Steps>);
+pub(super) struct SteppedDrivers {
+    steps: Arc<Steps>,
+    known: Mutex<BTreeMap<DriverName, Arc<Driver>>>,
+}
 
 impl SteppedDrivers {
     pub(super) fn new(steps: Arc<Steps>) -> Self {
-        Self(steps)
+        Self { steps, known: Mutex::default() }
+    }
+
+    fn driver(&self, name: &DriverName) -> Arc<Driver> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Driver::new(name.clone(), Arc::new(NoSecrets)));
+        Arc::clone(known.entry(name.clone()).or_insert_with(new))
     }
 }
 
-struct SteppedDial(Driver, Arc<Steps>);
-
 struct SteppedConnection(Arc<dyn Connection>, Arc<Steps>);
 
+#[async_trait]
 impl Drivers for SteppedDrivers {
-    fn driver(
+    async fn connect(
         &self,
         name: &DriverName,
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
-    ) -> Result<Arc<dyn Dial>, String> {
-        let driver = Driver::new(name.clone(), endpoint.clone(), policy.clone(), Arc::new(NoSecrets));
-        Ok(Arc::new(SteppedDial(driver, Arc::clone(&self.0))))
-    }
-}
-
-#[async_trait]
-impl Dial for SteppedDial {
-    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
-        let connection = Dial::connect(&self.0).await?;
-        Ok(Arc::new(SteppedConnection(connection, Arc::clone(&self.1))))
+    ) -> Result<Arc<dyn Connection>, String> {
+        let connected = self.driver(name).connect(endpoint, policy).await;
+        let connection = Arc::new(connected.map_err(|error| error.to_string())?);
+        Ok(Arc::new(SteppedConnection(connection, Arc::clone(&self.steps))))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A driver from one connection to the next.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,35 +34,21 @@ const SECRETS_WITHIN: Duration = Duration::from_secs(30);
 /// One connection to a driver, and what the driver said when it was made. Facts never change within a generation.
 ///
 /// Any number of calls may be under way at once; that of one volume follow each other is the caller's business.
-#[derive(Debug)]
 pub struct Generation {
-    pub(super) number: u64,
     pub(super) facts: DriverFacts,
     pub(super) earlier: Earlier,
     pub(super) connection: Connection,
-    pub(super) dealings: Arc<Dealings>,
-}
-
-/// What is the same for all generations of a driver.
-pub(super) struct Dealings {
     pub(super) policy: DriverPolicy,
     pub(super) secrets: Arc<dyn Secrets>,
 }
 
-impl std::fmt::Debug for Dealings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dealings").field("policy", &self.policy).finish_non_exhaustive()
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation").field("facts", &self.facts).finish_non_exhaustive()
     }
 }
 
 impl Generation {
-    /// 1 for the first connection of a [`Driver`](super::Driver), and one more for each that follows, over all its
-    /// announcements.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
     /// What the driver is and can do.
     #[must_use]
     pub fn facts(&self) -> &DriverFacts {
@@ -102,7 +89,7 @@ impl Generation {
     pub async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
         let method = operation.method();
         let refused = |reason| CallError::Request { method, reason };
-        let requests = Requests { volume, facts: &self.facts, policy: &self.dealings.policy };
+        let requests = Requests { volume, facts: &self.facts, policy: &self.policy };
         requests.check(operation).map_err(refused)?;
         let resolved = timeout(SECRETS_WITHIN, self.resolve(&requests, operation)).await;
         let late = SecretError::Late { bound: SECRETS_WITHIN };
@@ -178,7 +165,7 @@ impl Generation {
         requests: &Requests<'_>,
         operation: &Operation,
     ) -> Result<(SecretValues, Option<Vec<ServiceAccountToken>>), SecretError> {
-        let Dealings { policy, secrets, .. } = &*self.dealings;
+        let Self { policy, secrets, .. } = self;
         let values = match requests.secret(operation) {
             None => SecretValues::default(),
             Some(reference) => {

@@ -7,8 +7,8 @@
 //!
 //! The feature `runtime` adds the calls themselves:
 //!
-//! - `Driver` dials the driver's socket, asks once what the driver is and can do ([`DriverFacts`]), and keeps the
-//!   connection: a `Generation`. Every call of a generation goes over that one connection, so mounting a volume is two
+//! - `Driver` dials the driver's socket and asks once what the driver is and can do ([`DriverFacts`]). What it makes is a
+//!   connection, a `Generation`. Every call of a generation goes over that one connection, so mounting a volume is two
 //!   calls, where kubelet makes eight on eight connections.
 //! - `Secrets` is asked for the values behind a [`SecretReference`] when a call needs them, and at no other time.
 //! - A call that fails is a [`CallError`]. It says which code the driver answered, if the driver answered, and whether the

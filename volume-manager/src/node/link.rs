@@ -12,28 +12,19 @@ use crate::driver::{
 use crate::excerpt::chain;
 use crate::registry::DriverEndpoint;
 
-/// Makes drivers of what is registered.
+/// Connects to what is registered.
+#[async_trait]
 pub trait Drivers: Send + Sync {
-    /// A driver that is to be connected to. Nothing is dialled yet.
+    /// Connects to a driver, and asks what it is and can do.
     ///
     /// # Errors
-    /// If it can never be connected to, in words.
-    fn driver(
+    /// If it cannot be reached now, in words. It is tried again.
+    async fn connect(
         &self,
         name: &DriverName,
         endpoint: &DriverEndpoint,
         policy: &DriverPolicy,
-    ) -> Result<Arc<dyn Dial>, String>;
-}
-
-/// A driver that can be connected to.
-#[async_trait]
-pub trait Dial: Send + Sync {
-    /// Connects, and asks what the driver is and can do.
-    ///
-    /// # Errors
-    /// If it cannot be reached now, in words. It is tried again.
-    async fn connect(&self) -> Result<Arc<dyn Connection>, String>;
+    ) -> Result<Arc<dyn Connection>, String>;
 }
 
 /// A live connection to a driver.
@@ -58,44 +49,32 @@ pub trait Connection: Send + Sync {
 /// Drivers behind sockets.
 pub(super) struct SocketDrivers {
     secrets: Arc<dyn Secrets>,
-    /// Each driver that was registered, as it was first announced. These never connect: they stand for what is known of the
-    /// processes that served the driver, which has to outlive a registration.
-    known: Mutex<BTreeMap<DriverName, Driver>>,
+    /// Each driver that was registered, since what is known of the processes that served it has to outlive a registration.
+    known: Mutex<BTreeMap<DriverName, Arc<Driver>>>,
 }
 
 impl SocketDrivers {
     pub(super) fn new(secrets: Arc<dyn Secrets>) -> Self {
         Self { secrets, known: Mutex::default() }
     }
-}
 
-impl Drivers for SocketDrivers {
-    fn driver(
-        &self,
-        name: &DriverName,
-        endpoint: &DriverEndpoint,
-        policy: &DriverPolicy,
-    ) -> Result<Arc<dyn Dial>, String> {
+    fn driver(&self, name: &DriverName) -> Arc<Driver> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let driver = match known.get(name) {
-            Some(first) => first.announced_anew(endpoint.clone(), policy.clone()),
-            None => {
-                let secrets = Arc::clone(&self.secrets);
-                let first = Driver::new(name.clone(), endpoint.clone(), policy.clone(), secrets);
-                let driver = first.announced_anew(endpoint.clone(), policy.clone());
-                known.insert(name.clone(), first);
-                driver
-            }
-        };
-        Ok(Arc::new(driver))
+        let new = || Arc::new(Driver::new(name.clone(), Arc::clone(&self.secrets)));
+        Arc::clone(known.entry(name.clone()).or_insert_with(new))
     }
 }
 
 #[async_trait]
-impl Dial for Driver {
-    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
-        match self.generation().await {
-            Ok(generation) => Ok(generation),
+impl Drivers for SocketDrivers {
+    async fn connect(
+        &self,
+        name: &DriverName,
+        endpoint: &DriverEndpoint,
+        policy: &DriverPolicy,
+    ) -> Result<Arc<dyn Connection>, String> {
+        match self.driver(name).connect(endpoint, policy).await {
+            Ok(generation) => Ok(Arc::new(generation)),
             Err(error) => Err(chain(&error)),
         }
     }

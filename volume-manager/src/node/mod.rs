@@ -92,7 +92,7 @@ pub use record::{KIND as RECORD_KIND, Record, RecordError, RecordedConsumer, SCH
 pub use settings::Settings;
 
 #[cfg(feature = "runtime")]
-pub use link::{Connection, Dial, Drivers};
+pub use link::{Connection, Drivers};
 #[cfg(feature = "runtime")]
 pub use open::Parts;
 #[cfg(feature = "runtime")]

@@ -13,10 +13,11 @@ use tracing::Instrument;
 use super::change::{Change, ChangeKind};
 use super::core::{Action, CommitFailure, Event, Node};
 use super::journal::{Done, Journal, Kind};
-use super::link::{Connection, Dial, Drivers};
+use super::link::{Connection, Drivers};
 use super::settings::Settings;
 use super::volumes::Command;
 use super::{errands, metrics};
+use crate::driver::DriverPolicy;
 use crate::excerpt::chain;
 use crate::lifecycle::BackOff;
 use crate::mounts::{MountChanges, Mounts};
@@ -65,7 +66,7 @@ enum Reader {
 /// A driver that is registered.
 struct Registered {
     serial: u64,
-    dial: Arc<dyn Dial>,
+    announced: Arc<(DriverEndpoint, DriverPolicy)>,
     connection: Option<Arc<dyn Connection>>,
     /// When it was connected to last.
     since: Instant,
@@ -80,7 +81,7 @@ pub(super) struct Run {
     pub(super) node: Node,
     pub(super) journal: Journal,
     pub(super) mounts: Arc<dyn Mounts>,
-    pub(super) makers: Arc<dyn Drivers>,
+    pub(super) links: Arc<dyn Drivers>,
     pub(super) settings: Settings,
     pub(super) changes: broadcast::Sender<Change>,
     drivers: BTreeMap<DriverName, Registered>,
@@ -94,7 +95,7 @@ impl Run {
         node: Node,
         journal: Journal,
         mounts: Arc<dyn Mounts>,
-        makers: Arc<dyn Drivers>,
+        links: Arc<dyn Drivers>,
         settings: Settings,
         changes: broadcast::Sender<Change>,
     ) -> Self {
@@ -102,7 +103,7 @@ impl Run {
             node,
             journal,
             mounts,
-            makers,
+            links,
             settings,
             changes,
             drivers: BTreeMap::new(),
@@ -243,21 +244,18 @@ impl Run {
         match command {
             Command::Request(request) => self.step(Event::Request(request)),
             Command::Read(read) => read(&self.node, self.started.elapsed()),
-            Command::Registered { name, endpoint, policy } => self.register(name, &endpoint, policy),
+            Command::Registered { name, endpoint, policy } => self.register(name, endpoint, policy),
             Command::Deregistered(name) => self.deregister(name),
         }
     }
 
-    fn register(&mut self, name: DriverName, endpoint: &DriverEndpoint, policy: crate::driver::DriverPolicy) {
+    fn register(&mut self, name: DriverName, endpoint: DriverEndpoint, policy: DriverPolicy) {
         self.deregister(name.clone());
-        let dial = match self.makers.driver(&name, endpoint, &policy) {
-            Ok(dial) => dial,
-            Err(reason) => return tracing::error!(driver = %name, "the driver cannot be used: {reason}"),
-        };
         self.serial += 1;
-        let serial = self.serial;
-        let task = self.connect(&name, serial, &dial, 0);
-        let registered = Registered { serial, dial, connection: None, since: Instant::now(), brief: 0, task };
+        let (serial, announced) = (self.serial, Arc::new((endpoint, policy.clone())));
+        let task = self.connect(&name, serial, &announced, 0);
+        let since = Instant::now();
+        let registered = Registered { serial, announced, connection: None, since, brief: 0, task };
         self.drivers.insert(name.clone(), registered);
         self.step(Event::DriverRegistered { driver: name, policy });
     }
@@ -274,17 +272,18 @@ impl Run {
         &mut self,
         name: &DriverName,
         serial: u64,
-        dial: &Arc<dyn Dial>,
+        announced: &Arc<(DriverEndpoint, DriverPolicy)>,
         mut attempts: u8,
     ) -> AbortHandle {
-        let (name, dial, seed) = (name.clone(), Arc::clone(dial), self.settings.jitter_seed);
+        let (name, announced, links) = (name.clone(), Arc::clone(announced), Arc::clone(&self.links));
+        let seed = self.settings.jitter_seed;
         let waits = BackOff::new(REDIAL.0, REDIAL.1);
         self.tasks.spawn(async move {
             loop {
                 if attempts > 0 {
                     sleep(waits.wait(attempts, seed ^ serial)).await;
                 }
-                match dial.connect().await {
+                match links.connect(&name, &announced.0, &announced.1).await {
                     Ok(connection) => return Outcome::Connected { name, serial, connection },
                     Err(reason) => tracing::warn!(driver = %name, "not connected: {reason}"),
                 }
@@ -323,8 +322,8 @@ impl Run {
                 // Else one that says what it is and hangs up would be dialled without a pause.
                 let lasted = driver.since.elapsed() > REDIAL.1;
                 driver.brief = if lasted { 0 } else { driver.brief.saturating_add(1) };
-                let (dial, brief) = (Arc::clone(&driver.dial), driver.brief);
-                let task = self.connect(&name, serial, &dial, brief);
+                let (announced, brief) = (Arc::clone(&driver.announced), driver.brief);
+                let task = self.connect(&name, serial, &announced, brief);
                 if let Some(driver) = self.drivers.get_mut(&name) {
                     driver.task = task;
                 }

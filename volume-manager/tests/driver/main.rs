@@ -12,14 +12,14 @@ mod secrets;
 mod tonic_driver;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use csi_proto::{DriverName, VolumeId};
 use scripted::{NAME, Scripted};
 use tempfile::TempDir;
 use volume_manager::driver::{
-    Access, AccessMode, Attach, ConsumerSpec, Driver, DriverPolicy, MountPath, NoSecrets, Operation, Secrets,
-    VolumeSpec,
+    Access, AccessMode, Attach, CallError, CallOutcome, ConnectError, ConsumerSpec, Driver, DriverPolicy,
+    Generation, MountPath, NoSecrets, Operation, Secrets, VolumeSpec,
 };
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::{ConsumerId, VolumeKey};
@@ -28,7 +28,7 @@ use volume_manager::{ConsumerId, VolumeKey};
 struct Place {
     _directory: TempDir,
     socket: PathBuf,
-    driver: Driver,
+    driver: Dialled,
 }
 
 impl Place {
@@ -40,12 +40,46 @@ impl Place {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("csi.sock");
         let endpoint = DriverEndpoint::from_path(&socket).expect("an endpoint");
-        let driver = Driver::new(name(), endpoint, policy, secrets);
+        let driver =
+            Dialled { driver: Driver::new(name(), secrets), endpoint, policy, present: Mutex::default() };
         Self { _directory: directory, socket, driver }
     }
 
     fn start(&self) -> Scripted {
         Scripted::start(&self.socket)
+    }
+}
+
+/// A driver with the connection that its caller keeps.
+struct Dialled {
+    driver: Driver,
+    endpoint: DriverEndpoint,
+    policy: DriverPolicy,
+    present: Mutex<Option<Arc<Generation>>>,
+}
+
+impl Dialled {
+    fn present(&self) -> Option<Arc<Generation>> {
+        let present = self.present.lock().expect("no panic");
+        present.as_ref().filter(|generation| !generation.is_closed()).cloned()
+    }
+
+    /// The connection that there is, or a new one.
+    async fn generation(&self) -> Result<Arc<Generation>, ConnectError> {
+        match self.present() {
+            Some(present) => Ok(present),
+            None => self.connect().await,
+        }
+    }
+
+    async fn connect(&self) -> Result<Arc<Generation>, ConnectError> {
+        let generation = Arc::new(self.driver.connect(&self.endpoint, &self.policy).await?);
+        *self.present.lock().expect("no panic") = Some(Arc::clone(&generation));
+        Ok(generation)
+    }
+
+    async fn call(&self, volume: &VolumeSpec, operation: &Operation) -> Result<CallOutcome, CallError> {
+        self.generation().await.expect("a connection").call(volume, operation).await
     }
 }
 

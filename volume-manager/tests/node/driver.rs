@@ -13,7 +13,7 @@ use volume_manager::driver::{
 };
 use volume_manager::lifecycle::{Base, TargetState};
 use volume_manager::mounts::{MemoryFileSystem, MemoryMounts, Mounts as _};
-use volume_manager::node::{Connection, Dial, Drivers, Record};
+use volume_manager::node::{Connection, Drivers, Record};
 use volume_manager::registry::DriverEndpoint;
 use volume_manager::store::Store as _;
 use volume_manager::store::memory::MemoryDisk;
@@ -400,24 +400,16 @@ fn target(operation: &Operation) -> Option<PathBuf> {
     }
 }
 
+#[async_trait]
 impl Drivers for Driver {
-    fn driver(
+    async fn connect(
         &self,
         name: &DriverName,
         _: &DriverEndpoint,
         _: &DriverPolicy,
-    ) -> Result<Arc<dyn Dial>, String> {
+    ) -> Result<Arc<dyn Connection>, String> {
         assert_eq!(*name, self.name);
-        Ok(Arc::new(Dialled(self.clone())))
-    }
-}
-
-struct Dialled(Driver);
-
-#[async_trait]
-impl Dial for Dialled {
-    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
-        let driver = self.0.clone();
+        let driver = self.clone();
         let facts = driver.facts.lock().unwrap().clone();
         let (process, generation) = (*driver.process.borrow(), *driver.generation.borrow());
         Ok(Arc::new(Connected { driver, facts, process, generation }))

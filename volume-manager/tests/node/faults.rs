@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::driver::{Act, facts};
 use super::world::*;
 use volume_manager::driver::{CallError, CallOutcome, DriverFacts, DriverPolicy, Operation, VolumeSpec};
-use volume_manager::node::{Connection, Dial, Drivers, Settings};
+use volume_manager::node::{Connection, Drivers, Settings};
 use volume_manager::registry::DriverEndpoint;
 
 /// Anchors (f) 18: volumes that hang hold as many calls as the driver may have, in the order in which they came, and no
@@ -173,15 +173,14 @@ struct HangsUp {
     dialled: Arc<watch::Sender<Vec<Instant>>>,
 }
 
-impl Drivers for HangsUp {
-    fn driver(&self, _: &DriverName, _: &DriverEndpoint, _: &DriverPolicy) -> Result<Arc<dyn Dial>, String> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
 #[async_trait]
-impl Dial for HangsUp {
-    async fn connect(&self) -> Result<Arc<dyn Connection>, String> {
+impl Drivers for HangsUp {
+    async fn connect(
+        &self,
+        _: &DriverName,
+        _: &DriverEndpoint,
+        _: &DriverPolicy,
+    ) -> Result<Arc<dyn Connection>, String> {
         self.dialled.send_modify(|dialled| dialled.push(Instant::now()));
         Ok(Arc::new(self.clone()))
     }
