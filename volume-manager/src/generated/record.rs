@@ -6,8 +6,9 @@ pub struct Record {
     /// The version of this schema, from 1. It rises when a reader of the one before would do wrong with the record.
     #[prost(uint32, tag = "1")]
     pub schema: u32,
+    /// What the volume is, with the publish context that its attach gave. Its consumers are below.
     #[prost(message, optional, tag = "2")]
-    pub spec: ::core::option::Option<Spec>,
+    pub spec: ::core::option::Option<crate::generated::volumes::DesiredVolume>,
     /// The name of its directory below ROOT/DRIVER.
     #[prost(string, tag = "3")]
     pub directory: ::prost::alloc::string::String,
@@ -56,87 +57,25 @@ pub struct Call {
     #[prost(string, optional, tag = "2")]
     pub consumer: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// What the volume is, with the publish context that its attach gave.
-#[derive(Clone, PartialEq, Eq, ::prost::Message)]
-#[prost(skip_debug)]
-pub struct Spec {
-    #[prost(string, tag = "1")]
-    pub driver: ::prost::alloc::string::String,
-    /// The driver's id of the volume.
-    #[prost(string, tag = "2")]
-    pub id: ::prost::alloc::string::String,
-    /// It is a raw block device. Else a file system.
-    #[prost(bool, tag = "3")]
-    pub block: bool,
-    #[prost(string, tag = "4")]
-    pub fs_type: ::prost::alloc::string::String,
-    #[prost(string, repeated, tag = "5")]
-    pub mount_flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    #[prost(enumeration = "crate::generated::volumes::AccessMode", tag = "6")]
-    pub mode: i32,
-    #[prost(bool, tag = "7")]
-    pub read_only: bool,
-    #[prost(bool, tag = "8")]
-    pub ephemeral: bool,
-    /// Who attaches it: 1 the node, 2 another, 3 nobody.
-    #[prost(uint32, tag = "10")]
-    pub attach: u32,
-    #[prost(btree_map = "string, string", tag = "11")]
-    pub volume_context: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
-    #[prost(btree_map = "string, string", tag = "12")]
-    pub publish_context: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
-    #[prost(message, repeated, tag = "13")]
-    pub secrets: ::prost::alloc::vec::Vec<Secret>,
-    #[prost(uint32, optional, tag = "14")]
-    pub fs_group: ::core::option::Option<u32>,
-    #[prost(string, optional, tag = "15")]
-    pub selinux_label: ::core::option::Option<::prost::alloc::string::String>,
-}
-/// A reference to a secret. The value is never here.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Secret {
-    /// The call that takes it: 0 ControllerPublishVolume, 1 NodeStageVolume, 2 NodePublishVolume, 3 ControllerExpandVolume,
-    /// 4 NodeExpandVolume.
-    #[prost(uint32, tag = "1")]
-    pub call: u32,
-    #[prost(string, tag = "2")]
-    pub namespace: ::prost::alloc::string::String,
-    #[prost(string, tag = "3")]
-    pub name: ::prost::alloc::string::String,
-}
 /// A consumer, and where it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Consumer {
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub target_path: ::prost::alloc::string::String,
-    #[prost(bool, tag = "3")]
-    pub read_only: bool,
-    #[prost(uint32, optional, tag = "4")]
-    pub fs_group: ::core::option::Option<u32>,
-    #[prost(message, optional, tag = "5")]
-    pub pod: ::core::option::Option<crate::generated::volumes::PodInfo>,
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<crate::generated::volumes::Consumer>,
     /// It shall have the volume.
-    #[prost(bool, tag = "6")]
+    #[prost(bool, tag = "2")]
     pub wanted: bool,
     /// 1 absent, 2 NODE_PUBLISH, 3 published, 4 NODE_PUBLISH once more, 5 NODE_UNPUBLISH.
-    #[prost(uint32, tag = "7")]
+    #[prost(uint32, tag = "3")]
     pub state: u32,
     /// What was mounted at its target.
-    #[prost(message, optional, tag = "8")]
+    #[prost(message, optional, tag = "4")]
     pub mounted: ::core::option::Option<Mount>,
     /// A driver was called that may have made the target, and the target was not seen to be gone since.
-    #[prost(bool, tag = "9")]
+    #[prost(bool, tag = "5")]
     pub touched: bool,
     /// The block device that was seen at its target.
-    #[prost(message, optional, tag = "10")]
+    #[prost(message, optional, tag = "6")]
     pub device: ::core::option::Option<Device>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -183,23 +122,4 @@ pub struct LastError {
     pub code: ::core::option::Option<i32>,
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
-}
-impl ::core::fmt::Debug for Spec {
-    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-        f.debug_struct("Spec")
-            .field("driver", &self.driver)
-            .field("id", &self.id)
-            .field("block", &self.block)
-            .field("fs_type", &self.fs_type)
-            .field("mode", &self.mode)
-            .field("read_only", &self.read_only)
-            .field("ephemeral", &self.ephemeral)
-            .field("attach", &self.attach)
-            .field("volume_context", &self.volume_context)
-            .field("publish_context", &self.publish_context)
-            .field("secrets", &self.secrets)
-            .field("fs_group", &self.fs_group)
-            .field("selinux_label", &self.selinux_label)
-            .finish_non_exhaustive()
-    }
 }

@@ -419,15 +419,19 @@ impl AccessMode {
         }
     }
 }
-/// Who attaches a volume to the node. A driver whose policy has no attach_required is not asked to, whatever stands here.
+/// Who attaches a volume to the node, and so where its life there begins. A driver whose policy has no attach_required is not
+/// asked to, whatever stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Attach {
-    /// The node, by ControllerPublishVolume of its own driver, if that has it.
+    /// The node, by ControllerPublishVolume of its own driver, if that has it. The volume begins at CREATED, also one that somebody
+    /// else provisioned.
     Here = 0,
-    /// Another, such as the external-attacher in the cloud.
+    /// Another, such as the external-attacher in the cloud; its publish context is handed in. Nothing is staged or published before
+    /// the volume is attached. No controller call is made to attach or detach.
     Awaited = 1,
-    /// Nobody.
+    /// Nobody: no attach is needed, or it is made elsewhere and is done. The volume begins at NODE_READY. No controller call is made
+    /// to attach or detach.
     NotRequired = 2,
 }
 impl Attach {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ConsumerId;
+pub use crate::generated::volumes::Attach;
 
 use super::call::{Call, Part};
 use super::event::Waiter;
@@ -23,21 +24,6 @@ pub struct DriverCapabilities {
     pub controller_expand: bool,
     /// `EXPAND_VOLUME` of the node service.
     pub node_expand: bool,
-}
-
-/// Who attaches a volume to this node, and so where it begins and ends.
-#[allow(clippy::exhaustive_enums, reason = "this side, another, or nobody")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Attach {
-    /// This side, by ControllerPublishVolume, if the driver has it (figures 5 and 6). Volumes that somebody else provisioned
-    /// (figure 7) begin at CREATED as well if this side attaches them: the figure's nameless ends are CREATED.
-    Here,
-    /// Another, such as the attacher in the cloud; its publish context is handed in. Nothing is staged or published
-    /// before [`Event::Attached`](super::Event::Attached). No controller call is made to attach or detach.
-    Awaited,
-    /// Nobody: no attach is needed, or it is made elsewhere and is done. The volume begins at NODE_READY, and no
-    /// controller call is made to attach or detach.
-    NotRequired,
 }
 
 /// One volume with all its consumers. [`step`](Self::step) moves it.

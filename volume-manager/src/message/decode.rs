@@ -16,7 +16,7 @@ use super::{
     MAX_VOLUMES, wire,
 };
 use crate::driver::{
-    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, MountPath, PodInfo, SecretReference,
+    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, InvalidSpec, MountPath, PodInfo, SecretReference,
     SecretReferences, VolumeSpec,
 };
 use crate::excerpt::short;
@@ -183,11 +183,7 @@ impl TryFrom<wire::DesiredVolume> for VolumeSpec {
             }
         };
         let mode = known::<AccessMode>("access_mode", volume.access_mode)?;
-        let attach = match known("attach", volume.attach)? {
-            wire::Attach::Here => Attach::Here,
-            wire::Attach::Awaited => Attach::Awaited,
-            wire::Attach::NotRequired => Attach::NotRequired,
-        };
+        let attach = known("attach", volume.attach)?;
         if volume.attached && attach != Attach::Awaited {
             return Err(InvalidDesired::AttachedByNobody);
         }
@@ -255,7 +251,7 @@ impl TryFrom<wire::DriverPolicy> for DriverPolicy {
         for request in &policy.token_requests {
             let (found, bound) = (request.audience.len(), MAX_AUDIENCE_BYTES);
             if found > bound {
-                return Err(InvalidDesired::TooLong { field: "token_requests.audience", found, bound });
+                return Err(InvalidSpec::TooLong { field: "token_requests.audience", found, bound }.into());
             }
         }
         let mut modes = Vec::new();

@@ -101,11 +101,6 @@ impl From<&VolumeSpec> for wire::DesiredVolume {
                 wire::desired_volume::Access::Filesystem(wire::Filesystem { fs_type, mount_flags })
             }
         };
-        let attach = match spec.attach() {
-            Attach::Here => wire::Attach::Here,
-            Attach::Awaited => wire::Attach::Awaited,
-            Attach::NotRequired => wire::Attach::NotRequired,
-        };
         let secrets = spec.secrets();
         Self {
             driver: spec.key().driver.to_string(),
@@ -114,7 +109,7 @@ impl From<&VolumeSpec> for wire::DesiredVolume {
             access_mode: spec.mode().into(),
             read_only: spec.is_read_only(),
             ephemeral: spec.is_ephemeral(),
-            attach: attach.into(),
+            attach: spec.attach().into(),
             volume_context: spec.volume_context().clone(),
             publish_context: spec.publish_context().clone(),
             secrets: (*secrets != SecretReferences::default()).then(|| secrets.into()),

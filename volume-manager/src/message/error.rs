@@ -148,16 +148,6 @@ pub enum InvalidDesired {
         /// The id.
         id: String,
     },
-    /// A text is too long.
-    #[error("{field} has {found} bytes; at most {bound} are allowed")]
-    TooLong {
-        /// The field.
-        field: &'static str,
-        /// Its bytes.
-        found: usize,
-        /// The most that are allowed.
-        bound: usize,
-    },
 }
 
 /// What is wrong with a consumer.

@@ -9,17 +9,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use csi_proto::{DriverName, VolumeId};
 use prost::{DecodeError, Message};
 
 use super::explanation::CallFailure;
 use super::staging;
-use crate::driver::{
-    Access, AccessMode, Attach, ConsumerSpec, SecretReference, SecretReferences, VolumeSpec,
-};
-use crate::generated::{record as stored, volumes as wire};
+use crate::driver::{ConsumerSpec, VolumeSpec};
+use crate::excerpt::chain;
+use crate::generated::record as stored;
 use crate::lifecycle::{Base, Call, Expansion, Failure, Half, Mismatch, Rpc, Snapshot, Target, TargetState};
-use crate::message::InvalidConsumer;
+use crate::message::{InvalidConsumer, InvalidDesired};
 use crate::mounts::{DeviceNumber, MountIdentity};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::store::{BootId, MAX_PAYLOAD_BYTES, RecordKey, RecordKind};
@@ -152,7 +150,6 @@ impl Record {
     }
 }
 
-const ATTACH: [Attach; 3] = [Attach::Here, Attach::Awaited, Attach::NotRequired];
 /// One failure of each class, as [`Failure::as_str`] has them: no more is kept of a class, which is for people.
 const CLASSES: [Failure; 5] = [
     Failure::Final,
@@ -174,16 +171,6 @@ fn value<T: Copy>(field: &'static str, all: &[T], number: u32) -> Result<T, Reco
         .and_then(|index| all.get(index))
         .copied()
         .ok_or_else(|| wrong(field, format_args!("number {number}")))
-}
-
-fn secret_slots(secrets: &mut SecretReferences) -> [&mut Option<SecretReference>; 5] {
-    [
-        &mut secrets.controller_publish,
-        &mut secrets.node_stage,
-        &mut secrets.node_publish,
-        &mut secrets.controller_expand,
-        &mut secrets.node_expand,
-    ]
 }
 
 impl From<&MountIdentity> for stored::Mount {
@@ -246,46 +233,10 @@ impl From<&Record> for stored::Record {
     }
 }
 
-impl From<&VolumeSpec> for stored::Spec {
-    fn from(spec: &VolumeSpec) -> Self {
-        let (block, fs_type, mount_flags) = match spec.access() {
-            Access::Filesystem { fs_type, mount_flags } => (false, fs_type.clone(), mount_flags.clone()),
-            Access::Block => (true, String::new(), Vec::new()),
-        };
-        let mut references = spec.secrets().clone();
-        let secrets = (0u32..).zip(secret_slots(&mut references)).filter_map(|(call, reference)| {
-            let reference = reference.as_ref()?;
-            let (namespace, name) = (reference.namespace().to_owned(), reference.name().to_owned());
-            Some(stored::Secret { call, namespace, name })
-        });
-        Self {
-            driver: spec.key().driver.as_str().to_owned(),
-            id: spec.key().id.as_str().to_owned(),
-            block,
-            fs_type,
-            mount_flags,
-            mode: spec.mode().into(),
-            read_only: spec.is_read_only(),
-            ephemeral: spec.is_ephemeral(),
-            attach: number(&ATTACH, &spec.attach()),
-            volume_context: spec.volume_context().clone(),
-            publish_context: spec.publish_context().clone(),
-            secrets: secrets.collect(),
-            fs_group: spec.fs_group(),
-            selinux_label: spec.selinux_label().map(str::to_owned),
-        }
-    }
-}
-
 impl From<(&RecordedConsumer, &Target)> for stored::Consumer {
     fn from((consumer, target): (&RecordedConsumer, &Target)) -> Self {
-        let wire::Consumer { id, target_path, read_only, fs_group, pod } = (&*consumer.spec).into();
         Self {
-            id,
-            target_path,
-            read_only,
-            fs_group,
-            pod,
+            spec: Some((&*consumer.spec).into()),
             wanted: target.wanted,
             state: number(&TargetState::ALL, &target.state),
             mounted: consumer.mounted.as_ref().map(stored::Mount::from),
@@ -296,63 +247,23 @@ impl From<(&RecordedConsumer, &Target)> for stored::Consumer {
 }
 
 fn checked_consumer(consumer: stored::Consumer) -> Result<(RecordedConsumer, Target), RecordError> {
-    let stored::Consumer { id, target_path, read_only, fs_group, pod, wanted, .. } = consumer;
-    let spec = wire::Consumer { id, target_path, read_only, fs_group, pod };
+    let spec = consumer.spec.ok_or_else(|| wrong("consumer", "it is missing"))?;
     let recorded = RecordedConsumer {
-        spec: Arc::new(spec.try_into().map_err(|error: InvalidConsumer| wrong("consumer", error))?),
+        spec: Arc::new(spec.try_into().map_err(|error: InvalidConsumer| wrong("consumer", chain(&error)))?),
         mounted: consumer.mounted.map(MountIdentity::from),
         device: consumer.device.map(|stored::Device { major, minor }| DeviceNumber { major, minor }),
         touched: consumer.touched,
     };
     let state = value("consumer.state", &TargetState::ALL, consumer.state)?;
-    Ok((recorded, Target { wanted, state }))
-}
-
-impl TryFrom<stored::Spec> for VolumeSpec {
-    type Error = RecordError;
-
-    fn try_from(spec: stored::Spec) -> Result<Self, RecordError> {
-        let driver = DriverName::new(spec.driver).map_err(|error| wrong("driver", error))?;
-        let id = VolumeId::new(spec.id).map_err(|error| wrong("id", error))?;
-        let access = if spec.block {
-            Access::Block
-        } else {
-            Access::Filesystem { fs_type: spec.fs_type, mount_flags: spec.mount_flags }
-        };
-        let mode = AccessMode::try_from(spec.mode).map_err(|error| wrong("mode", error))?;
-        let mut secrets = SecretReferences::default();
-        for stored in spec.secrets {
-            let reference = SecretReference::new(stored.namespace, stored.name)
-                .map_err(|error| wrong("secrets", error))?;
-            let slot = usize::try_from(stored.call).ok();
-            let slot = slot.and_then(|slot| secret_slots(&mut secrets).into_iter().nth(slot));
-            *slot.ok_or_else(|| wrong("secrets.call", stored.call))? = Some(reference);
-        }
-        let mut builder = Self::builder(VolumeKey { driver, id }, access, mode);
-        if spec.ephemeral {
-            builder = builder.ephemeral();
-        }
-        builder = builder
-            .attach(value("attach", &ATTACH, spec.attach)?)
-            .read_only(spec.read_only)
-            .volume_context(spec.volume_context)
-            .publish_context(spec.publish_context)
-            .secrets(secrets);
-        if let Some(group) = spec.fs_group {
-            builder = builder.fs_group(group);
-        }
-        if let Some(label) = spec.selinux_label {
-            builder = builder.selinux_label(label);
-        }
-        builder.build().map_err(|error| wrong("spec", error))
-    }
+    Ok((recorded, Target { wanted: consumer.wanted, state }))
 }
 
 impl TryFrom<stored::Record> for Record {
     type Error = RecordError;
 
     fn try_from(record: stored::Record) -> Result<Self, RecordError> {
-        let spec = record.spec.ok_or_else(|| wrong("spec", "it is missing"))?.try_into()?;
+        let spec = record.spec.ok_or_else(|| wrong("spec", "it is missing"))?;
+        let spec = spec.try_into().map_err(|error: InvalidDesired| wrong("spec", chain(&error)))?;
         if !staging::is_directory_name(&record.directory) {
             return Err(wrong("directory", "it is no name of a volume's directory"));
         }
