@@ -18,7 +18,7 @@ use super::bounds::MAX_CONTEXT_BYTES;
 use super::call_error::{CallError, SecretError};
 use super::channel::{self, BOUND, Stripper};
 use super::facts::DriverFacts;
-use super::operation::{CapacityRange, Operation};
+use super::operation::Operation;
 use super::outcome::CallOutcome;
 use super::policy::DriverPolicy;
 use super::process::Earlier;
@@ -130,12 +130,13 @@ impl Generation {
                 };
                 to.done(request).await
             }
-            Operation::ControllerExpand { size } => {
-                controller_expanded(to.send(requests.controller_expand(*size, &secrets)).await?, *size)
+            Operation::ControllerExpand { required_bytes } => {
+                let request = requests.controller_expand(*required_bytes, &secrets);
+                controller_expanded(&to.send(request).await?, *required_bytes)
             }
-            Operation::NodeExpand { size, volume_path, staging_path } => {
-                let request = requests.node_expand(*size, volume_path, staging_path, &secrets);
-                node_expanded(to.send(request).await?, *size)
+            Operation::NodeExpand { required_bytes, volume_path, staging_path } => {
+                let request = requests.node_expand(*required_bytes, volume_path, staging_path, &secrets);
+                node_expanded(&to.send(request).await?, *required_bytes)
             }
             Operation::Stats { volume_path, staging_path } => {
                 let request = NodeGetVolumeStatsRequest {
@@ -232,31 +233,29 @@ fn attached(answer: ControllerPublishVolumeResponse) -> Result<CallOutcome, Call
 }
 
 fn controller_expanded(
-    answer: ControllerExpandVolumeResponse,
-    size: CapacityRange,
+    answer: &ControllerExpandVolumeResponse,
+    required_bytes: u64,
 ) -> Result<CallOutcome, CallError> {
     let found = answer.capacity_bytes;
-    // Too few bytes are an end that is known; what follows from it is for the volume to say.
-    let capacity_bytes = u64::try_from(found).unwrap_or(0);
-    if capacity_bytes == 0 {
-        return Err(no_size(Method::ControllerExpandVolume, found, size));
-    }
     let node_expansion_required = answer.node_expansion_required;
-    Ok(CallOutcome::ControllerExpanded { capacity_bytes, node_expansion_required })
-}
-
-fn node_expanded(answer: NodeExpandVolumeResponse, size: CapacityRange) -> Result<CallOutcome, CallError> {
-    // A file system takes some of its device for itself, so less than required is no contradiction here.
-    match u64::try_from(answer.capacity_bytes) {
-        Ok(bytes) => {
-            Ok(CallOutcome::NodeExpanded { capacity_bytes: Some(bytes).filter(|bytes| *bytes != 0) })
-        }
-        Err(_) => Err(no_size(Method::NodeExpandVolume, answer.capacity_bytes, size)),
+    // Too few bytes are an end that is known; what follows from it is for the volume to say.
+    match u64::try_from(found) {
+        Ok(capacity_bytes @ 1..) => Ok(CallOutcome::Expanded { capacity_bytes, node_expansion_required }),
+        _ => Err(no_size(Method::ControllerExpandVolume, found, required_bytes)),
     }
 }
 
-fn no_size(method: Method, found: i64, size: CapacityRange) -> CallError {
-    let reason = format!("capacity_bytes is {found}, and {} were required", size.required());
+fn node_expanded(answer: &NodeExpandVolumeResponse, required_bytes: u64) -> Result<CallOutcome, CallError> {
+    let found = answer.capacity_bytes;
+    // A file system takes some of its device for itself, so less than required is no contradiction here.
+    match u64::try_from(found) {
+        Ok(capacity_bytes) => Ok(CallOutcome::Expanded { capacity_bytes, node_expansion_required: false }),
+        Err(_) => Err(no_size(Method::NodeExpandVolume, found, required_bytes)),
+    }
+}
+
+fn no_size(method: Method, found: i64, required_bytes: u64) -> CallError {
+    let reason = format!("capacity_bytes is {found}, and {required_bytes} were required");
     CallError::Answer { method, reason }
 }
 

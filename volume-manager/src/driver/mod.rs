@@ -35,7 +35,7 @@ pub use conflict::ConsumerConflict;
 pub use consumer_spec::{ConsumerSpec, PodInfo};
 pub use facts::{Capabilities, ControllerCapabilities, DriverFacts, NodeCapabilities};
 pub use mount_path::{InvalidMountPath, MountPath};
-pub use operation::{CapacityRange, InvalidCapacityRange, Operation};
+pub use operation::Operation;
 pub use outcome::{CallOutcome, HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
 pub use policy::{DriverPolicy, FsGroupPolicy, OwnershipChange, PolicyConflict, TokenRequest};
 pub use secret_reference::{InvalidSecretReference, SecretReference};

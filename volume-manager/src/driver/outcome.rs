@@ -13,17 +13,13 @@ pub enum CallOutcome {
         /// For the stage and publish calls of this node; at most 64 KiB.
         publish_context: BTreeMap<String, String>,
     },
-    /// ControllerExpandVolume: the storage has grown.
-    ControllerExpanded {
-        /// The size now, in bytes, as the driver says it, which may be less than was required.
+    /// ControllerExpandVolume or NodeExpandVolume: the storage or the file system has grown.
+    Expanded {
+        /// The size now, in bytes, as the driver says it, which may be less than was required; 0 if it is not said, as
+        /// NodeExpandVolume may.
         capacity_bytes: u64,
         /// Whether NodeExpandVolume must follow.
         node_expansion_required: bool,
-    },
-    /// NodeExpandVolume: the file system has grown.
-    NodeExpanded {
-        /// The size now, in bytes, if the driver says it.
-        capacity_bytes: Option<u64>,
     },
     /// NodeGetVolumeStats
     Stats(VolumeStats),

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use csi_proto::csi::v1::{
-    ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
-    NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerPublishVolumeRequest,
+    ControllerUnpublishVolumeRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, VolumeCapability,
 };
 
 use super::access::sent_mode;
@@ -12,7 +13,7 @@ use super::call_error::RequestError;
 use super::consumer_spec::ConsumerSpec;
 use super::facts::DriverFacts;
 use super::mount_path::MountPath;
-use super::operation::{CapacityRange, Operation};
+use super::operation::Operation;
 use super::policy::DriverPolicy;
 use super::secret_reference::SecretReference;
 use super::secrets::{SecretValues, TOKENS};
@@ -157,12 +158,12 @@ impl<'a> Requests<'a> {
 
     pub(super) fn controller_expand(
         &self,
-        size: CapacityRange,
+        required_bytes: u64,
         secrets: &SecretValues,
     ) -> ControllerExpandVolumeRequest {
         ControllerExpandVolumeRequest {
             volume_id: self.volume_id(),
-            capacity_range: Some(size.message()),
+            capacity_range: Some(at_least(required_bytes)),
             secrets: secrets.to_message(),
             volume_capability: Some(self.controller_capability()),
         }
@@ -170,7 +171,7 @@ impl<'a> Requests<'a> {
 
     pub(super) fn node_expand(
         &self,
-        size: CapacityRange,
+        required_bytes: u64,
         volume_path: &MountPath,
         staging_path: &MountPath,
         secrets: &SecretValues,
@@ -178,7 +179,7 @@ impl<'a> Requests<'a> {
         NodeExpandVolumeRequest {
             volume_id: self.volume_id(),
             volume_path: volume_path.as_str().to_owned(),
-            capacity_range: Some(size.message()),
+            capacity_range: Some(at_least(required_bytes)),
             staging_target_path: self.staging(staging_path),
             volume_capability: Some(self.mount_capability(None)),
             secrets: secrets.to_message(),
@@ -226,6 +227,11 @@ impl<'a> Requests<'a> {
             .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value.to_owned()))
             .collect()
     }
+}
+
+/// A size without an upper bound.
+fn at_least(bytes: u64) -> CapacityRange {
+    CapacityRange { required_bytes: i64::try_from(bytes).unwrap_or(i64::MAX), limit_bytes: 0 }
 }
 
 #[cfg(test)]

@@ -8,16 +8,10 @@ use csi_proto::csi::v1::{
     NodeExpandVolumeResponse, NodeGetCapabilitiesResponse, NodeGetVolumeHealthResponse,
     NodeGetVolumeStatsRequest, NodeServiceCapability, VolumeHealth, node_service_capability,
 };
-use volume_manager::driver::{
-    CallError, CallOutcome, CapacityRange, HealthStatus, Operation, Usage, VolumeCondition,
-};
+use volume_manager::driver::{CallError, CallOutcome, HealthStatus, Operation, Usage, VolumeCondition};
 
 use super::scripted::{Reply, node_capabilities};
 use super::{Place, path, stage, volume};
-
-fn size(required: u64) -> CapacityRange {
-    CapacityRange::new(required, None).expect("a size")
-}
 
 /// Anchors (f) 22, its driver side: an OK with less than was asked for is handed on as it is, and one without a size is an
 /// error.
@@ -25,13 +19,13 @@ fn size(required: u64) -> CapacityRange {
 async fn the_size_that_a_volume_has_grown_to_is_the_one_that_the_driver_says() {
     let place = Place::new();
     let scripted = place.start().with_controller();
-    let expand = Operation::ControllerExpand { size: size(100) };
+    let expand = Operation::ControllerExpand { required_bytes: 100 };
     for (capacity_bytes, grown) in [(100, true), (128, true), (99, true), (0, false), (-1, false)] {
         let answer = ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: true };
         scripted.once(Method::ControllerExpandVolume, Reply::ok(&answer));
         let ended = place.driver.call(&volume("v"), &expand).await;
         match ended {
-            Ok(CallOutcome::ControllerExpanded { capacity_bytes: found, node_expansion_required: true }) => {
+            Ok(CallOutcome::Expanded { capacity_bytes: found, node_expansion_required: true }) => {
                 assert_eq!((i64::try_from(found), grown), (Ok(capacity_bytes), true));
             }
             Err(CallError::Answer { reason, .. }) => {
@@ -50,11 +44,12 @@ async fn a_file_system_that_does_not_say_its_size_has_grown_all_the_same() {
     let place = Place::new();
     let scripted = place.start();
     let (volume_path, staging_path) = (path("/target/1"), path("/staging/1"));
-    let expand = Operation::NodeExpand { size: size(100), volume_path, staging_path };
-    for (capacity_bytes, expected) in [(0, None), (100, Some(100)), (90, Some(90))] {
+    let expand = Operation::NodeExpand { required_bytes: 100, volume_path, staging_path };
+    for (capacity_bytes, expected) in [(0, 0), (100, 100), (90, 90)] {
         scripted.once(Method::NodeExpandVolume, Reply::ok(&NodeExpandVolumeResponse { capacity_bytes }));
         let ended = place.driver.call(&volume("v"), &expand).await;
-        assert_eq!(ended, Ok(CallOutcome::NodeExpanded { capacity_bytes: expected }));
+        let expected = CallOutcome::Expanded { capacity_bytes: expected, node_expansion_required: false };
+        assert_eq!(ended, Ok(expected));
     }
 }
 
@@ -129,8 +124,8 @@ async fn what_a_driver_cannot_do_is_not_asked_of_it() {
     for operation in [
         Operation::ControllerPublish,
         stage(),
-        Operation::ControllerExpand { size: size(1) },
-        Operation::NodeExpand { size: size(1), volume_path: target(), staging_path: staging() },
+        Operation::ControllerExpand { required_bytes: 1 },
+        Operation::NodeExpand { required_bytes: 1, volume_path: target(), staging_path: staging() },
         Operation::Stats { volume_path: target(), staging_path: staging() },
         Operation::Health { volume_path: None, staging_path: staging() },
     ] {

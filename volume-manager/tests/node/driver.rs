@@ -334,8 +334,8 @@ impl Driver {
                 let mut book = self.book();
                 book.volumes.entry(volume).or_default().published.remove(target_path.as_path());
             }
-            Operation::ControllerExpand { size } => {
-                self.book().volumes.entry(volume).or_default().bytes = size.required();
+            Operation::ControllerExpand { required_bytes } => {
+                self.book().volumes.entry(volume).or_default().bytes = *required_bytes;
             }
             _ => {}
         }
@@ -359,12 +359,11 @@ impl Driver {
                 state.staged = true;
                 CallOutcome::Done
             }
-            Operation::ControllerExpand { size } => CallOutcome::ControllerExpanded {
-                capacity_bytes: size.required(),
-                node_expansion_required: true,
-            },
-            Operation::NodeExpand { size, .. } => {
-                CallOutcome::NodeExpanded { capacity_bytes: Some(size.required()) }
+            Operation::ControllerExpand { required_bytes } => {
+                CallOutcome::Expanded { capacity_bytes: *required_bytes, node_expansion_required: true }
+            }
+            Operation::NodeExpand { required_bytes, .. } => {
+                CallOutcome::Expanded { capacity_bytes: *required_bytes, node_expansion_required: false }
             }
             Operation::Stats { .. } => CallOutcome::Stats(VolumeStats::default()),
             _ => CallOutcome::Done,

@@ -164,13 +164,9 @@ impl Node {
                     }
                 }
             }
-            CallOutcome::ControllerExpanded { capacity_bytes, node_expansion_required } => {
+            CallOutcome::Expanded { capacity_bytes, node_expansion_required } => {
                 Outcome::Expanded { capacity_bytes, node_expansion_required }
             }
-            CallOutcome::NodeExpanded { capacity_bytes } => Outcome::Expanded {
-                capacity_bytes: capacity_bytes.unwrap_or_default(),
-                node_expansion_required: false,
-            },
             _ => Outcome::Ok,
         }
     }

@@ -6,7 +6,7 @@ use super::entry::{Waiters, Waiting};
 use super::event::Action;
 use super::timers::Alarm;
 use super::{Node, Slot};
-use crate::driver::{CapacityRange, MountPath, Operation};
+use crate::driver::{MountPath, Operation};
 use crate::lifecycle::{Call, Effect, Event, Failure, Reached, Refusal, Rpc, Waiter};
 use crate::name::ConsumerId;
 use crate::node::change::ChangeKind;
@@ -188,7 +188,7 @@ impl Node {
         let entry = self.volumes.get(&slot)?;
         let staging_path = entry.staging.clone();
         let consumer = || entry.record.consumers.get(call.consumer.as_ref()?);
-        let size = || CapacityRange::new(entry.snapshot().expansion?.required_bytes, None).ok();
+        let required_bytes = entry.snapshot().expansion.map_or(0, |expansion| expansion.required_bytes);
         Some(match call.rpc {
             Rpc::ControllerPublishVolume => Operation::ControllerPublish,
             Rpc::ControllerUnpublishVolume => {
@@ -203,10 +203,10 @@ impl Node {
                 let target_path: MountPath = consumer()?.spec.target_path().clone();
                 Operation::NodeUnpublish { target_path }
             }
-            Rpc::ControllerExpandVolume => Operation::ControllerExpand { size: size()? },
+            Rpc::ControllerExpandVolume => Operation::ControllerExpand { required_bytes },
             Rpc::NodeExpandVolume => {
                 let volume_path = entry.volume_path().unwrap_or_else(|| staging_path.clone());
-                Operation::NodeExpand { size: size()?, volume_path, staging_path }
+                Operation::NodeExpand { required_bytes, volume_path, staging_path }
             }
         })
     }
