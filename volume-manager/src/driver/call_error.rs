@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use csi_proto::{DriverName, Method};
 
-use super::policy::PolicyConflict;
 use super::secret_reference::SecretReference;
 use crate::name::ConsumerId;
 
@@ -131,8 +130,13 @@ pub enum RequestError {
     #[error("the volume is ephemeral, which is only ever published and unpublished")]
     Ephemeral,
     /// The driver does not take such a volume.
-    #[error(transparent)]
-    Policy(#[from] PolicyConflict),
+    #[error(
+        "volumeLifecycleModes of the driver has no {mode}, as the volume is; use a driver that takes such volumes"
+    )]
+    LifecycleMode {
+        /// `Persistent` or `Ephemeral`.
+        mode: &'static str,
+    },
     /// There is no id to attach to or detach from.
     #[error("the driver has no id of this node; it needs NodeGetInfo to attach volumes")]
     NoNodeId,

@@ -71,6 +71,19 @@ impl ConsumerSpec {
     pub fn pod_info(&self) -> Option<&PodInfo> {
         self.pod.as_ref()
     }
+
+    /// The first field by which another description of this consumer makes another publish.
+    pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let uid = |consumer: &Self| consumer.pod_info().map(|pod| pod.uid().to_owned());
+        [
+            ("target_path", self.target_path == other.target_path),
+            ("read_only", self.read_only == other.read_only),
+            ("fs_group", self.fs_group == other.fs_group),
+            ("pod uid", uid(self) == uid(other)),
+        ]
+        .into_iter()
+        .find_map(|(field, same)| (!same).then_some(field))
+    }
 }
 
 /// What a driver may be told of a pod.
@@ -140,6 +153,22 @@ impl PodInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_consumer_that_comes_again_otherwise_differs_in_a_field() {
+        let at =
+            |path: &str| ConsumerSpec::new(ConsumerId::new("one").unwrap(), MountPath::new(path).unwrap());
+        let one = at("/t/1");
+        for (other, differs) in [
+            (one.clone(), None),
+            (at("/t/2"), Some("target_path")),
+            (one.clone().read_only(true), Some("read_only")),
+            (one.clone().fs_group(5), Some("fs_group")),
+            (one.clone().pod(PodInfo::new("p", "ns", "uid", "").unwrap()), Some("pod uid")),
+        ] {
+            assert_eq!(one.difference(&other), differs);
+        }
+    }
 
     #[test]
     fn the_names_of_a_pod_are_bounded_and_only_the_account_may_be_empty() {

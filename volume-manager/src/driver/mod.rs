@@ -17,7 +17,6 @@
 mod access;
 mod bounds;
 mod call_error;
-mod conflict;
 mod consumer_spec;
 mod facts;
 mod mount_path;
@@ -31,13 +30,12 @@ pub use crate::lifecycle::Attach;
 pub use access::{Access, AccessMode};
 pub use bounds::InvalidSpec;
 pub use call_error::{CallError, RequestError, SecretError};
-pub use conflict::ConsumerConflict;
 pub use consumer_spec::{ConsumerSpec, PodInfo};
 pub use facts::{Capabilities, ControllerCapabilities, DriverFacts, NodeCapabilities};
 pub use mount_path::{InvalidMountPath, MountPath};
 pub use operation::Operation;
 pub use outcome::{CallOutcome, HealthIssue, HealthStatus, Usage, VolumeCondition, VolumeStats};
-pub use policy::{DriverPolicy, FsGroupPolicy, OwnershipChange, PolicyConflict, TokenRequest};
+pub use policy::{DriverPolicy, FsGroupPolicy, OwnershipChange, TokenRequest};
 pub use secret_reference::{InvalidSecretReference, SecretReference};
 pub use volume_spec::{SecretReferences, VolumeSpec, VolumeSpecBuilder};
 

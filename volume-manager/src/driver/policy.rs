@@ -65,28 +65,11 @@ pub enum OwnershipChange {
     },
 }
 
-/// A driver does not take volumes that live as long as this one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "volumeLifecycleModes of the driver has no {mode}, as the volume is; use a driver that takes such volumes"
-)]
-#[non_exhaustive]
-pub struct PolicyConflict {
-    /// `Persistent` or `Ephemeral`.
-    pub mode: &'static str,
-}
-
 impl DriverPolicy {
-    /// Whether the driver takes volumes of this kind.
-    ///
-    /// # Errors
-    /// If its `volumeLifecycleModes` lack the volume's.
-    pub fn admits(&self, volume: &VolumeSpec) -> Result<(), PolicyConflict> {
-        let (mode, admitted) = match volume.is_ephemeral() {
-            true => ("Ephemeral", self.ephemeral),
-            false => ("Persistent", self.persistent),
-        };
-        if admitted { Ok(()) } else { Err(PolicyConflict { mode }) }
+    /// Whether the driver takes volumes of this kind of life, as its `volumeLifecycleModes` say.
+    #[must_use]
+    pub fn admits(&self, volume: &VolumeSpec) -> bool {
+        if volume.is_ephemeral() { self.ephemeral } else { self.persistent }
     }
 
     /// Who attaches the volume once this policy is heeded.
@@ -153,9 +136,9 @@ mod tests {
     fn a_driver_without_a_csidriver_object_needs_an_attach_and_takes_persistent_volumes() {
         let policy = DriverPolicy::default();
         let persistent = volume("ext4", AccessMode::SingleNodeWriter);
-        assert_eq!((policy.admits(&persistent), policy.attach(&persistent)), (Ok(()), Attach::Here));
+        assert_eq!((policy.admits(&persistent), policy.attach(&persistent)), (true, Attach::Here));
         let ephemeral = persistent.to_builder().ephemeral().build().unwrap();
-        assert!(policy.admits(&ephemeral).unwrap_err().to_string().contains("has no Ephemeral"));
+        assert!(!policy.admits(&ephemeral));
         let lax = DriverPolicy { attach_required: false, ..DriverPolicy::default() };
         assert_eq!(lax.attach(&persistent), Attach::NotRequired);
     }

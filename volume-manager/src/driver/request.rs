@@ -35,6 +35,14 @@ impl<'a> Requests<'a> {
         if volume.key().driver != *name {
             return Err(RequestError::Driver { expected: volume.key().driver.clone(), found: name.clone() });
         }
+        // Nothing is begun that could not be brought to its end.
+        let begins = matches!(
+            operation,
+            Operation::ControllerPublish | Operation::NodeStage { .. } | Operation::NodePublish { .. }
+        );
+        if begins && !self.policy.admits(volume) {
+            return Err(RequestError::LifecycleMode { mode: volume.lifecycle_mode() });
+        }
         let (controller, node) = (&self.facts.capabilities.controller, &self.facts.capabilities.node);
         let (capability, present) = match operation {
             Operation::ControllerPublish => ("PUBLISH_UNPUBLISH_VOLUME", controller.publish_unpublish),
@@ -44,7 +52,6 @@ impl<'a> Requests<'a> {
             Operation::Stats { .. } => ("GET_VOLUME_STATS", node.volume_stats),
             Operation::Health { .. } => ("GET_VOLUME_HEALTH", node.volume_health),
             Operation::NodePublish { consumer, .. } => {
-                self.policy.admits(volume)?;
                 if !self.policy.token_requests.is_empty() && consumer.pod_info().is_none() {
                     return Err(RequestError::NoPod { consumer: consumer.id().clone() });
                 }
@@ -54,10 +61,6 @@ impl<'a> Requests<'a> {
             | Operation::NodeUnstage { .. }
             | Operation::NodeUnpublish { .. } => return Ok(()),
         };
-        // Nothing is begun that could not be brought to its end.
-        if matches!(operation, Operation::ControllerPublish | Operation::NodeStage { .. }) {
-            self.policy.admits(volume)?;
-        }
         if !present {
             return Err(RequestError::Capability { capability });
         }

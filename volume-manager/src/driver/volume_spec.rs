@@ -111,6 +111,19 @@ impl VolumeSpec {
         self.ephemeral
     }
 
+    /// Whether it has one consumer at a time: one of mode `SINGLE_NODE_SINGLE_WRITER` (Kubernetes: `ReadWriteOncePod`), or
+    /// an ephemeral one. `SINGLE_NODE_WRITER` counts nodes, not consumers: Kubernetes publishes such a volume to several
+    /// pods of a node, and so may this side.
+    #[must_use]
+    pub fn is_exclusive(&self) -> bool {
+        self.ephemeral || self.mode == AccessMode::SingleNodeSingleWriter
+    }
+
+    /// How long it lives, as `volumeLifecycleModes` of a CSIDriver object has it.
+    pub(crate) fn lifecycle_mode(&self) -> &'static str {
+        if self.ephemeral { "Ephemeral" } else { "Persistent" }
+    }
+
     /// Who attaches it.
     #[must_use]
     pub fn attach(&self) -> Attach {
@@ -322,6 +335,22 @@ mod tests {
         ] {
             assert_eq!(bad.build(), Err(InvalidSpec::Ephemeral { field }));
         }
+    }
+
+    #[test]
+    fn only_a_single_writer_and_an_ephemeral_volume_are_exclusive() {
+        let of_mode = |mode| {
+            let mut spec = builder(Access::filesystem());
+            spec.0.mode = mode;
+            spec.build().unwrap().is_exclusive()
+        };
+        for mode in
+            [AccessMode::SingleNodeWriter, AccessMode::SingleNodeMultiWriter, AccessMode::MultiNodeReaderOnly]
+        {
+            assert!(!of_mode(mode), "{mode:?}");
+        }
+        assert!(of_mode(AccessMode::SingleNodeSingleWriter));
+        assert!(builder(Access::filesystem()).ephemeral().build().unwrap().is_exclusive());
     }
 
     #[test]

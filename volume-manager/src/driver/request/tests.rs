@@ -196,7 +196,7 @@ fn what_cannot_be_asked_is_named() {
     let publish = Operation::NodePublish { consumer: Arc::new(consumer()), staging_path: path("/s") };
     assert_eq!(check(&inline, &policy, &publish), Ok(()));
     let refused = check(&inline, &DriverPolicy::default(), &publish);
-    assert!(matches!(refused, Err(RequestError::Policy(_))), "{refused:?}");
+    assert!(matches!(refused, Err(RequestError::LifecycleMode { mode: "Ephemeral" })), "{refused:?}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl Node {
         else {
             return;
         };
-        if policy.admits(&entry.record.spec).is_err() {
+        if !policy.admits(&entry.record.spec) {
             let begun = entry.is_begun();
             self.refuse(slot);
             // What was done before has to be undone all the same.
@@ -191,6 +191,5 @@ impl Node {
 
 /// That a driver does not take a volume of this kind of life.
 pub(super) fn lifecycle_mode(spec: &VolumeSpec) -> PublishError {
-    let mode = if spec.is_ephemeral() { "Ephemeral" } else { "Persistent" };
-    PublishError::LifecycleMode { driver: spec.key().driver.clone(), mode }
+    PublishError::LifecycleMode { driver: spec.key().driver.clone(), mode: spec.lifecycle_mode() }
 }

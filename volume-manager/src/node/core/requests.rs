@@ -10,7 +10,7 @@ use super::entry::{Entry, MAX_QUERIES, wait};
 use super::event::{Action, Query, Request};
 use super::reply::Reply;
 use super::{Node, Slot};
-use crate::driver::{CallOutcome, ConsumerConflict, ConsumerSpec, VolumeSpec};
+use crate::driver::{CallOutcome, ConsumerSpec, VolumeSpec};
 use crate::lifecycle::{Event as Lifecycle, Policy, Snapshot, Target, TargetState, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
@@ -168,21 +168,16 @@ impl Node {
         {
             return Err(PublishError::SpecDiffers { key, field });
         }
-        let differs = |field| {
-            let (key, consumer) = (key.clone(), consumer.id().clone());
-            PublishError::ConsumerDiffers { key, consumer, field }
-        };
-        spec.conflicts(entry.holders(), consumer).map_err(|conflict| match conflict {
-            ConsumerConflict::Exclusive { holder, .. } => {
-                PublishError::Exclusive { key: key.clone(), holder }
+        for holder in entry.holders() {
+            if holder.id() != consumer.id() && spec.is_exclusive() {
+                return Err(PublishError::Exclusive { key, holder: holder.id().clone() });
             }
-            ConsumerConflict::Target { target_path, holder } => {
-                let target = target_path.as_path().to_owned();
-                PublishError::TargetTaken { target, key: key.clone(), holder }
+            if holder.id() == consumer.id()
+                && let Some(field) = holder.difference(consumer)
+            {
+                return Err(PublishError::ConsumerDiffers { key, consumer: consumer.id().clone(), field });
             }
-            ConsumerConflict::Changed { field, .. } => differs(field),
-            ConsumerConflict::Moved { .. } => differs("target_path"),
-        })?;
+        }
         let known = |id| entry.record.consumers.contains_key(id) && !entry.saved.leaving.contains(id);
         if known(consumer.id()) {
             return Ok(());
@@ -203,7 +198,7 @@ impl Node {
         if let Some(driver) = self.drivers.get(&key.driver)
             && let Some(facts) = driver.facts.as_ref().filter(|_| driver.connected)
         {
-            if driver.policy.admits(spec).is_err() {
+            if !driver.policy.admits(spec) {
                 return Err(lifecycle_mode(spec));
             }
             let found = u64::try_from(driver.volumes.len()).unwrap_or(u64::MAX);
