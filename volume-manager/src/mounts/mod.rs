@@ -26,7 +26,7 @@ pub use crate::driver::{InvalidMountPath, MountPath};
 pub use entry::{Inspection, Presence, Removable, Removed, SafeRemoval};
 pub use error::{CreateError, RemoveError, TableError, Trouble};
 pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
-pub use table::{Holder, InvalidMountTable, Kinship, MountTable};
+pub use table::{InvalidMountTable, MountTable};
 #[cfg(feature = "testing")]
 pub use testing::{Fault, FaultyMounts, MemoryFileSystem, MemoryMounts, Operation, conformance};
 pub use verdict::{Expectation, Expected, Verdict, held, verdict};

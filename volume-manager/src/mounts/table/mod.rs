@@ -7,8 +7,6 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-pub use holders::{Holder, Kinship};
-
 use super::{DeviceNumber, Mount, MountId};
 
 /// The mounts of one moment, as `/proc/self/mountinfo` has them. Paths are as the kernel knows them: without symbolic

@@ -168,7 +168,7 @@ fn the_disk_of_which_a_directory_is_staged_does_not_hold_the_volume_and_a_bind_o
          3 1 254:0 /data /srv rw - ext4 /dev/root rw\n4 1 254:0 /data/v/part /mnt rw - ext4 /dev/root rw\n",
     );
     let holders = table.holders(at(&table, "/staging").unwrap(), |_| false);
-    assert_eq!(holders.iter().map(|holder| holder.mount.id).collect::<Vec<_>>(), [MountId::new(4)]);
+    assert_eq!(holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [MountId::new(4)]);
 }
 
 /// Pieces of lines, so that the search gets past the first field.
@@ -221,8 +221,7 @@ proptest! {
     fn a_holder_shares_the_device_and_a_part_and_is_never_one_that_is_known(text in some_table()) {
         let Ok(table) = MountTable::parse(&text) else { return Ok(()) };
         for mount in table.iter() {
-            for holder in table.holders(mount, |path| path == Path::new("/a")) {
-                let other = holder.mount;
+            for other in table.holders(mount, |path| path == Path::new("/a")) {
                 prop_assert_eq!(other.device, mount.device);
                 prop_assert!(other.root.starts_with(&mount.root));
                 prop_assert!(other.mount_point != mount.mount_point && other.mount_point != Path::new("/a"));

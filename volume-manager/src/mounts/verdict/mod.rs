@@ -6,7 +6,7 @@ mod tests;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceNumber, Holder, Inspection, Kinship, Mount, MountId, MountIdentity, MountTable, Presence};
+use super::{DeviceNumber, Inspection, Mount, MountId, MountIdentity, MountTable, Presence};
 
 /// What a record says should be at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -170,11 +170,6 @@ pub enum Verdict {
         /// Where, in the order of the table.
         mount_points: Vec<PathBuf>,
     },
-    /// The same network share is mounted elsewhere too, perhaps by itself, at these mount points.
-    ShareUsedElsewhere {
-        /// Where, in the order of the table.
-        mount_points: Vec<PathBuf>,
-    },
     /// The mount is there and its server is gone.
     DeadMount {
         /// The number of the system's error.
@@ -258,32 +253,24 @@ pub fn held(
     let top = table.at(staging);
     let is_ours = |mount: &&Mount| seen.is_none_or(|identity| identity.is_of(mount));
     let ours: Vec<&Mount> = table.exactly_at(staging).filter(is_ours).collect();
-    let mut holders: Vec<Holder<'_>> = ours.iter().flat_map(|mount| table.holders(mount, known)).collect();
+    let mut holders: Vec<&Mount> = ours.iter().flat_map(|mount| table.holders(mount, known)).collect();
     if let (true, Some(identity)) = (ours.is_empty(), seen) {
         holders.extend(table.holders_of(identity, known));
     }
-    let at = |kinship| -> Vec<PathBuf> {
-        let mut paths = Vec::new();
-        for holder in holders.iter().filter(|holder| holder.kinship == kinship) {
-            if !paths.contains(&holder.mount.mount_point) {
-                paths.push(holder.mount.mount_point.clone());
-            }
+    let mut mount_points = Vec::new();
+    for holder in holders {
+        if !mount_points.contains(&holder.mount_point) {
+            mount_points.push(holder.mount_point.clone());
         }
-        paths
-    };
-    let binds = at(Kinship::Bind);
-    if !binds.is_empty() {
-        return Verdict::ForeignBind { mount_points: binds };
+    }
+    if !mount_points.is_empty() {
+        return Verdict::ForeignBind { mount_points };
     }
     let mut expectation = Expectation::file_system(staging);
     if let Some(identity) = seen {
         expectation = expectation.identity(identity.clone());
     }
-    if let Some(beneath) = beneath(&expectation, top, table) {
-        return beneath;
-    }
-    let shares = at(Kinship::SameShare);
-    if shares.is_empty() { Verdict::AsExpected } else { Verdict::ShareUsedElsewhere { mount_points: shares } }
+    beneath(&expectation, top, table).unwrap_or(Verdict::AsExpected)
 }
 
 /// The mount at a path: by the path, or else, since a link on the way hides it from the table, by the id that was seen.

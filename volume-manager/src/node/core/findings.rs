@@ -144,7 +144,7 @@ pub(super) fn unused(
     table: &MountTable,
 ) -> Result<(), Unfit> {
     let found = match held(staging, before, table, known) {
-        Verdict::AsExpected | Verdict::ShareUsedElsewhere { .. } => return Ok(()),
+        Verdict::AsExpected => return Ok(()),
         Verdict::ForeignBind { mount_points } => {
             let places: Vec<_> = mount_points.iter().take(3).map(|at| at.display().to_string()).collect();
             format!("it is bound at {}", places.join(", "))
