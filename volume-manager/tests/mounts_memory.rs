@@ -85,7 +85,7 @@ async fn a_fault_meets_the_call_it_is_meant_for() {
 async fn a_stalled_call_ends_only_with_who_waits_for_it() {
     let mounts = FaultyMounts::new(node());
     mounts.inject(Operation::Remove, 0, Fault::Stall);
-    let removal = SafeRemoval::target("/ground").unwrap();
+    let removal = SafeRemoval::new("/ground").unwrap();
     let waited = tokio::time::timeout(std::time::Duration::from_secs(3600), mounts.remove(&removal)).await;
     assert!(waited.is_err());
 }

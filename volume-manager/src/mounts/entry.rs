@@ -86,16 +86,6 @@ impl Inspection {
     }
 }
 
-/// What is allowed to be at the path of a [`SafeRemoval`].
-#[allow(clippy::exhaustive_enums, reason = "only what holds no data can be removed")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Removable {
-    /// An empty directory.
-    EmptyDirectory,
-    /// An empty directory, or a file of no bytes, over which a device was bound.
-    EmptyTarget,
-}
-
 /// The removal of one entry that holds no data: an empty directory, or an empty file. There is no other.
 ///
 /// Whoever carries it out keeps these rules:
@@ -120,24 +110,15 @@ pub enum Removable {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SafeRemoval {
     path: MountPath,
-    what: Removable,
 }
 
 impl SafeRemoval {
-    /// Of an empty directory.
+    /// Of what a target or a staging directory may be when nothing is mounted on it.
     ///
     /// # Errors
     /// If the path is refused, see [`MountPath::new`].
-    pub fn empty_directory(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
-        Ok(Self { path: MountPath::new(path)?, what: Removable::EmptyDirectory })
-    }
-
-    /// Of what a target may be when nothing is mounted on it: an empty directory or an empty file.
-    ///
-    /// # Errors
-    /// If the path is refused, see [`MountPath::new`].
-    pub fn target(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
-        Ok(Self { path: MountPath::new(path)?, what: Removable::EmptyTarget })
+    pub fn new(path: impl AsRef<Path>) -> Result<Self, InvalidMountPath> {
+        Ok(Self { path: MountPath::new(path)? })
     }
 
     /// Where.
@@ -146,20 +127,10 @@ impl SafeRemoval {
         &self.path
     }
 
-    /// What may be there.
-    #[must_use]
-    pub fn what(&self) -> Removable {
-        self.what
-    }
-
     /// Whether what is there goes, if nothing is mounted on it and it has no entries.
     #[cfg(any(feature = "linux", feature = "testing"))]
-    pub(super) fn admits(&self, found: Presence) -> bool {
-        match found {
-            Presence::Directory => true,
-            Presence::RegularFile { size: 0 } => self.what == Removable::EmptyTarget,
-            _ => false,
-        }
+    pub(super) fn admits(found: Presence) -> bool {
+        matches!(found, Presence::Directory | Presence::RegularFile { size: 0 })
     }
 
     /// What it means that something else is there.
@@ -168,9 +139,7 @@ impl SafeRemoval {
         let path = self.path.as_path().to_owned();
         match found {
             Presence::Missing => Ok(Removed::WasMissing),
-            Presence::RegularFile { size } if self.what == Removable::EmptyTarget => {
-                Err(super::RemoveError::HasBytes { path, size })
-            }
+            Presence::RegularFile { size } => Err(super::RemoveError::HasBytes { path, size }),
             found => Err(super::RemoveError::Unfit { path, found }),
         }
     }

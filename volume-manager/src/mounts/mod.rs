@@ -23,7 +23,7 @@ pub mod linux;
 mod testing;
 
 pub use crate::driver::{InvalidMountPath, MountPath};
-pub use entry::{Inspection, Presence, Removable, Removed, SafeRemoval};
+pub use entry::{Inspection, Presence, Removed, SafeRemoval};
 pub use error::{CreateError, RemoveError, TableError, Trouble};
 pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
 pub use table::{InvalidMountTable, MountTable};

@@ -87,7 +87,7 @@ async fn may_be_target(
             return Err(format!("{at} is in use, and not by this volume; take away what is mounted there"));
         }
         if inspection.presence == Presence::Directory && !block {
-            let removal = SafeRemoval::empty_directory(target).map_err(|error| chain(&error))?;
+            let removal = SafeRemoval::new(target).map_err(|error| chain(&error))?;
             return mounts.remove(&removal).await.map(drop).map_err(|error| chain(&error));
         }
     }
@@ -145,7 +145,7 @@ pub(super) async fn look(look: Look, mounts: &dyn Mounts) -> Result<Sight, LookE
 /// Removes places that are empty and no mounts, until one is not. What holds data stays.
 pub(super) async fn clear(places: Vec<PathBuf>, mounts: &dyn Mounts) {
     for place in places {
-        let Ok(removal) = SafeRemoval::target(place) else { return };
+        let Ok(removal) = SafeRemoval::new(place) else { return };
         if let Err(error) = mounts.remove(&removal).await {
             tracing::debug!("left in place: {}", chain(&error));
             return;

@@ -32,7 +32,7 @@ async fn the_death_of_a_fuse_server_is_seen() {
     assert_eq!(seen.presence, Presence::Dead { errno: 107 });
     assert_eq!(seen.mount, mount);
     assert_eq!(judge(&mounts, &wish).await, Verdict::DeadMount { errno: 107 });
-    let removal = SafeRemoval::target(&place).unwrap();
+    let removal = SafeRemoval::new(&place).unwrap();
     assert!(matches!(mounts.remove(&removal).await, Err(RemoveError::Mounted { .. })));
     unmount(&place);
     assert_eq!(mounts.remove(&removal).await.unwrap(), Removed::Removed);
@@ -76,7 +76,7 @@ async fn a_server_that_never_answers_delays_no_other_volume() {
         bind(&source, &target);
         assert_eq!(judge(&mounts, &Expectation::file_system(&target)).await, Verdict::AsExpected);
         unmount(&target);
-        mounts.remove(&SafeRemoval::target(&target).unwrap()).await.unwrap();
+        mounts.remove(&SafeRemoval::new(&target).unwrap()).await.unwrap();
     }
     assert!(!hanging.is_finished(), "the one that hangs has waited all the while");
     // Who gives up waiting leaves no process.

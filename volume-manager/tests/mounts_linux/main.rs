@@ -80,7 +80,7 @@ async fn a_path_that_the_kernel_escapes_is_handled() {
         unmount(&place);
         let left = Verdict::Leftover(Presence::Directory);
         assert_eq!(judge(&mounts, &Expectation::nothing(&place)).await, left);
-        assert_eq!(mounts.remove(&SafeRemoval::target(&place).unwrap()).await.unwrap(), Removed::Removed);
+        assert_eq!(mounts.remove(&SafeRemoval::new(&place).unwrap()).await.unwrap(), Removed::Removed);
     }
 }
 
@@ -109,7 +109,7 @@ async fn a_link_on_the_way_does_not_hide_a_mount() {
     assert!(mounts.table().await.unwrap().at(&linked).is_none());
     assert_eq!(judge(&mounts, &Expectation::file_system(&linked)).await, Verdict::AsExpected);
     let mount = mounts.inspect(&linked).await.unwrap().mount.unwrap();
-    let removal = SafeRemoval::target(&linked).unwrap();
+    let removal = SafeRemoval::new(&linked).unwrap();
     assert!(matches!(mounts.remove(&removal).await, Err(RemoveError::Mounted { .. })));
     assert!(mounts.table().await.unwrap().by_id(mount).is_some());
 }
@@ -161,7 +161,7 @@ async fn a_bind_within_one_file_system_is_seen() {
     assert_eq!(fs::metadata(&target).unwrap().dev(), fs::metadata(&directory).unwrap().dev());
     assert!(mounts.inspect(&target).await.unwrap().mount.is_some());
     assert!(matches!(
-        mounts.remove(&SafeRemoval::target(&target).unwrap()).await,
+        mounts.remove(&SafeRemoval::new(&target).unwrap()).await,
         Err(RemoveError::Mounted { .. })
     ));
     assert_eq!(judge(&mounts, &Expectation::file_system(&target)).await, Verdict::AsExpected);
@@ -291,25 +291,23 @@ async fn nothing_that_holds_a_byte_is_removed() {
     }
     // On the same file system, so that no look at devices would tell.
     bind(&volume, &target);
-    for removal in [SafeRemoval::target(&target), SafeRemoval::empty_directory(&target)] {
-        let refused = mounts.remove(&removal.unwrap()).await;
-        assert!(matches!(refused, Err(RemoveError::Mounted { .. })), "{refused:?}");
-    }
+    let refused = mounts.remove(&SafeRemoval::new(&target).unwrap()).await;
+    assert!(matches!(refused, Err(RemoveError::Mounted { .. })), "{refused:?}");
     for inner in ["canary", "deep", "deep/deeper/canary"] {
-        let refused = mounts.remove(&SafeRemoval::target(target.join(inner)).unwrap()).await;
+        let refused = mounts.remove(&SafeRemoval::new(target.join(inner)).unwrap()).await;
         assert!(
             matches!(refused, Err(RemoveError::NotEmpty { .. } | RemoveError::HasBytes { .. })),
             "{refused:?}"
         );
     }
     unmount(&target);
-    let refused = mounts.remove(&SafeRemoval::target(&target).unwrap()).await;
+    let refused = mounts.remove(&SafeRemoval::new(&target).unwrap()).await;
     let Err(RemoveError::NotEmpty { count: 1, first, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(first, "under");
 
     let link = directory.join("link");
     symlink(&volume, &link).unwrap();
-    let refused = mounts.remove(&SafeRemoval::target(&link).unwrap()).await;
+    let refused = mounts.remove(&SafeRemoval::new(&link).unwrap()).await;
     assert!(matches!(refused, Err(RemoveError::Unfit { found: Presence::Symlink, .. })), "{refused:?}");
     for canary in &canaries {
         assert_eq!(fs::read(canary).unwrap(), b"alive");
@@ -336,7 +334,7 @@ async fn a_file_in_the_place_of_a_device_is_refused() {
     let other = DeviceNumber { minor: number.minor + 1, ..number };
     let another = Verdict::AnotherDevice { expected: other, found: number };
     assert_eq!(judge(&mounts, &any.clone().device(other)).await, another);
-    let removal = SafeRemoval::target(&target).unwrap();
+    let removal = SafeRemoval::new(&target).unwrap();
     assert!(matches!(mounts.remove(&removal).await, Err(RemoveError::Mounted { .. })));
 
     unmount(&target);

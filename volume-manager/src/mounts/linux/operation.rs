@@ -73,7 +73,7 @@ fn remove(removal: &SafeRemoval) -> Result<Answer, Errno> {
         return Ok(Answer::Mounted);
     }
     let found = held.presence()?;
-    if !removal.admits(found) {
+    if !SafeRemoval::admits(found) {
         return Ok(Answer::Is(Inspection::of(found)));
     }
     let is_directory = found == Presence::Directory;

@@ -30,7 +30,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::super::{DeviceNumber, Inspection, MountId, MountPath, Presence, Removable, SafeRemoval, escape};
+use super::super::{DeviceNumber, Inspection, MountId, MountPath, Presence, SafeRemoval, escape};
 
 /// The first argument of a process that is a probe.
 pub const MARKER: &str = "--volume-manager-mount-probe";
@@ -99,10 +99,7 @@ impl Request {
         let word = match self {
             Self::Inspect(_) => "inspect",
             Self::CreateDirectory(_) => "create-directory",
-            Self::Remove(removal) => match removal.what() {
-                Removable::EmptyDirectory => "remove-directory",
-                Removable::EmptyTarget => "remove-target",
-            },
+            Self::Remove(_) => "remove",
         };
         [MARKER.to_owned(), deadline.as_millis().to_string(), word.to_owned(), self.path().to_string()]
     }
@@ -114,8 +111,7 @@ impl Request {
         let request = match word.to_str()? {
             "inspect" => Self::Inspect(MountPath::new(path).ok()?),
             "create-directory" => Self::CreateDirectory(MountPath::new(path).ok()?),
-            "remove-directory" => Self::Remove(SafeRemoval::empty_directory(path).ok()?),
-            "remove-target" => Self::Remove(SafeRemoval::target(path).ok()?),
+            "remove" => Self::Remove(SafeRemoval::new(path).ok()?),
             _ => return None,
         };
         Some((deadline, request))

@@ -49,8 +49,7 @@ proptest! {
         for request in [
             Request::Inspect(path.clone()),
             Request::CreateDirectory(path.clone()),
-            Request::Remove(SafeRemoval::empty_directory(&path).unwrap()),
-            Request::Remove(SafeRemoval::target(&path).unwrap()),
+            Request::Remove(SafeRemoval::new(&path).unwrap()),
         ] {
             let arguments = request.encode(Duration::from_millis(1234));
             prop_assert_eq!(&arguments[0], MARKER);

@@ -187,7 +187,7 @@ impl Mounts for MemoryMounts {
         if inspection.presence == Presence::Hung {
             return Err(Trouble::Hung { path: path.to_owned() }.into());
         }
-        if !removal.admits(inspection.presence) {
+        if !SafeRemoval::admits(inspection.presence) {
             return removal.refused(inspection.presence);
         }
         if let Some((count, first)) = tree.entries(path) {
