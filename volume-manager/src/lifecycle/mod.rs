@@ -59,7 +59,6 @@
 //! # Ok::<(), volume_manager::name::InvalidConsumerId>(())
 //! ```
 
-mod backoff;
 mod call;
 mod event;
 mod expansion;
@@ -72,7 +71,7 @@ mod step;
 mod transitions;
 mod volume;
 
-pub use backoff::BackOff;
+pub use crate::backoff::BackOff;
 pub use call::Call;
 pub use event::{Effect, Event, Lost, Reached, Refusal, Waiter};
 pub use outcome::{Failure, Mismatch, Outcome, outcome_of};
