@@ -140,16 +140,6 @@ pub enum Waiter {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// More than [`Policy::max_consumers`](super::Policy::max_consumers).
-    #[error(
-        "{consumer} would be one consumer more than the {most} that a volume may have; release another first"
-    )]
-    TooManyConsumers {
-        /// The one too many.
-        consumer: ConsumerId,
-        /// The bound.
-        most: u16,
-    },
     /// A volume cannot become smaller.
     #[error(
         "required_bytes is {required_bytes}, below the {granted_bytes} that were asked for before; a volume only grows"

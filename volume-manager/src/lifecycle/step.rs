@@ -3,7 +3,7 @@
 use crate::ConsumerId;
 
 use super::call::{Call, Part};
-use super::event::{Effect, Event, Lost, Reached, Refusal, Waiter};
+use super::event::{Effect, Event, Lost, Reached, Waiter};
 use super::outcome::Failure;
 use super::snapshot::{Base, Snapshot, Target, TargetState};
 use super::state::{Direction, Rpc};
@@ -16,7 +16,7 @@ impl Volume {
     pub fn step(&mut self, event: Event, effects: &mut Vec<Effect>) {
         let before = self.record.clone();
         match event {
-            Event::Want(consumer) => self.want(consumer, effects),
+            Event::Want(consumer) => self.want(consumer),
             Event::Release(consumer) => self.release(consumer, effects),
             Event::Expand { required_bytes } => self.expand(required_bytes, effects),
             Event::Republish(consumer) => self.republish(consumer),
@@ -35,16 +35,9 @@ impl Volume {
         self.settle(&before, effects);
     }
 
-    fn want(&mut self, consumer: ConsumerId, effects: &mut Vec<Effect>) {
-        let most = self.policy.max_consumers;
-        if let Some(target) = self.record.targets.get_mut(&consumer) {
-            target.wanted = true;
-        } else if self.record.targets.len() >= usize::from(most) {
-            return effects.push(Effect::Refused(Refusal::TooManyConsumers { consumer, most }));
-        } else {
-            let target = Target { wanted: true, state: TargetState::Absent };
-            self.record.targets.insert(consumer.clone(), target);
-        }
+    fn want(&mut self, consumer: ConsumerId) {
+        let absent = Target { wanted: true, state: TargetState::Absent };
+        self.record.targets.entry(consumer.clone()).or_insert(absent).wanted = true;
         self.released.remove(&consumer);
         self.waiting.insert(Waiter::Consumer(consumer));
     }

@@ -64,13 +64,11 @@ pub struct Policy {
     pub quiesce_attempts: Option<u8>,
     /// Failures in a row are counted up to here, from 1. The default, 32, is beyond where a back-off stops growing.
     pub counted_attempts: u8,
-    /// The most consumers of one volume. The default is 256.
-    pub max_consumers: u16,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { quiesce_attempts: Some(8), counted_attempts: 32, max_consumers: 256 }
+        Self { quiesce_attempts: Some(8), counted_attempts: 32 }
     }
 }
 

@@ -9,6 +9,9 @@ use crate::lifecycle::BackOff;
 /// that names volumes without end would use it all.
 pub(super) const MAX_VOLUMES: usize = 16_384;
 
+/// The most consumers of one volume.
+pub(super) const MAX_CONSUMERS: usize = 256;
+
 /// The first wait before a store that failed is opened again; each further one is twice as long.
 pub(super) const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 

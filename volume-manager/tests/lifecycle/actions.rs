@@ -44,7 +44,7 @@ impl Scope {
             capabilities: DriverCapabilities { stage_unstage: true, ..DriverCapabilities::default() },
             // Nothing is sent before older calls are known to have ended, so that what the model asks for is strict;
             // and failures are counted to one, so that the model has an end.
-            policy: Policy { quiesce_attempts: None, counted_attempts: 1, max_consumers: 8 },
+            policy: Policy { quiesce_attempts: None, counted_attempts: 1 },
             consumers: names[..consumers].iter().map(|name| ConsumerId::new(name).unwrap()).collect(),
             lies: true,
             unknown_ends: true,

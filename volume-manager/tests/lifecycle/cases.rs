@@ -2,7 +2,7 @@
 
 use volume_manager::lifecycle::{
     Attach, Base, Call, DriverCapabilities, Effect, Event, Failure, Lost, Mismatch, Outcome, Policy, Reached,
-    Refusal, Rpc, TargetState, Volume, VolumeState, Waiter, Waits, outcome_of,
+    Rpc, TargetState, Volume, VolumeState, Waiter, Waits, outcome_of,
 };
 
 use crate::script::{Finding, PUBLISH, STAGE, STAGES, Script, UNPUBLISH, UNSTAGE, consumer, step};
@@ -436,16 +436,6 @@ fn ends_of_what_is_not_under_way_change_nothing() {
     }
     assert_eq!(step(&volume, Event::Attached), (volume.clone(), Vec::new()));
     assert_eq!(step(&volume, Event::Republish(consumer("a"))), (volume.clone(), Vec::new()));
-}
-
-#[test]
-fn consumers_are_bounded_and_the_one_too_many_is_refused() {
-    let policy = Policy { max_consumers: 1, ..Policy::default() };
-    let volume = Volume::new(Attach::NotRequired, STAGES, policy);
-    let (volume, _) = step(&volume, Event::Want(consumer("a")));
-    let (then, effects) = step(&volume, Event::Want(consumer("b")));
-    let refusal = Refusal::TooManyConsumers { consumer: consumer("b"), most: 1 };
-    assert_eq!((then, effects), (volume, vec![Effect::Refused(refusal)]));
 }
 
 /// Something of the user's is at the target, so the publish is prevented each time. No driver is asked to take it away.

@@ -11,7 +11,7 @@ use super::event::{Action, Query, Request};
 use super::reply::Reply;
 use super::{Node, Slot};
 use crate::driver::{CallOutcome, ConsumerSpec, VolumeSpec};
-use crate::lifecycle::{Event as Lifecycle, Policy, Snapshot, Target, TargetState, VolumeState};
+use crate::lifecycle::{Event as Lifecycle, Snapshot, Target, TargetState, VolumeState};
 use crate::name::{ConsumerId, VolumeKey};
 use crate::node::change::ChangeKind;
 use crate::node::desired::{DesiredVolume, Published, Reconciled};
@@ -19,7 +19,7 @@ use crate::node::error::{
     AttachError, ExpandError, InspectError, PublishError, ReconcileError, UnpublishError,
 };
 use crate::node::record::{Record, RecordedConsumer, record_key};
-use crate::node::settings::MAX_VOLUMES;
+use crate::node::settings::{MAX_CONSUMERS, MAX_VOLUMES};
 use crate::node::staging::directory_name;
 use crate::store::MAX_PAYLOAD_BYTES;
 
@@ -182,9 +182,8 @@ impl Node {
         if known(consumer.id()) {
             return Ok(());
         }
-        let limit = usize::from(Policy::default().max_consumers);
-        if entry.holders().count() >= limit {
-            return Err(PublishError::TooManyConsumers { key, limit });
+        if entry.holders().count() >= MAX_CONSUMERS {
+            return Err(PublishError::TooManyConsumers { key, limit: MAX_CONSUMERS });
         }
         Ok(())
     }

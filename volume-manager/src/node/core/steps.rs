@@ -148,21 +148,12 @@ impl Node {
         let Some(entry) = self.volumes.get(&slot) else { return };
         let key = entry.key.clone();
         match refusal {
-            Refusal::TooManyConsumers { consumer, most } => {
-                let refused = PublishError::TooManyConsumers { key, limit: usize::from(*most) };
-                self.answer_all(
-                    slot,
-                    |waiters| &mut waiters.published,
-                    |waits| waits == consumer,
-                    Err(refused),
-                );
-            }
             Refusal::Shrink { required_bytes: asked, granted_bytes: found } => {
                 let refused = ExpandError::Shrink { key, found: *found, asked: *asked };
                 // Others may wait for a larger size, which is still to come.
                 self.answer_all(slot, |waiters| &mut waiters.expanded, |waits| waits == asked, Err(refused));
             }
-            _ => {
+            Refusal::CannotExpand => {
                 let refused = ExpandError::Unsupported { driver: key.driver };
                 self.answer_all(slot, |waiters| &mut waiters.expanded, |_| true, Err(refused));
             }

@@ -11,6 +11,7 @@ use crate::driver::{
     Access, AccessMode, Attach, CallError, CallOutcome, ConsumerSpec, Operation, VolumeSpec,
 };
 use crate::mounts::{Inspection, Presence};
+use crate::node::settings::MAX_CONSUMERS;
 use crate::store::{Loaded, Store as _, memory::MemoryStore};
 
 mod losses;
@@ -514,6 +515,22 @@ fn a_consumer_that_comes_again_as_another_is_refused() {
         &bench.answers[&refused],
         Answer::Published(Err(crate::node::PublishError::ConsumerDiffers { field: "fs_group", .. }))
     ));
+}
+
+#[test]
+fn consumers_are_bounded_and_the_one_too_many_is_refused() {
+    let mut bench = Bench::new(Settings::new("/volumes"));
+    let mut ask = |number: usize| {
+        let consumer = consumer(&number.to_string());
+        bench.ask(Ask::Publish { spec: spec("d", "v"), consumer }, SECOND)
+    };
+    let requests: Vec<_> = (0..=MAX_CONSUMERS).map(&mut ask).collect();
+    let refused = |request: &u64| match bench.answers.get(request) {
+        Some(Answer::Published(Err(crate::node::PublishError::TooManyConsumers { limit: 256, .. }))) => true,
+        None => false,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(requests.iter().position(refused), Some(MAX_CONSUMERS));
 }
 
 /// A driver that takes no persistent volumes any more still has to take down what it has.
