@@ -9,12 +9,12 @@ mod kubernetes;
 mod kubernetes;
 mod options;
 mod registry;
-mod seed;
 mod shim;
 mod status;
 mod store;
 mod volumes;
 
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -54,6 +54,11 @@ pub fn main() -> ExitCode {
         (None, Some(options)) => run(options, signals).await,
         (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
     })
+}
+
+/// A number from a name, which spreads the waits of this node apart from those of others.
+fn seed_of(name: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
 async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
@@ -136,7 +141,6 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
         signal = signals.next() => signal,
         fatal = essential.ended() => return Err(fatal),
     };
-    tracing::info!(signal, "draining: no new calls, waiting for open ones");
     let drain = async {
         // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
         let bound = options.drain_timeout;
@@ -152,10 +156,9 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
             tracing::warn!("drivers were still at work when the time to drain was over; their calls are cut");
         }
     };
-    signals.drain(drain).await;
+    signals.drain(signal, drain).await;
     drop(essential);
     connection.abort();
     drop(registry);
-    tracing::info!("ended");
     Ok(())
 }

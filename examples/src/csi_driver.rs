@@ -96,7 +96,6 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
             () = online.notified() => serving.online(),
         }
     };
-    tracing::info!(signal, "draining: no new calls, waiting for open ones");
     drop(tasks);
     let drain = async {
         if serving.shutdown(drain_timeout).await != Drained::All {
@@ -104,8 +103,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
         }
         peer.close().await;
     };
-    signals.drain(drain).await;
+    signals.drain(signal, drain).await;
     connection.abort();
-    tracing::info!("ended");
     Ok(())
 }

@@ -33,7 +33,6 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let listeners = listeners::open(&options, files.as_ref()).await?;
     let mut settings = HubSettings::default();
     settings.session.drain_timeout = options.drain_timeout;
-    let max_frame = settings.session.max_frame;
     let mut watch = FileWatch::new();
     let mut builder = Hub::builder().settings(settings);
     if options.security.insecure {
@@ -59,7 +58,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let kubernetes = match &options.kubeconfig {
         Some(access) => {
             let kubernetes;
-            (builder, kubernetes) = kubernetes::Kubernetes::start(access, max_frame, builder).await?;
+            (builder, kubernetes) = kubernetes::Kubernetes::start(access, builder).await?;
             Some(kubernetes)
         }
         None => None,
@@ -78,14 +77,12 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
     let presence = tokio::spawn(tell_presence(hub.clone()));
     let signal = signals.next().await;
-    tracing::info!(signal, "draining: no new calls, waiting for open ones");
     #[cfg(feature = "kubernetes")]
     if let Some(kubernetes) = &kubernetes {
         kubernetes.stop();
     }
-    signals.drain(hub.drain("the hub is shutting down")).await;
+    signals.drain(signal, hub.drain("the hub is shutting down")).await;
     presence.abort();
-    tracing::info!("ended");
     Ok(())
 }
 

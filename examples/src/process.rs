@@ -49,16 +49,10 @@ impl fmt::Display for Fatal {
 
 /// An error with its causes, without those that the error's own text already holds.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 fn one_line(text: &str) -> String {
@@ -93,12 +87,14 @@ impl Signals {
         }
     }
 
-    /// Runs `drain` to its end, unless a second signal says that there is no time for it.
-    pub async fn drain(&mut self, drain: impl Future<Output = ()>) {
+    /// Runs `drain` to its end after a signal, unless a second one says that there is no time for it.
+    pub async fn drain(&mut self, signal: &'static str, drain: impl Future<Output = ()>) {
+        tracing::info!(signal, "draining: no new calls, waiting for open ones");
         tokio::select! {
             () = drain => {}
             signal = self.next() => tracing::warn!(signal, "a second signal: not waiting for open calls"),
         }
+        tracing::info!("ended");
     }
 }
 

@@ -4,19 +4,18 @@ mod cable;
 mod gate;
 mod life;
 mod namespace;
-mod options;
 mod parts;
 mod story;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use tempfile::TempDir;
 
 use self::life::Life;
-pub use self::options::QuickstartOptions;
 use self::parts::Parts;
 use self::story::{PARTS, StepFailed, Story, say};
 use crate::process::{self, Fatal, Signals};
@@ -48,11 +47,7 @@ async fn tell(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> 
     say(mounts);
     let mut story = Story::begin();
     let parts = story.step(PARTS, "start", Parts::start(directory), Parts::told).await?;
-    let outcome = async {
-        let life = Life::new(&parts).map_err(|cause| StepFailed { step: "start", cause: cause.to_string() });
-        life?.lead(&mut story).await
-    };
-    let outcome = outcome.await;
+    let outcome = Life::new(&parts).lead(&mut story).await;
     let stop = async {
         parts.stop().await;
         Ok::<_, StepFailed>(())
@@ -77,5 +72,32 @@ async fn clean(directory: TempDir) -> Result<(), Fatal> {
             Err(cause) => return Err(Fatal::Runtime(format!("cannot remove {}: {cause}", path.display()))),
             Ok(()) => return Ok(()),
         }
+    }
+}
+
+/// Leads a volume through its life, from CreateVolume in the cloud to a file on a node and back, and prints each step.
+///
+/// Runs hub, proxy, agent and the hostpath driver in one process, cuts the link in mid-call, and leaves nothing behind. As
+/// root it mounts in a mount namespace of its own, otherwise in a user namespace.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "quickstart", version)]
+pub struct QuickstartOptions {
+    /// Where the directory for sockets, state and mounts is made, and removed at the end; short, since socket paths are
+    /// [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+impl QuickstartOptions {
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn directory(&self) -> Result<TempDir, Fatal> {
+        let above = self.directory.clone().unwrap_or_else(std::env::temp_dir);
+        let made = tempfile::Builder::new().prefix("edge-csi-").tempdir_in(&above);
+        made.map_err(|cause| {
+            Fatal::Input(format!("--directory: cannot make a directory in {}: {cause}", above.display()))
+        })
     }
 }

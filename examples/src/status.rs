@@ -8,7 +8,6 @@
 //! | `/` | the facts of [`Status::facts`] as a page |
 
 mod page;
-mod recorder;
 mod server;
 
 use std::borrow::Cow;

@@ -12,20 +12,14 @@ use csi_proxy::SocketAddress;
 pub enum InvalidValue {
     /// Neither a port nor an address with a port.
     #[error(
-        "{found:?} is no address to listen on; give a port (`10000`) or an IP address and a port (`127.0.0.1:10000`)"
+        "{0:?} is no address to listen on; give a port (`10000`) or an IP address and a port (`127.0.0.1:10000`)"
     )]
-    Listen {
-        /// What was given.
-        found: String,
-    },
+    Listen(String),
     /// No `NAME=` before the socket.
     #[error(
-        "{found:?} names no driver; give `NAME=unix:///path`, as in `hostpath.csi.edge=unix:///plugins/hostpath/csi.sock`"
+        "{0:?} names no driver; give `NAME=unix:///path`, as in `hostpath.csi.edge=unix:///plugins/hostpath/csi.sock`"
     )]
-    DriverWithoutName {
-        /// What was given.
-        found: String,
-    },
+    DriverWithoutName(String),
     /// The driver's name breaks the rules of CSI.
     #[error(transparent)]
     DriverName(#[from] csi_proto::name::InvalidDriverName),
@@ -33,17 +27,11 @@ pub enum InvalidValue {
     #[error(transparent)]
     Socket(#[from] csi_proxy::InvalidSocketAddress),
     /// Not a number with a unit of bytes.
-    #[error("{found:?} is no size; give bytes or a number with KiB, MiB, GiB or TiB, as in `8MiB`")]
-    Size {
-        /// What was given.
-        found: String,
-    },
+    #[error("{0:?} is no size; give bytes or a number with KiB, MiB, GiB or TiB, as in `8MiB`")]
+    Size(String),
     /// Not a number with a unit of time.
-    #[error("{found:?} is no duration; give a number with ms, s, m or h, as in `10s`, at most 8760h")]
-    Duration {
-        /// What was given.
-        found: String,
-    },
+    #[error("{0:?} is no duration; give a number with ms, s, m or h, as in `10s`, at most 8760h")]
+    Duration(String),
     /// A span of time that is too short or too long for its use.
     #[error("{found:?} is out of bounds; give {least:?} to {most:?}")]
     OutOfBounds {
@@ -78,7 +66,7 @@ fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 /// # Errors
 /// If the text is none.
 pub fn bytes(text: &str) -> Result<u64, InvalidValue> {
-    amount(text, SIZE_UNITS).ok_or_else(|| InvalidValue::Size { found: text.to_owned() })
+    amount(text, SIZE_UNITS).ok_or_else(|| InvalidValue::Size(text.to_owned()))
 }
 
 /// A span of time: `500ms`, `10s`, `15m` or `1h`, at most 8760h. A unit is required, since people differ on what none means.
@@ -87,9 +75,7 @@ pub fn bytes(text: &str) -> Result<u64, InvalidValue> {
 /// If the text is none.
 pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     let duration = amount(text, TIME_UNITS).map(Duration::from_millis);
-    duration
-        .filter(|duration| *duration <= LONGEST)
-        .ok_or_else(|| InvalidValue::Duration { found: text.to_owned() })
+    duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| InvalidValue::Duration(text.to_owned()))
 }
 
 /// Reads a [`duration`] within bounds, both inclusive.
@@ -114,7 +100,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, InvalidValue> {
     let port = text.strip_prefix(':').unwrap_or(text);
     match port.parse() {
         Ok(port) => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)),
-        Err(_) => text.parse().map_err(|_| InvalidValue::Listen { found: text.to_owned() }),
+        Err(_) => text.parse().map_err(|_| InvalidValue::Listen(text.to_owned())),
     }
 }
 
@@ -132,7 +118,7 @@ impl FromStr for DriverAt {
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (name, socket) =
-            text.split_once('=').ok_or_else(|| InvalidValue::DriverWithoutName { found: text.to_owned() })?;
+            text.split_once('=').ok_or_else(|| InvalidValue::DriverWithoutName(text.to_owned()))?;
         Ok(Self { name: DriverName::new(name)?, socket: socket.parse()? })
     }
 }
@@ -204,7 +190,7 @@ mod tests {
     fn a_driver_needs_a_name_and_a_socket() {
         let driver: DriverAt = "a.b=unix:///x/csi.sock".parse().unwrap();
         assert_eq!((driver.name.as_str(), driver.socket.path().to_str()), ("a.b", Some("/x/csi.sock")));
-        assert!(matches!("unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverWithoutName { .. })));
+        assert!(matches!("unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverWithoutName(_))));
         assert!(matches!("=unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverName(_))));
         assert!(matches!("a.b=x".parse::<DriverAt>(), Err(InvalidValue::Socket(_))));
     }

@@ -35,7 +35,6 @@ mod in_use;
 mod layout;
 mod metadata;
 mod objects;
-mod options;
 mod plan;
 mod plugin;
 mod retries;
@@ -58,12 +57,11 @@ use volume_manager::store::BootId;
 use self::groups::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
-pub use self::options::KubernetesOptions;
 use self::plugin::{Kept, Plugin};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
 use super::essential::Essential;
-use super::seed::seed_of;
+use super::seed_of;
 use super::store::AgentStore;
 use super::volumes::{NodeVolumes, VolumesOptions};
 use crate::process::Fatal;
@@ -137,4 +135,14 @@ impl NodePlugin {
         tasks.spawn("what follows the node's objects", follow);
         tasks.spawn("what tells the hub how the node is", tell::tell(self.hub, latest, tell_written, seed));
     }
+}
+
+/// The options about pods.
+#[derive(Debug, Clone, clap::Args)]
+pub struct KubernetesOptions {
+    /// Be the volume plugin of this node, which has no kubelet: the hub, which has --kubeconfig, tells which pods are bound to
+    /// the node, and their volumes are mounted below this directory as kubelet would (e.g. /var/lib/kubelet). What is known is
+    /// kept in --state-dir. Peers may not send sets of volumes then
+    #[arg(long, value_name = "DIR", requires = "volumes")]
+    pub kubelet_dir: Option<PathBuf>,
 }

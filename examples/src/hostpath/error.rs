@@ -55,17 +55,11 @@ pub enum CallError {
         expected: String,
     },
     /// Another call for the same thing is running.
-    #[error("another operation on {what} is running: try again when it has ended")]
-    Pending {
-        /// What is busy.
-        what: String,
-    },
+    #[error("another operation on {0} is running: try again when it has ended")]
+    Pending(String),
     /// A token that no earlier page gave out.
-    #[error("starting_token {found:?} was not given out by this driver: list again from the start")]
-    Token {
-        /// What was given.
-        found: String,
-    },
+    #[error("starting_token {0:?} was not given out by this driver: list again from the start")]
+    Token(String),
     /// The state of the volume does not allow this now.
     #[error("{what} {state}: {fix}")]
     Precondition {
@@ -139,7 +133,7 @@ impl CallError {
             Self::Missing { .. } | Self::Invalid { .. } => Code::InvalidArgument,
             Self::NotFound { .. } => Code::NotFound,
             Self::Incompatible { .. } => Code::AlreadyExists,
-            Self::Pending { .. } | Self::Token { .. } => Code::Aborted,
+            Self::Pending(_) | Self::Token(_) => Code::Aborted,
             Self::Precondition { .. } => Code::FailedPrecondition,
             Self::OutOfRange { .. } => Code::OutOfRange,
             Self::Exhausted { .. } => Code::ResourceExhausted,
@@ -166,8 +160,8 @@ mod tests {
             (CallError::Missing { field: "name", expected: "a name" }, Code::InvalidArgument),
             (CallError::Invalid { field: "name", found: text(), expected: text() }, Code::InvalidArgument),
             (CallError::no_volume("x"), Code::NotFound),
-            (CallError::Pending { what: text() }, Code::Aborted),
-            (CallError::Token { found: text() }, Code::Aborted),
+            (CallError::Pending(text()), Code::Aborted),
+            (CallError::Token(text()), Code::Aborted),
             (CallError::Precondition { what: text(), state: text(), fix: "" }, Code::FailedPrecondition),
             (CallError::OutOfRange { found: text(), expected: text() }, Code::OutOfRange),
             (

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edge_transport::link::uds::{BindError, BoundSocket, bind_socket};
+use futures_util::FutureExt as _;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
@@ -56,25 +57,19 @@ impl Listener {
         Ok(Self(bind_socket(path)?))
     }
 
-    /// Serves until `stop` comes, then until every call has ended.
+    /// Serves until `stop` comes or its other end is dropped, then until every call has ended.
     ///
     /// # Errors
     /// If the socket fails.
-    pub async fn serve(self, service: &Service, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
+    pub async fn serve(self, service: &Service, stop: oneshot::Receiver<()>) -> Result<(), ListenError> {
         let BoundSocket { listener, file, .. } = self.0;
-        let (stopped, is_stopped) = oneshot::channel();
+        let stop = stop.map(drop).shared();
         let server = Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .add_routes(service.routes())
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
-                stop.await;
-                // Nobody listens if the server has failed meanwhile.
-                let _ = stopped.send(());
-            });
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.clone());
         let all_ended = async {
-            if is_stopped.await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            stop.await;
             service.idle().await;
             // The last answers are on their way. A client that does not say goodbye must not hold up the end.
             tokio::time::sleep(FAREWELL).await;

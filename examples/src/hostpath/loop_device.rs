@@ -79,7 +79,7 @@ pub fn find(image: &Path) -> Result<Option<LoopDevice>, PathError> {
 pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, CallError> {
     match find(image)? {
         // It goes away when its last user lets go.
-        Some(device) if device.detaching => Err(CallError::Pending { what: device.name().to_owned() }),
+        Some(device) if device.detaching => Err(CallError::Pending(device.name().to_owned())),
         Some(device) => Ok(device),
         None => {
             let path = image.to_string_lossy();

@@ -18,14 +18,12 @@ pub mod command;
 pub mod config;
 mod controller;
 pub mod data;
-pub mod disk;
 pub mod driver;
 pub mod error;
 pub mod filesystem;
 pub mod identifier;
 mod identity;
 pub mod listen;
-pub mod locks;
 pub mod loop_device;
 pub mod mounts;
 mod node;
@@ -66,19 +64,14 @@ async fn run(options: HostpathOptions, mut signals: Signals) -> Result<(), Fatal
     let listener = Listener::bind(options.endpoint.path()).map_err(Fatal::input)?;
     tracing::info!(driver = %name, node = node_id, "listening on {}", options.endpoint);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = listener.serve(&service, async {
-        // Dropping the other end means to stop, too.
-        let _ = stopped.await;
-    });
+    let serving = listener.serve(&service, stopped);
     tokio::pin!(serving);
     let signal = tokio::select! {
         ended = &mut serving => return ended.map_err(Fatal::runtime),
         signal = signals.next() => signal,
     };
-    tracing::info!(signal, "draining: no new calls, waiting for open ones");
     drop(stop);
     let mut outcome = Ok(());
-    signals.drain(async { outcome = serving.await }).await;
-    tracing::info!("ended");
+    signals.drain(signal, async { outcome = serving.await }).await;
     outcome.map_err(Fatal::runtime)
 }

@@ -30,7 +30,7 @@ pub fn page<'a, R: 'a, T>(
     let size = if asked == 0 { MAX_PAGE } else { asked.min(MAX_PAGE) };
     let after = match starting_token {
         "" => None,
-        token => Some(parse_token(token).ok_or_else(|| CallError::Token { found: token.to_owned() })?),
+        token => Some(parse_token(token).ok_or_else(|| CallError::Token(token.to_owned()))?),
     };
     let mut rest = rows.filter(|(id, _)| after.as_ref().is_none_or(|after| *id > after)).peekable();
     let mut entries = Vec::new();

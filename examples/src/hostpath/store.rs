@@ -1,15 +1,15 @@
 //! Records on disk: one JSON file each, replaced as a whole, so that a reader finds the old one or the new one.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::disk::{Disk, RealDisk};
 use super::error::CallError;
 use super::identifier::ResourceId;
 use crate::state::{PathError, failed};
@@ -164,6 +164,65 @@ fn read_record<R: Record>(path: &Path) -> Result<R, String> {
         return Err(format!("the file is named {named_by_file:?}, the record in it {}", record.id()));
     }
     Ok(record)
+}
+
+/// The steps of a durable write. Each may be the last one before a power cut.
+pub trait Disk: Send + Sync + 'static {
+    /// Writes a new file or replaces one, readable by its owner only; not yet durable.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes a file's bytes durable.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    fn sync_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives a file another name, replacing what has it.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a folder durable.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The disk of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_client::ControllerClient;
 use csi_proto::csi::v1::identity_client::IdentityClient;
 use csi_proto::csi::v1::node_client::NodeClient;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::parts::{CLOUD_SOCKET, NODE_SOCKET, Parts};
+use super::parts::Parts;
 use super::story::{CLOUD, NODE, StepFailed, Story};
 
 /// What the sidecars give a call; `--timeout=60s` is what they should be run with.
@@ -65,19 +65,14 @@ fn create(name: &str, source: Option<csi::VolumeContentSource>) -> csi::CreateVo
 
 impl<'a> Life<'a> {
     /// Connects to the sockets of the parts when the first call is made.
-    pub(super) fn new(parts: &'a Parts) -> Result<Self, tonic::transport::Error> {
-        let channel = |socket: &str| {
-            let endpoint = Endpoint::from_shared(format!("unix://{}", parts.path(socket)))?;
-            Ok::<_, tonic::transport::Error>(endpoint.connect_lazy())
-        };
-        let cloud = channel(CLOUD_SOCKET)?;
-        Ok(Self {
-            identity: IdentityClient::new(cloud.clone()),
-            controller: ControllerClient::new(cloud),
-            node: NodeClient::new(channel(NODE_SOCKET)?),
+    pub(super) fn new(parts: &'a Parts) -> Self {
+        Self {
+            identity: IdentityClient::new(parts.cloud.clone()),
+            controller: ControllerClient::new(parts.cloud.clone()),
+            node: NodeClient::new(parts.node.clone()),
             node_id: String::new(),
             parts,
-        })
+        }
     }
 
     fn staging_path(&self, volume: &csi::Volume) -> String {

@@ -16,6 +16,7 @@ use edge_transport::link::uds::{self, UdsDialer};
 use edge_transport::{Hub, Peer, PeerId, ServiceName};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::transport::{self, Channel};
 
 use super::cable::Cable;
 use super::gate::Gate;
@@ -28,11 +29,9 @@ const DRIVER: &str = "hostpath.csi.edge";
 
 const NODE: &str = "edge-1";
 
-/// The socket that the sidecars would use.
-pub(super) const CLOUD_SOCKET: &str = "csi.sock";
+const CLOUD_SOCKET: &str = "csi.sock";
 
-/// The socket that kubelet would use.
-pub(super) const NODE_SOCKET: &str = "node.sock";
+const NODE_SOCKET: &str = "node.sock";
 
 /// Longest wait for open calls at the end.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -50,6 +49,10 @@ pub(super) struct Parts {
     pub(super) gate: Arc<Gate>,
     /// Between the agent and the hub.
     pub(super) cable: Cable,
+    /// To the socket that the sidecars would use.
+    pub(super) cloud: Channel,
+    /// To the socket that kubelet would use.
+    pub(super) node: Channel,
 }
 
 impl Parts {
@@ -63,12 +66,7 @@ impl Parts {
         let service = Service::new(Driver::open(config)?);
         let listener = Listener::bind(address(NODE_SOCKET)?.path())?;
         let (stop_driver, stopped) = oneshot::channel::<()>();
-        let driver = tokio::spawn(async move {
-            let stopped = async {
-                let _ = stopped.await;
-            };
-            listener.serve(&service, stopped).await
-        });
+        let driver = tokio::spawn(async move { listener.serve(&service, stopped).await });
 
         let hub_socket = directory.join("hub.sock");
         let listener = uds::bind(&hub_socket, Limits::default())?;
@@ -96,8 +94,12 @@ impl Parts {
         let relay = SessionRelay::new(proxy.clone());
         let relay = RetryRelay::start(relay, reachability, ClockTerms::default()).await?;
         let serving = Endpoint::new(driver_name, router, relay).serve(address(CLOUD_SOCKET)?).await?;
-        let directory = directory.to_owned();
-        Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable })
+        let channel = |name: &str| {
+            let socket = format!("unix://{}", directory.join(name).display());
+            transport::Endpoint::from_shared(socket).map(|endpoint| endpoint.connect_lazy())
+        };
+        let (cloud, node, directory) = (channel(CLOUD_SOCKET)?, channel(NODE_SOCKET)?, directory.to_owned());
+        Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable, cloud, node })
     }
 
     /// What the first step tells.
@@ -112,12 +114,14 @@ impl Parts {
 
     /// Ends everything in good order.
     pub(super) async fn stop(self) {
+        // The clients leave first, so that nothing waits for them.
+        drop((self.cloud, self.node));
         self.serving.shutdown(DRAIN).await;
         self.proxy.close().await;
         self.agent.close().await;
         self.hub.close().await;
         let _ = self.stop_driver.send(());
-        // It drains by itself; the clients of this process have left.
+        // It drains by itself.
         let _ = tokio::time::timeout(DRAIN, self.driver).await;
     }
 }

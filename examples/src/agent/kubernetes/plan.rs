@@ -4,7 +4,6 @@
 //! a pod that has ended, or is gone, gives its volumes up.
 
 mod entry;
-mod policy;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -23,9 +22,8 @@ use volume_manager::node::DesiredVolume;
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub(super) use self::entry::{Expansion, Place, PodVolumePlan};
-use self::policy::policy;
 use self::room::{Bytes, Room};
-use self::volume::{Found, find, with_mode_of};
+use self::volume::{Found, find, policy, with_mode_of};
 use super::in_use::InUse;
 use super::layout::KubeletDirectory;
 use super::metadata::Metadata;

@@ -145,7 +145,7 @@ impl Plugin {
                     Ok(false) => {}
                     Err(_) => return,
                 },
-                () = at(due) => {
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     due = None;
                     if self.settle().await.is_err() {
                         return;
@@ -343,11 +343,4 @@ impl Plugin {
 /// The UID of the pod that a consumer is.
 fn pod_of(consumer: &str) -> &str {
     consumer.split_once('/').map_or(consumer, |(uid, _)| uid)
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }

@@ -175,13 +175,10 @@ fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStat
         failure.message = excerpt(&failure.message, MAX_REASON_BYTES).to_owned();
     }
     PodVolumeStatus {
-        namespace: volume.namespace.clone(),
-        pod: volume.pod.clone(),
-        uid: volume.uid.clone(),
-        volume: volume.volume.clone(),
         published,
         reason: excerpt(&reason, MAX_REASON_BYTES).to_owned(),
         failure,
+        ..volume.status.clone()
     }
 }
 

@@ -14,7 +14,7 @@ use volume_manager::store::BootId;
 use volume_manager::store::redb::RedbStore;
 
 use super::super::essential::Essential;
-use super::super::seed::seed_of;
+use super::super::seed_of;
 use super::super::store::Document;
 use super::desired;
 use super::secrets::NodeSecrets;

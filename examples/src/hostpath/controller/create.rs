@@ -5,13 +5,12 @@ use std::time::SystemTime;
 
 use csi_proto::csi::v1 as csi;
 
-use super::{checked_name, parameters};
+use super::{checked_name, or_discard, parameters};
 use crate::hostpath::capability::{Access, Capability};
 use crate::hostpath::capacity::{SizeRange, minimum_bytes};
-use crate::hostpath::driver::Driver;
+use crate::hostpath::driver::{Driver, OperationGuard};
 use crate::hostpath::error::CallError;
 use crate::hostpath::identifier::ResourceId;
-use crate::hostpath::locks::OperationGuard;
 use crate::hostpath::snapshot::SnapshotRecord;
 use crate::hostpath::volume::{ContentSource, Format, Phase, VolumeKind, VolumeRecord};
 
@@ -69,18 +68,10 @@ impl Driver {
         self.check_topology(requirement.as_ref(), "choose another node")?;
         let source = wanted.source.as_ref().map(|source| self.take_source(source)).transpose()?;
         let (record, _volume) = self.reserve_volume(name, wanted, source.as_ref())?;
-        match self.fill_volume(record.clone(), source.as_ref()) {
-            Ok(volume) => {
-                tracing::info!(volume = %volume.id, name = volume.name, kind = volume.kind.name(), bytes = volume.capacity_bytes, "volume created");
-                Ok(self.created(&volume))
-            }
-            Err(error) => {
-                if let Err(left) = self.discard_volume(record) {
-                    tracing::warn!(%left, "a volume that could not be made is removed at the next try or start");
-                }
-                Err(error)
-            }
-        }
+        let filled = self.fill_volume(record.clone(), source.as_ref());
+        let volume = or_discard(filled, "volume", || self.discard_volume(record))?;
+        tracing::info!(volume = %volume.id, name = volume.name, kind = volume.kind.name(), bytes = volume.capacity_bytes, "volume created");
+        Ok(self.created(&volume))
     }
 
     fn wanted(&self, request: csi::CreateVolumeRequest) -> Result<Wanted, CallError> {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use csi_proto::csi::v1 as csi;
 
-use super::{checked_name, parameters};
+use super::{checked_name, or_discard, parameters};
 use crate::hostpath::driver::{Driver, required};
 use crate::hostpath::error::CallError;
 use crate::hostpath::identifier::ResourceId;
@@ -59,17 +59,10 @@ impl Driver {
             created: since_epoch(now),
         };
         self.groups.put(group.clone())?;
-        match self.fill_group(&mut group, &volumes) {
-            Ok(()) => Ok(csi::CreateVolumeGroupSnapshotResponse {
-                group_snapshot: Some(self.describe_group(&group)),
-            }),
-            Err(error) => {
-                if let Err(left) = self.discard_group(group) {
-                    tracing::warn!(%left, "a group that could not be made is removed at the next try or start");
-                }
-                Err(error)
-            }
-        }
+        let filled = self.fill_group(&mut group, &volumes);
+        or_discard(filled, "group", || self.discard_group(group.clone()))?;
+        let group_snapshot = Some(self.describe_group(&group));
+        Ok(csi::CreateVolumeGroupSnapshotResponse { group_snapshot })
     }
 
     fn fill_group(&self, group: &mut GroupRecord, volumes: &[VolumeRecord]) -> Result<(), CallError> {

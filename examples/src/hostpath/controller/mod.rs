@@ -8,7 +8,6 @@ pub(super) mod freeze;
 mod group;
 mod health;
 mod inspect;
-mod modify;
 mod parameters;
 mod snapshots;
 
@@ -71,4 +70,18 @@ fn checked_name(name: &str) -> Result<&str, CallError> {
         return Err(CallError::invalid("name", format!("{} bytes long", name.len()), expected));
     }
     Ok(name)
+}
+
+/// What is half made is removed: now, or at the next try or start.
+fn or_discard<T>(
+    made: Result<T, CallError>,
+    what: &'static str,
+    discard: impl FnOnce() -> Result<(), CallError>,
+) -> Result<T, CallError> {
+    if made.is_err()
+        && let Err(left) = discard()
+    {
+        tracing::warn!(%left, "a {what} that could not be made is removed at the next try or start");
+    }
+    made
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use csi_proto::csi::v1 as csi;
 
-use super::{checked_name, parameters};
+use super::{checked_name, or_discard, parameters};
 use crate::hostpath::driver::{Driver, required};
 use crate::hostpath::error::CallError;
 use crate::hostpath::identifier::ResourceId;
@@ -43,18 +43,9 @@ impl Driver {
         let made = self
             .copy_at_rest(&volume, &record.id, record.size_bytes)
             .and_then(|()| self.finish_snapshot(&record));
-        match made {
-            Ok(snapshot) => {
-                tracing::info!(snapshot = %snapshot.id, volume = %volume.id, "snapshot created");
-                Ok(self.cut(&snapshot))
-            }
-            Err(error) => {
-                if let Err(left) = self.discard_snapshot(record) {
-                    tracing::warn!(%left, "a snapshot that could not be made is removed at the next try or start");
-                }
-                Err(error)
-            }
-        }
+        let snapshot = or_discard(made, "snapshot", || self.discard_snapshot(record))?;
+        tracing::info!(snapshot = %snapshot.id, volume = %volume.id, "snapshot created");
+        Ok(self.cut(&snapshot))
     }
 
     /// Takes the space for a snapshot and puts on record that it is being made.
@@ -110,7 +101,7 @@ impl Driver {
         let _guard = self.lock("snapshot", &id)?;
         let Some(snapshot) = self.snapshots.by_id(&id) else { return Ok(csi::DeleteSnapshotResponse {}) };
         if snapshot.phase == Phase::Creating {
-            return Err(CallError::Pending { what: format!("snapshot {id}") });
+            return Err(CallError::Pending(format!("snapshot {id}")));
         }
         if let Some(group) = &snapshot.group {
             return Err(CallError::invalid(

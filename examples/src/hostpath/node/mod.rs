@@ -7,8 +7,6 @@ mod presence;
 mod publish;
 mod stage;
 mod statistics;
-mod unpublish;
-mod unstage;
 
 use csi::node_service_capability::rpc;
 use csi_proto::csi::v1 as csi;

@@ -11,19 +11,12 @@ use super::node_name::NodeName;
 use crate::kubernetes::message::{Fetched, NodeStatus};
 use crate::status::Fact;
 
-/// Pod volumes that one node has told of.
-#[derive(Debug, Clone, Copy, Default)]
-struct PodVolumes {
-    published: usize,
-    waiting: usize,
-}
-
-/// What nodes have told, for as long as the hub lives; one entry for each Node that ever told something.
+/// How many pod volumes are published and how many wait at each Node that ever told of them, for as long as the hub lives.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Figures(Arc<Mutex<HashMap<NodeName, PodVolumes>>>);
+pub(super) struct Figures(Arc<Mutex<HashMap<NodeName, (usize, usize)>>>);
 
 impl Figures {
-    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, PodVolumes>> {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeName, (usize, usize)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -35,7 +28,7 @@ impl Figures {
         if written {
             let published = status.pod_volumes.iter().filter(|volume| volume.published).count();
             let waiting = status.pod_volumes.len() - published;
-            self.nodes().insert(node.clone(), PodVolumes { published, waiting });
+            self.nodes().insert(node.clone(), (published, waiting));
         }
     }
 
@@ -50,11 +43,9 @@ impl Figures {
         counter!("edge_csi_kubernetes_fetched_total", "what" => what, "result" => result).increment(1);
     }
 
-    fn pod_volumes(&self) -> PodVolumes {
-        self.nodes().values().fold(PodVolumes::default(), |sum, node| PodVolumes {
-            published: sum.published + node.published,
-            waiting: sum.waiting + node.waiting,
-        })
+    /// The same of all together.
+    fn pod_volumes(&self) -> (usize, usize) {
+        self.nodes().values().fold((0, 0), |sum, node| (sum.0 + node.0, sum.1 + node.1))
     }
 }
 
@@ -86,9 +77,9 @@ impl Kubernetes {
             Fact::new("kubernetes", state),
             Fact::new("kubernetes: nodes that watch", board.look(Core::present)),
         ];
-        let volumes = figures.pod_volumes();
-        facts.push(Fact::new("kubernetes: pod volumes published", volumes.published));
-        facts.push(Fact::new("kubernetes: pod volumes that wait", volumes.waiting));
+        let (published, waiting) = figures.pod_volumes();
+        facts.push(Fact::new("kubernetes: pod volumes published", published));
+        facts.push(Fact::new("kubernetes: pod volumes that wait", waiting));
         facts.extend(Kind::ALL.into_iter().map(|kind| {
             let (count, phase) = board.look(|core| (core.count(kind), core.phase(kind)));
             let state = match (troubles.of(kind), phase) {
@@ -113,8 +104,8 @@ impl Kubernetes {
         }
         gauge!("edge_csi_kubernetes_nodes").set(board.look(Core::present) as f64);
         counter!("edge_csi_kubernetes_oversized_objects_total").absolute(board.look(Core::oversized));
-        let volumes = figures.pod_volumes();
-        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(volumes.published as f64);
-        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(volumes.waiting as f64);
+        let (published, waiting) = figures.pod_volumes();
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "published").set(published as f64);
+        gauge!("edge_csi_kubernetes_pod_volumes", "state" => "waiting").set(waiting as f64);
     }
 }

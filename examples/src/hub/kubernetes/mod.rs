@@ -38,9 +38,6 @@ use self::watches::Troubles;
 use crate::kubernetes::SERVICE;
 use crate::process::Fatal;
 
-/// What a frame needs beside an update.
-const FRAME_OVERHEAD: usize = 4 << 10;
-
 /// The hub's side of Kubernetes, running.
 #[derive(Debug)]
 pub(super) struct Kubernetes {
@@ -54,13 +51,10 @@ impl Kubernetes {
     /// Starts watches, and has the hub answer nodes. Whether the API server can be reached shows later, and is tried until it can.
     pub(super) async fn start(
         access: &KubernetesAccess,
-        max_frame: usize,
         hub: HubBuilder,
     ) -> Result<(HubBuilder, Arc<Self>), Fatal> {
         let client = access.client().await?;
-        let mut bounds = Bounds::default();
-        bounds.part_bytes = bounds.part_bytes.min(max_frame - FRAME_OVERHEAD);
-        let board = Board::new(bounds);
+        let board = Board::new(Bounds::default());
         let (troubles, figures) = (Troubles::default(), Figures::default());
         let service = NodeService {
             client: client.clone(),

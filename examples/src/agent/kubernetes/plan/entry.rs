@@ -2,19 +2,13 @@
 
 use volume_manager::{ConsumerId, VolumeKey};
 
-use crate::kubernetes::message::{Pod, PodVolume};
+use crate::kubernetes::message::{Pod, PodVolume, PodVolumeStatus};
 
 /// What becomes of a volume of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct PodVolumePlan {
-    /// The pod's namespace.
-    pub(in super::super) namespace: String,
-    /// The pod's name.
-    pub(in super::super) pod: String,
-    /// The pod's UID.
-    pub(in super::super) uid: String,
-    /// What the pod calls the volume.
-    pub(in super::super) volume: String,
+    /// Which it is, and nothing yet of how it is.
+    pub(in super::super) status: PodVolumeStatus,
     /// Where it goes.
     pub(in super::super) place: Place,
     /// Whether its files are left alone if its root is the pod's group's.
@@ -41,15 +35,14 @@ pub(in super::super) enum Place {
 
 impl PodVolumePlan {
     pub(super) fn new(pod: &Pod, volume: &PodVolume, place: Place) -> Self {
-        Self {
+        let status = PodVolumeStatus {
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
             uid: pod.uid.clone(),
             volume: volume.name.clone(),
-            place,
-            on_root_mismatch: pod.fs_group_on_root_mismatch,
-            read_write_once: false,
-        }
+            ..PodVolumeStatus::default()
+        };
+        Self { status, place, on_root_mismatch: pod.fs_group_on_root_mismatch, read_write_once: false }
     }
 }
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn has(plan: &Plan, name: &str) -> bool {
-        let of_pod = plan.pod_volumes.iter().find(|volume| volume.pod == name);
+        let of_pod = plan.pod_volumes.iter().find(|volume| volume.status.pod == name);
         matches!(of_pod.unwrap().place, Place::At { .. })
     }
 

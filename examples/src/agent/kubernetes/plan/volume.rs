@@ -1,19 +1,19 @@
-//! From a pod's volume to a volume and its consumer.
+//! From a pod's volume to a volume and its consumer, and from a CSIDriver to a policy.
 
 use std::sync::Arc;
 
 use csi_proto::name::{InvalidDriverName, InvalidVolumeId};
 use csi_proto::{DriverName, VolumeId};
 use volume_manager::driver::{
-    Access, AccessMode, Attach, ConsumerSpec, InvalidSecretReference, InvalidSpec, PodInfo, SecretReference,
-    SecretReferences, VolumeSpec, VolumeSpecBuilder,
+    Access, AccessMode, Attach, ConsumerSpec, DriverPolicy, FsGroupPolicy, InvalidSecretReference,
+    InvalidSpec, PodInfo, SecretReference, SecretReferences, TokenRequest, VolumeSpec, VolumeSpecBuilder,
 };
 use volume_manager::{ConsumerId, VolumeKey};
 
 use super::super::layout::{KubeletDirectory, NoPlace, inline_volume_id};
 use super::super::metadata::Metadata;
 use super::entry::Expansion;
-use crate::kubernetes::message::{InlineVolume, PersistentVolume, Pod, PodVolume, SecretName};
+use crate::kubernetes::message::{Driver, InlineVolume, PersistentVolume, Pod, PodVolume, SecretName};
 
 /// A pod's volume, found.
 #[derive(Debug)]
@@ -213,4 +213,28 @@ fn access_mode(volume: &PersistentVolume) -> Result<AccessMode, NotFound> {
 fn secret(name: Option<&SecretName>) -> Result<Option<SecretReference>, NotFound> {
     let reference = name.map(|secret| SecretReference::new(&secret.namespace, &secret.name));
     Ok(reference.transpose()?)
+}
+
+/// What a driver's object says. What it leaves out is as the API server would have filled it in.
+pub(super) fn policy(driver: &Driver) -> DriverPolicy {
+    let has = |mode: &str| driver.lifecycle_modes.iter().any(|found| found == mode);
+    let mut policy = DriverPolicy::default();
+    policy.attach_required = driver.attach_required;
+    policy.pod_info_on_mount = driver.pod_info_on_mount;
+    policy.persistent = driver.lifecycle_modes.is_empty() || has("Persistent");
+    policy.ephemeral = has("Ephemeral");
+    policy.fs_group_policy = match driver.fs_group_policy.as_str() {
+        "File" => FsGroupPolicy::File,
+        "None" => FsGroupPolicy::None,
+        _ => FsGroupPolicy::ReadWriteOnceWithFsType,
+    };
+    policy.requires_republish = driver.requires_republish;
+    policy.selinux_mount = driver.selinux_mount;
+    policy.token_in_secrets = driver.token_in_secrets;
+    let requests = driver.token_requests.iter().map(|request| TokenRequest {
+        audience: request.audience.clone(),
+        expiration_seconds: request.expiration_seconds,
+    });
+    policy.token_requests = requests.collect();
+    policy
 }

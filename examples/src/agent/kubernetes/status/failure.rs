@@ -27,7 +27,10 @@ pub(super) fn failure(
     let unmounted = |waits| {
         told(
             FAILED_MOUNT,
-            format!("Unable to attach or mount volumes: unmounted volumes=[{}]: {reason}", volume.volume),
+            format!(
+                "Unable to attach or mount volumes: unmounted volumes=[{}]: {reason}",
+                volume.status.volume
+            ),
             waits,
         )
     };
@@ -38,7 +41,7 @@ pub(super) fn failure(
     let Some(explanation) = seen.volumes.get(key) else { return unmounted(true).filter(|_| !published) };
     let holder = explanation.holders.iter().find(|holder| holder.consumer == *consumer);
     let (name, block) =
-        holder.map_or_else(|| (volume.volume.clone(), false), |holder| name_of(&holder.target));
+        holder.map_or_else(|| (volume.status.volume.clone(), false), |holder| name_of(&holder.target));
     if let Some(GroupState::Failed(reason)) = seen.groups.get(consumer) {
         let text = format!(
             "MountVolume.SetUp failed for volume \"{name}\" : applyFSGroup failed for vol {}: {reason}",

@@ -52,11 +52,15 @@ fn plan() -> Plan {
         spec: Arc::new(spec.attach(Attach::Awaited).build().unwrap()),
         consumers: vec![Arc::new(ConsumerSpec::new(consumer.clone(), target))],
     };
-    let pod_volume = PodVolumePlan {
+    let status = PodVolumeStatus {
         namespace: "ns".into(),
         pod: "web-0".into(),
         uid: "9f0c".into(),
         volume: "data".into(),
+        ..PodVolumeStatus::default()
+    };
+    let pod_volume = PodVolumePlan {
+        status,
         place: Place::At { key, consumer, unsure: None },
         on_root_mismatch: false,
         read_write_once: true,

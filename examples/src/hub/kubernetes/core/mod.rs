@@ -4,8 +4,6 @@
 //! Later lists, after a lost watch, change what they show and delete, at their end, what they did not show.
 
 mod listing;
-mod parts;
-mod set;
 mod store;
 mod view;
 
@@ -17,9 +15,8 @@ use std::sync::Arc;
 
 use self::listing::Listing;
 pub(super) use self::listing::Phase;
-pub(super) use self::set::Told;
 use self::store::ObjectStore;
-pub(super) use self::store::{ClaimRecord, PodRecord, Touched, Value, VolumeRecord};
+pub(super) use self::store::{ClaimRecord, PodRecord, Told, Touched, Value, VolumeRecord};
 use self::view::View;
 use super::node_name::NodeName;
 pub(super) use crate::kubernetes::ObjectKind as Kind;
@@ -217,7 +214,7 @@ impl Core {
         let change = view.since(told);
         subscription.told = Some(view.revision);
         subscription.greeted = true;
-        Next::Change(parts::split(self.source, view.revision, told.is_none(), change, self.bounds.part_bytes))
+        Next::Change(view::split(self.source, view.revision, told.is_none(), change, self.bounds.part_bytes))
     }
 
     /// Whether an object of the node names this secret for a call of the node.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use prost::Message;
 
 use super::Kind;
-use super::set::Told;
 use crate::hub::kubernetes::node_name::NodeName;
-use crate::kubernetes::message::{Attachment, Claim, Driver, ObjectKey, PersistentVolume, Pod};
+use crate::kubernetes::message::{
+    Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, object,
+};
 
 /// A pod on a node, with volumes that may be of CSI.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,5 +236,29 @@ impl ObjectStore {
     /// All objects of a kind.
     pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Value)> {
         self.objects.range(kind.key("", "")..).take_while(move |(key, _)| key.kind == kind as u32)
+    }
+}
+
+/// An object of a node's set; large ones are shared with the store, and between nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Told {
+    Pod(Arc<Pod>),
+    Claim(Claim),
+    PersistentVolume(Arc<PersistentVolume>),
+    Attachment(Arc<Attachment>),
+    Driver(Arc<Driver>),
+}
+
+impl Told {
+    /// The object of a message.
+    pub(super) fn object(self) -> Object {
+        let kind = match self {
+            Self::Pod(pod) => object::Kind::Pod(Arc::unwrap_or_clone(pod)),
+            Self::Claim(claim) => object::Kind::Claim(claim),
+            Self::PersistentVolume(volume) => object::Kind::PersistentVolume(Arc::unwrap_or_clone(volume)),
+            Self::Attachment(attachment) => object::Kind::Attachment(Arc::unwrap_or_clone(attachment)),
+            Self::Driver(driver) => object::Kind::Driver(Arc::unwrap_or_clone(driver)),
+        };
+        Object { object: Some(kind) }
     }
 }
