@@ -23,6 +23,7 @@ use csi_proxy::{
     TopologyRelay,
 };
 use edge_transport::{Peer, PeerId, ServiceName};
+use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
 use volume_manager::message;
 use volume_manager::mounts::linux::probe;
@@ -144,12 +145,7 @@ async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
     let drain = async {
         // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
         let bound = options.drain_timeout;
-        let shim = async {
-            match &shim {
-                Some(shim) => shim.drain(bound).await,
-                None => Drained::All,
-            }
-        };
+        let shim = OptionFuture::from(shim.as_ref().map(|shim| shim.drain(bound)));
         let (_, _, work) =
             tokio::join!(peer.drain("the agent is shutting down"), shim, dispatcher.drain(bound));
         if work != Drained::All {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use csi_proto::DriverName;
 use csi_proxy::monitor::{Counts, Monitored, Monitors};
 use csi_proxy::{
-    Dispatcher, Drained, Endpoint, EndpointSettings, InvalidSegment, NodeId, NodeSegment, Relay, Router,
-    Serving, SocketAddress, TopologyRelay,
+    Dispatcher, Endpoint, EndpointSettings, InvalidSegment, NodeId, NodeSegment, Relay, Router, Serving,
+    SocketAddress, TopologyRelay,
 };
 use tokio::sync::Mutex;
 
@@ -107,11 +107,10 @@ impl Shim {
     }
 
     /// Takes no more calls, and waits up to `bound` for those that are open.
-    pub(super) async fn drain(&self, bound: Duration) -> Drained {
+    pub(super) async fn drain(&self, bound: Duration) {
         let serving = std::mem::take(&mut *self.serving.lock().await);
         let all = serving.into_values().map(|serving| serving.shutdown(bound));
-        let ended = futures_util::future::join_all(all).await;
-        if ended.iter().all(|drained| *drained == Drained::All) { Drained::All } else { Drained::Some }
+        futures_util::future::join_all(all).await;
     }
 
     /// How much is watched, and what was found.

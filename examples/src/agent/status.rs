@@ -33,7 +33,12 @@ impl Status for AgentStatus {
     fn facts(&self) -> Vec<Fact> {
         let mut facts = uplink::facts(&self.peer);
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
-        facts.extend(operation_facts(&self.dispatcher));
+        let counts = self.dispatcher.operation_counts();
+        facts.extend([
+            Fact::new("operations running", counts.running),
+            Fact::new("calls that wait for their turn", counts.waiting),
+            Fact::new("results kept for retries", counts.kept),
+        ]);
         facts.extend(self.volumes.iter().flat_map(volume_facts));
         facts.extend(self.pods.iter().flat_map(PluginView::facts));
         facts.extend(self.shim.iter().flat_map(|shim| shim_facts(shim)));
@@ -55,16 +60,6 @@ impl Status for AgentStatus {
             metrics::gauge!("edge_csi_refused_consumers").set(shown.refused.len() as f64);
         }
     }
-}
-
-/// What drivers run.
-fn operation_facts(dispatcher: &Dispatcher) -> Vec<Fact> {
-    let counts = dispatcher.operation_counts();
-    vec![
-        Fact::new("operations running", counts.running),
-        Fact::new("calls that wait for their turn", counts.waiting),
-        Fact::new("results kept for retries", counts.kept),
-    ]
 }
 
 /// What was seen of the orchestrators' calls.

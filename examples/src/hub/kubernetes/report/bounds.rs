@@ -5,10 +5,6 @@ use volume_manager::message::MAX_VOLUMES;
 
 use crate::kubernetes::message::NodeStatus;
 
-/// The most of each list of a status. In use are the volumes that the node still has, and those that it is to have.
-const LISTS: [(&str, usize); 4] =
-    [("drivers", 64), ("volumes_in_use", 2 * MAX_VOLUMES), ("expanded", 1024), ("pod_volumes", 8192)];
-
 /// The most bytes of a text.
 const TEXT: usize = 1024;
 
@@ -48,20 +44,15 @@ pub(in super::super) enum OutOfBounds {
 
 /// Whether a status is within its bounds.
 pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
-    let found =
-        [status.drivers.len(), status.volumes_in_use.len(), status.expanded.len(), status.pod_volumes.len()];
-    for ((field, most), found) in LISTS.into_iter().zip(found) {
-        if found > most {
-            return Err(OutOfBounds::List { field, found, most });
-        }
-    }
+    list("drivers", status.drivers.len(), 64)?;
+    // Those that the node still has, and those that it is to have.
+    list("volumes_in_use", status.volumes_in_use.len(), 2 * MAX_VOLUMES)?;
+    list("expanded", status.expanded.len(), 1024)?;
+    list("pod_volumes", status.pod_volumes.len(), 8192)?;
     for driver in &status.drivers {
         text("drivers.name", &driver.name, TEXT)?;
         text("drivers.node_id", &driver.node_id, TEXT)?;
-        if driver.segments.len() > SEGMENTS {
-            let found = driver.segments.len();
-            return Err(OutOfBounds::List { field: "drivers.segments", found, most: SEGMENTS });
-        }
+        list("drivers.segments", driver.segments.len(), SEGMENTS)?;
     }
     status.volumes_in_use.iter().try_for_each(|volume| text("volumes_in_use", volume, VOLUME))?;
     let mut names: Vec<_> = status.drivers.iter().map(|driver| &driver.name).collect();
@@ -70,6 +61,10 @@ pub(super) fn check(status: &NodeStatus) -> Result<(), OutOfBounds> {
         Some(pair) => Err(OutOfBounds::Twice(pair[0].clone())),
         None => Ok(()),
     }
+}
+
+fn list(field: &'static str, found: usize, most: usize) -> Result<(), OutOfBounds> {
+    if found > most { Err(OutOfBounds::List { field, found, most }) } else { Ok(()) }
 }
 
 fn text(field: &'static str, value: &str, most: usize) -> Result<(), OutOfBounds> {
