@@ -194,4 +194,15 @@ mod tests {
         assert!(matches!("=unix:///x".parse::<DriverAt>(), Err(InvalidValue::DriverName(_))));
         assert!(matches!("a.b=x".parse::<DriverAt>(), Err(InvalidValue::Socket(_))));
     }
+    #[test]
+    fn a_duration_out_of_its_bounds_is_refused_with_them() {
+        let read = duration_within(Duration::from_secs(1), Duration::from_secs(60));
+        assert_eq!(read("1s").unwrap(), Duration::from_secs(1));
+        assert_eq!(read("1m").unwrap(), Duration::from_secs(60));
+        for (text, found) in [("999ms", "999ms"), ("61s", "61s")] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(found) && error.contains("1s to 60s"), "{error}");
+        }
+        assert!(matches!(read("10"), Err(InvalidValue::Duration(_))));
+    }
 }
