@@ -7,11 +7,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// The binaries of the `examples` package.
+/// The reference binaries, each of which is a package of its name.
 const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
 /// The folders that the binaries are made from.
-const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager", "examples"];
+const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager"];
 
 /// The path of a binary; built first if it is missing or older than the sources.
 ///
@@ -38,8 +38,9 @@ fn directory() -> Result<PathBuf, String> {
     }
     let target = profile.parent().ok_or("the profile's directory has no parent")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "-p", "edge-csi-examples", "--bins", "--manifest-path"]);
-    cargo.arg(workspace().join("Cargo.toml")).arg("--target-dir").arg(target);
+    cargo.args(["build", "--quiet", "--bins"]);
+    cargo.args(NAMES.iter().flat_map(|name| ["-p", name]));
+    cargo.arg("--manifest-path").arg(workspace().join("Cargo.toml")).arg("--target-dir").arg(target);
     if profile.file_name() == Some(OsStr::new("release")) {
         cargo.arg("--release");
     }
@@ -56,7 +57,8 @@ fn workspace() -> &'static Path {
 
 fn up_to_date(binary: &Path) -> bool {
     let Some(built) = modified(binary) else { return false };
-    SOURCES.iter().all(|folder| {
+    let examples = NAMES.iter().chain([&"common"]).map(|name| format!("examples/{name}"));
+    SOURCES.iter().map(ToString::to_string).chain(examples).all(|folder| {
         let folder = workspace().join(folder);
         newest(&folder.join("src"))
             .max(modified(&folder.join("Cargo.toml")))

@@ -149,7 +149,7 @@ fn every_test_and_every_metric_that_the_guide_names_exists() {
 const PROLOGUE: &str = r#"
 set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true' EXIT
-cargo() { case "$*" in "build "*) ;; "run -p edge-csi-examples --bin "*) "target/debug/${@: -1}" ;; *) return 1 ;; esac; }
+cargo() { case "$*" in "build "*) ;; "run -p "*) "target/debug/${@: -1}" ;; *) return 1 ;; esac; }
 "#;
 
 /// A port for each of those that pages name, since something else may have those here.

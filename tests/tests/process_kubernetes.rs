@@ -21,8 +21,8 @@ use std::path::PathBuf;
 
 use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_volume, pod};
 use csi_proto::csi::v1 as csi;
-use edge_csi_examples::kubernetes::message::object::Kind;
-use edge_csi_examples::kubernetes::message::{PersistentVolume, SecretName, Watch};
+use edge_csi_common::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::{PersistentVolume, SecretName, Watch};
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::{page, wait};

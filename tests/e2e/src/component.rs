@@ -90,8 +90,10 @@ impl Components {
         table::say("building the workspace's binaries");
         // With what the binaries leave out by default, and the tests of it.
         let built = Command::new("cargo")
-            .args(["build", "--locked", "--package", "edge-csi-examples", "--package", "edge-csi-tests"])
-            .args(["--bins", "--features", "edge-csi-examples/kubernetes", "--test", HUB_TESTS])
+            .args(["build", "--locked", "--package", "edge-csi-tests"])
+            .args(["--package", "edge-hub", "--package", "edge-agent", "--package", "edge-csi-driver"])
+            .args(["--package", "hostpath-driver", "--features", "edge-hub/kubernetes,edge-agent/kubernetes"])
+            .args(["--bins", "--test", HUB_TESTS])
             .args(["--message-format", "json"])
             .current_dir(root)
             .output();

@@ -1,7 +1,7 @@
-//! `edge-agent` with the feature `kubernetes-node`, for the tests of it.
+//! `edge-agent` with the feature `kubernetes`, for the tests of it.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    edge_csi_examples::agent::main()
+    edge_agent::main()
 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use edge_csi_examples::kubernetes::SERVICE;
-use edge_csi_examples::kubernetes::message::object::Kind;
-use edge_csi_examples::kubernetes::message::request::Kind as Asked;
-use edge_csi_examples::kubernetes::message::{
+use edge_csi_common::kubernetes::SERVICE;
+use edge_csi_common::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::request::Kind as Asked;
+use edge_csi_common::kubernetes::message::{
     Attachment, Claim, Driver, Fetched, NodeStatus, Object, ObjectKey, PersistentVolume, Pod, PodVolume,
     PodVolumeStatus, Request, SecretAnswer, SecretName, StatusTaken, TokenAnswer, Update, Watch,
 };

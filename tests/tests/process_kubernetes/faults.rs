@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 
-use edge_csi_examples::kubernetes::message::PersistentVolume;
-use edge_csi_examples::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::PersistentVolume;
+use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_tests::{page, wait};
 use rustix::mount::MountFlags;
 

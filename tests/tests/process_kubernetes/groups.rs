@@ -4,8 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use edge_csi_examples::kubernetes::message::object::Kind;
-use edge_csi_examples::kubernetes::message::{Driver, Pod, PodVolume};
+use edge_csi_common::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::{Driver, Pod, PodVolume};
 use edge_csi_tests::wait;
 
 use super::cluster::{Cluster, claim, of_claim, persistent_volume, pod};

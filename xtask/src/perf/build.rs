@@ -34,14 +34,8 @@ impl Programs {
         let programs = Self { rust: target().join("release"), go: target().join("peers") };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.current_dir(workspace_root()).args([
-            "build",
-            "--release",
-            "-p",
-            "edge-csi-examples",
-            "-p",
-            "edge-csi-benches",
-        ]);
+        build.current_dir(workspace_root()).args(["build", "--release", "-p", "edge-csi-benches"]);
+        build.args(["-p", "edge-hub", "-p", "edge-agent", "-p", "edge-csi-driver"]);
         for name in ["edge-hub", "edge-agent", "edge-csi-driver", "bench-driver", "load", "idle-sessions"] {
             build.args(["--bin", name]);
         }

@@ -1,0 +1,92 @@
+//! Logs on stderr, as lines for people or as JSON for machines.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+/// The crates of this suite: `-v` turns up these, and leaves what they depend on quiet.
+const OWN_CRATES: &[&str] = &[
+    "edge_csi_common",
+    "edge_hub",
+    "edge_agent",
+    "edge_csi_driver",
+    "hostpath_driver",
+    "quickstart",
+    "csi_proto",
+    "csi_proxy",
+    "edge_transport",
+    "volume_manager",
+];
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line for people, coloured on a terminal.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+// The options about logs that every binary has. Words for the documentation would become those of the binary's help.
+#[derive(Debug, Clone, clap::Args)]
+#[allow(missing_docs, reason = "it would be in the help")]
+pub struct LogOptions {
+    /// Log more: -v every call and connection (debug), -vv every hop of every call (trace); RUST_LOG overrides both
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+
+    /// Form of the log lines on stderr
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT", global = true)]
+    log_format: LogFormat,
+}
+
+impl LogOptions {
+    fn filter(&self, base: &str, rust_log: Option<&str>) -> EnvFilter {
+        let wanted = rust_log.map(str::trim).filter(|directives| !directives.is_empty());
+        EnvFilter::new(wanted.map_or_else(|| directives(base, self.verbose), ToOwned::to_owned))
+    }
+}
+
+/// What `-v`, given this many times, means as filter directives; `base` is the level without any.
+fn directives(base: &str, verbose: u8) -> String {
+    let own = match verbose {
+        0 => return base.to_owned(),
+        1 => "debug",
+        _ => "trace",
+    };
+    OWN_CRATES.iter().fold("info".to_owned(), |all, one| format!("{all},{one}={own}"))
+}
+
+/// Sends this process's logs to stderr: those of level `base` and above, more with `-v`. A second call changes nothing.
+pub fn init(options: &LogOptions, base: &str) {
+    let rust_log = std::env::var("RUST_LOG").ok();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(options.filter(base, rust_log.as_deref()))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    let installed = match options.log_format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    if let Err(cause) = installed {
+        tracing::debug!(%cause, "logs were set up before");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbosity_turns_up_own_crates_only_and_rust_log_wins() {
+        assert_eq!(directives("info", 0), "info");
+        assert_eq!(directives("error", 0), "error");
+        let (debug, trace) = (directives("info", 1), directives("info", 7));
+        assert!(debug.starts_with("info,") && debug.contains("csi_proxy=debug"));
+        assert!(trace.contains("edge_transport=trace") && !trace.contains("h2="));
+        let options = LogOptions { verbose: 2, log_format: LogFormat::Text };
+        assert_eq!(options.filter("info", Some("warn")).to_string(), "warn");
+        assert!(options.filter("info", Some(" ")).to_string().contains("csi_proxy=trace"));
+    }
+}

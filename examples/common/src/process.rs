@@ -1,0 +1,204 @@
+//! What every binary's `main` does: options, logs, one runtime, one line on failure, an end on SIGTERM.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args as _, FromArgMatches as _, Parser};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::logging::{self, LogOptions};
+
+/// Why a process cannot start or go on. Becomes one line on stderr and the exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fatal {
+    /// The caller gave something that cannot be used: exit code 2.
+    Input(String),
+    /// Something failed that was right when it was asked for: exit code 1.
+    Runtime(String),
+}
+
+impl Fatal {
+    /// Bad input, told by an error and its causes.
+    pub fn input(error: impl std::error::Error) -> Self {
+        Self::Input(chain(&error))
+    }
+
+    /// A failure at run time, told by an error and its causes.
+    pub fn runtime(error: impl std::error::Error) -> Self {
+        Self::Runtime(chain(&error))
+    }
+
+    /// The exit code: 2 for bad input as with clap's own errors, else 1.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input(_) => 2,
+            Self::Runtime(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Fatal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Input(message) | Self::Runtime(message)) = self;
+        f.write_str(&one_line(message))
+    }
+}
+
+/// An error with its causes, without those that the error's own text already holds.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// SIGTERM and SIGINT: each is a wish to end in good order.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Takes both signals from now on.
+    ///
+    /// # Errors
+    /// If the process may not install handlers.
+    pub fn install() -> Result<Self, Fatal> {
+        let install = |kind| signal(kind).map_err(Fatal::runtime);
+        Ok(Self {
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next one and gives its name.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Runs `drain` to its end after a signal, unless a second one says that there is no time for it.
+    pub async fn drain(&mut self, signal: &'static str, drain: impl Future<Output = ()>) {
+        tracing::info!(signal, "draining: no new calls, waiting for open ones");
+        tokio::select! {
+            () = drain => {}
+            signal = self.next() => tracing::warn!(signal, "a second signal: not waiting for open calls"),
+        }
+        tracing::info!("ended");
+    }
+}
+
+/// Parses the command line, sets up logs and runs `body` on a single-threaded runtime.
+pub fn run<O, F>(body: impl FnOnce(O, Signals) -> F) -> ExitCode
+where
+    O: Parser,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    run_with_level(|_| "info", body)
+}
+
+/// As [`run`], with the level of the log without `-v`.
+pub fn run_with_level<O, F>(
+    level: impl FnOnce(&O) -> &'static str,
+    body: impl FnOnce(O, Signals) -> F,
+) -> ExitCode
+where
+    O: Parser,
+    F: Future<Output = Result<(), Fatal>>,
+{
+    let name = O::command().get_name().to_owned();
+    let (options, log) = match parse::<O>(std::env::args_os()) {
+        Ok(parsed) => parsed,
+        Err(error) => return usage(&name, &error),
+    };
+    logging::init(&log, level(&options));
+    let outcome =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Fatal::runtime).and_then(
+            |runtime| {
+                let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
+                // A blocking task that hangs in the kernel must not hold up the exit.
+                runtime.shutdown_background();
+                outcome
+            },
+        );
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => report(&name, &fatal),
+    }
+}
+
+/// Reads a command line: a binary's own options, and those about logs that every binary has.
+pub fn parse<O: Parser>(
+    line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<(O, LogOptions), clap::Error> {
+    let matches = LogOptions::augment_args(O::command()).try_get_matches_from(line)?;
+    Ok((O::from_arg_matches(&matches)?, LogOptions::from_arg_matches(&matches)?))
+}
+
+/// `--help` and `--version` go to stdout as clap has them; an error becomes one line.
+fn usage(name: &str, error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    report(name, &Fatal::Input(usage_line(error)))
+}
+
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first_part = text.split("\n\n").next().unwrap_or(&text);
+    format!("{} (see --help)", one_line(first_part.strip_prefix("error: ").unwrap_or(first_part)))
+}
+
+fn report(name: &str, fatal: &Fatal) -> ExitCode {
+    // Nothing is left to do if stderr is gone.
+    let _ = writeln!(std::io::stderr(), "{name}: error: {fatal}");
+    ExitCode::from(fatal.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Demo {
+        #[arg(long)]
+        nodeid: String,
+        #[arg(long)]
+        count: Option<u8>,
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_that_names_the_option() {
+        for (arguments, names) in [
+            (&["demo"][..], "--nodeid"),
+            (&["demo", "--nodeid", "a", "--count", "300"], "--count"),
+            (&["demo", "--nodeid", "a", "--nosuch"], "--nosuch"),
+        ] {
+            let error = Demo::try_parse_from(arguments).map(|demo| (demo.nodeid, demo.count)).unwrap_err();
+            let line = usage_line(&error);
+            assert!(line.contains(names) && !line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once_and_on_one_line() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read a.pem:\n {source}")]
+        struct Outer {
+            source: std::io::Error,
+        }
+        let fatal = Fatal::input(Outer { source: std::io::Error::other("no such file") });
+        assert_eq!(fatal.to_string(), "cannot read a.pem: no such file");
+        assert_eq!((fatal.exit_code(), Fatal::Runtime(String::new()).exit_code()), (2, 1));
+    }
+}

@@ -1,0 +1,161 @@
+//! `--state-dir`: what a binary keeps over a restart. One process at a time.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::process::Fatal;
+
+/// The file that is locked. It stays when the lock goes: removing it would let two in.
+const LOCK: &str = "lock";
+/// How long a lock that is taken is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Something could not be done with a path.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub struct PathError {
+    /// What was tried.
+    pub action: &'static str,
+    /// Where.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// What makes the error of a failure.
+pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PathError {
+    let path = path.to_owned();
+    move |source| PathError { action, path, source }
+}
+
+/// The state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file or the directory cannot be made or written.
+    #[error("--state-dir: {0}")]
+    Path(#[from] PathError),
+    /// Another process has it.
+    #[error("--state-dir: {path:?} is in use by another process; give each its own directory")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// A directory under the name that the mount table has for it, made (0750) if it is missing. `option` names it.
+pub fn directory(option: &str, path: &Path) -> Result<PathBuf, Fatal> {
+    let made = DirBuilder::new().recursive(true).mode(0o750).create(path);
+    made.and_then(|()| fs::canonicalize(path)).map_err(|error| {
+        Fatal::Input(format!("{option}: {} cannot be made or used: {error}", path.display()))
+    })
+}
+
+/// A directory that this process alone uses, until this is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub struct StateDirectory {
+    path: PathBuf,
+    lock: File,
+}
+
+impl StateDirectory {
+    /// Makes the directory (0700) if it is missing, and locks it. A lock that is taken is waited for, up to a second and blocking: a
+    /// child that a process had just forked when it was killed holds a copy of the descriptor until it runs its program.
+    ///
+    /// # Errors
+    /// If it cannot be made or written, or another process has it and keeps it.
+    #[allow(clippy::disallowed_methods, reason = "a process begins with this, and nothing of it runs yet")]
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, StateError> {
+        let end = Instant::now() + PATIENCE;
+        Self::open_while(path.into(), || {
+            std::thread::sleep(PAUSE);
+            Instant::now() < end
+        })
+    }
+
+    /// Tries as long as `again` says so.
+    fn open_while(path: PathBuf, mut again: impl FnMut() -> bool) -> Result<Self, StateError> {
+        if !path.is_dir() {
+            fs::create_dir_all(&path).map_err(failed("make", &path))?;
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(failed("protect", &path))?;
+        }
+        let file = path.join(LOCK);
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(&file).map_err(failed("open", &file))?;
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { path, lock }),
+                Err(Errno::WOULDBLOCK) if again() => {}
+                Err(Errno::WOULDBLOCK) => return Err(StateError::InUse { path }),
+                Err(cause) => return Err(failed("lock", &file)(cause.into()).into()),
+            }
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for StateDirectory {
+    // Closing is not enough: a child that another thread has just forked holds a copy of the descriptor until it
+    // runs its program, and the lock lasts as long as any copy. Unlocking ends it for all of them.
+    fn drop(&mut self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_one_user_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new");
+        let state = StateDirectory::open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(matches!(StateDirectory::open(&path), Err(StateError::InUse { .. })));
+        drop(state);
+        assert!(StateDirectory::open(&path).is_ok());
+    }
+
+    #[test]
+    fn a_dropped_lock_is_free_even_while_a_forked_child_has_a_copy_of_its_descriptor() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || StateDirectory::open(directory.path());
+        let state = open().unwrap();
+        assert!(matches!(open(), Err(StateError::InUse { .. })));
+        // What fork gives a child: another descriptor of the same open file.
+        let copy = state.lock.try_clone().unwrap();
+        drop(state);
+        let again = open();
+        assert!(again.is_ok(), "{again:?}");
+        drop(copy);
+        assert!(matches!(open(), Err(StateError::InUse { .. })));
+    }
+
+    #[test]
+    fn a_lock_that_the_child_of_a_killed_process_still_has_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = || directory.path().to_owned();
+        let mut child = StateDirectory::open(path()).ok();
+        let state = StateDirectory::open_while(path(), || child.take().is_some());
+        assert!(state.is_ok(), "{state:?}");
+        let (mut tries, mut again) = (0, true);
+        let refused = StateDirectory::open_while(path(), || {
+            tries += 1;
+            std::mem::replace(&mut again, false)
+        });
+        assert!(matches!(refused, Err(StateError::InUse { .. })) && tries == 2, "{refused:?} after {tries}");
+    }
+}

@@ -1,0 +1,165 @@
+//! The agent's and the proxy's way to the hub: who they are there, and how they dial.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use edge_transport::link::{Address, DialOptions, Dialer};
+use edge_transport::reload::FileWatch;
+use edge_transport::tls::{ClientFiles, ClientTls};
+use edge_transport::{Peer, PeerSettings, PeerState};
+use tokio::sync::watch;
+
+use crate::process::Fatal;
+use crate::security::{ClientSecurity, keep_watch};
+use crate::state::StateDirectory;
+use crate::status::Fact;
+use crate::values::duration;
+
+/// Where a hub listens, unless it is given another address.
+pub const DEFAULT_HUB: &str = "unix:///run/edge-csi/hub.sock";
+
+/// How the addresses of the hub are used.
+#[derive(Debug, Clone, Args)]
+pub struct RoadOptions {
+    /// While an address of the hub is used that is not the first, how often those before it are tried; open calls go on over
+    /// a better one that answers (ms, s, m, h; 0s: never)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub better_road_every: Duration,
+}
+
+impl RoadOptions {
+    /// The settings of a peer that waits this long for open calls when it ends.
+    pub fn settings(&self, drain_timeout: Duration) -> PeerSettings {
+        let mut settings = PeerSettings::default();
+        settings.session.drain_timeout = drain_timeout;
+        settings.better_road_every = self.better_road_every;
+        settings
+    }
+}
+
+/// The certificate and the authorities that the options name, if they name any. From then on the files are looked at for changes.
+///
+/// # Errors
+/// If the files cannot be used.
+pub fn identity(security: &ClientSecurity) -> Result<Option<ClientFiles>, Fatal> {
+    let files = security.files()?;
+    if let Some(files) = &files {
+        keep_watch(&Arc::new(FileWatch::new().tls(files)));
+    }
+    Ok(files)
+}
+
+/// What dials the hub's addresses, in order. `option` is the option that named them.
+///
+/// # Errors
+/// If an address cannot be used, or needs what the options do not give.
+pub fn dialers(
+    option: &str,
+    addresses: &[Address],
+    security: &ClientSecurity,
+    identity: Option<&ClientFiles>,
+) -> Result<Vec<Box<dyn Dialer>>, Fatal> {
+    let mut options = DialOptions::default();
+    options.insecure = security.insecure;
+    options.tls = identity.cloned().map(ClientTls::from);
+    options.token = security.token()?;
+    if security.insecure {
+        tracing::warn!(
+            "--insecure: the hub is not verified, and the hub cannot verify this peer; for tests only"
+        );
+    }
+    addresses
+        .iter()
+        .map(|address| {
+            let text = address.to_string();
+            let needed = if text.starts_with("ws://") {
+                "this link is not encrypted: use wss:// or quic:// with certificates, or, for tests, give --insecure"
+            } else {
+                "the hub is to be verified: give --tls-ca with --tls-cert and --tls-key or with --token-file, or, for tests, --insecure"
+            };
+            let proven = text.starts_with("unix://") || security.insecure || (identity.is_some() && !text.starts_with("ws://"));
+            if !proven {
+                return Err(Fatal::Input(format!("{option} {address}: {needed}")));
+            }
+            address.dialer(&options).map_err(|cause| Fatal::Input(format!("{option}: {cause}")))
+        })
+        .collect()
+}
+
+/// The state directory, if the options name one.
+///
+/// # Errors
+/// If the directory cannot be used.
+pub fn state_directory(path: Option<&Path>) -> Result<Option<StateDirectory>, Fatal> {
+    path.map(StateDirectory::open).transpose().map_err(Fatal::runtime)
+}
+
+/// Logs each change of a peer's connection, until the peer is closed.
+pub async fn tell_connection(mut state: watch::Receiver<PeerState>) {
+    let mut told: Option<String> = None;
+    loop {
+        let now = state.borrow_and_update().clone();
+        match now {
+            PeerState::Connected { address, hub, .. } => {
+                told = None;
+                tracing::info!(address, %hub, "connected to the hub");
+            }
+            // The same cause again and again is told once.
+            PeerState::Connecting { last_error: Some(cause), attempts } if told.as_ref() != Some(&cause) => {
+                tracing::warn!(attempts, "no connection to the hub, trying again: {cause}{}", advice(&cause));
+                told = Some(cause);
+            }
+            PeerState::Draining { reason } => tracing::info!(reason, "the session is being drained"),
+            PeerState::Closed => return,
+            _ => {}
+        }
+        if state.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What the TLS library's names for the two common mistakes mean here.
+fn advice(cause: &str) -> &'static str {
+    if cause.contains("UnknownIssuer") {
+        " (the hub's certificate is not signed by an authority in --tls-ca)"
+    } else if cause.contains("UnknownCA") {
+        " (the hub refuses the certificate in --tls-cert: none of its --client-ca authorities has signed it)"
+    } else {
+        ""
+    }
+}
+
+/// Whether there is a hub, for `/readyz`.
+///
+/// # Errors
+/// Why there is none.
+pub fn readiness(peer: &Peer) -> Result<(), String> {
+    match peer.state() {
+        PeerState::Connected { .. } => Ok(()),
+        PeerState::Connecting { last_error: Some(cause), .. } => {
+            Err(format!("no connection to the hub: {cause}"))
+        }
+        PeerState::Draining { reason } => Err(format!("draining: {reason}")),
+        PeerState::Closed => Err("closed".to_owned()),
+        _ => Err("no connection to the hub yet".to_owned()),
+    }
+}
+
+/// The connection, for the page.
+pub fn facts(peer: &Peer) -> Vec<Fact> {
+    let connection = match peer.state() {
+        PeerState::Connected { address, since, .. } => {
+            format!("{address} for {} s", since.elapsed().as_secs())
+        }
+        _ => readiness(peer).err().unwrap_or_default(),
+    };
+    vec![Fact::new("name at the hub", peer.name()), Fact::new("hub", connection)]
+}
+
+/// Whether there is a hub, for `/metrics`: `edge_csi_hub_connected`, 1 or 0.
+pub fn publish_metrics(peer: &Peer) {
+    metrics::gauge!("edge_csi_hub_connected").set(if peer.state().is_connected() { 1.0 } else { 0.0 });
+}

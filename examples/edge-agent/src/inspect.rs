@@ -1,0 +1,250 @@
+//! `edge-agent volumes` and `edge-agent explain ID`: what the agent of this host knows of its volumes.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use prost::Message as _;
+use volume_manager::message::answer::Kind;
+use volume_manager::message::{Answer, Refused, VolumeReport, VolumeReports};
+
+use super::store;
+use super::volumes::{SOCKET, from_store};
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state::{StateDirectory, StateError};
+use edge_csi_common::state_socket;
+
+/// What can be told of the volumes of this host. The agent that uses the state directory is asked. If none runs, its records are
+/// read.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Inspect {
+    /// Print a table of all volumes: where each is, and who has it
+    Volumes {
+        /// Where the agent keeps its state.
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say where a volume is, why it waits, who holds it, and when it is tried again
+    Explain {
+        /// Id of the volume; DRIVER/ID if several drivers have that id
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Where the agent keeps its state.
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where the agent keeps its state.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Place {
+    /// The --state-dir of the agent
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi")]
+    pub state_dir: PathBuf,
+}
+
+/// Asks, and prints the answer.
+pub(super) fn run(what: &Inspect) -> Result<(), Fatal> {
+    let text = match what {
+        Inspect::Volumes { place } => table(&ask(&place.state_dir, None)?),
+        Inspect::Explain { id, place } => sentences(id, &ask(&place.state_dir, Some(id))?)?,
+    };
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Fatal::runtime(error)),
+        _ => Ok(()),
+    }
+}
+
+fn ask(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    if id.is_some_and(|id| id.is_empty() || id.contains('\n')) {
+        return Err(Fatal::Input("the id of a volume is one line and not empty".to_owned()));
+    }
+    let path = directory.join(SOCKET);
+    let question = id.map_or_else(|| "volumes".to_owned(), |id| format!("explain {id}"));
+    let answer = match state_socket::ask(&path, &question) {
+        Ok(answer) => Answer::decode_length_delimited(answer.as_slice()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return recorded(directory, id);
+        }
+        Err(error) => return Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+    };
+    match answer {
+        Ok(Answer { answer: Some(Kind::Reports(reports)) }) => Ok(reports),
+        Ok(Answer { answer: Some(Kind::Refusal(refusal)) }) => Err(Fatal::Runtime(refusal.message)),
+        _ => {
+            Err(Fatal::Runtime("the agent's answer is cut off, or of another version; ask again".to_owned()))
+        }
+    }
+}
+
+/// What is on disk, where no agent answers.
+fn recorded(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    let shown = directory.display();
+    if !directory.is_dir() {
+        return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
+    }
+    let _alone = match StateDirectory::open(directory) {
+        Ok(alone) => alone,
+        Err(StateError::InUse { .. }) => {
+            let text = format!("the agent that uses {shown} looks after no volumes; start it with --volumes");
+            return Err(Fatal::Runtime(text));
+        }
+        Err(error) => return Err(Fatal::runtime(error)),
+    };
+    if store::is_missing(directory) {
+        return Err(Fatal::Input(format!("--state-dir: no volumes were ever looked after with {shown}")));
+    }
+    let reports = from_store(directory, id)?;
+    // Nothing is left to do if stderr is gone.
+    let _ =
+        writeln!(io::stderr(), "edge-agent: no agent uses {shown} now; this is what it has recorded there");
+    Ok(reports)
+}
+
+fn table(reports: &VolumeReports) -> String {
+    let mut rows = vec![["VOLUME".to_owned(), "STATE".to_owned(), "CONSUMERS".to_owned()]];
+    rows.extend(reports.volumes.iter().map(|volume| {
+        let state = if volume.state.is_empty() { "UNREADABLE" } else { &volume.state };
+        [format!("{}/{}", volume.driver, volume.volume_id), state.to_owned(), consumers(volume)]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (first, second) = (width(0), width(1));
+    let mut text: String = rows
+        .iter()
+        .map(|[volume, state, consumers]| line(&format!("{volume:first$}  {state:second$}  {consumers}")))
+        .collect();
+    text.extend(reports.refused.iter().map(not_taken));
+    let unreadable = reports.quarantined.iter();
+    text.extend(unreadable.map(|one| line(&format!("unreadable: record {}: {}", one.record, one.reason))));
+    text
+}
+
+/// A line of the answer. Control characters and backslashes are escaped as in Rust, so that no id can be taken for another line.
+fn line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if c.is_control() || c == '\\' {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+fn consumers(volume: &VolumeReport) -> String {
+    if volume.consumers.is_empty() {
+        return "-".to_owned();
+    }
+    let all = volume.consumers.iter().map(|consumer| {
+        let mark = match (consumer.wanted, consumer.published) {
+            (true, true) => "",
+            (true, false) => " (not yet)",
+            (false, _) => " (going)",
+        };
+        format!("{}{mark}", consumer.id)
+    });
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn not_taken(one: &Refused) -> String {
+    line(&format!("not taken: {}/{} for {}: {}", one.driver, one.volume_id, one.consumer, one.reason))
+}
+
+fn sentences(id: &str, reports: &VolumeReports) -> Result<String, Fatal> {
+    let mut names: Vec<String> =
+        reports.volumes.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)).collect();
+    names.extend(reports.refused.iter().map(|one| format!("{}/{}", one.driver, one.volume_id)));
+    names.sort();
+    names.dedup();
+    match &names[..] {
+        [] => {
+            let unreadable = match reports.quarantined.len() {
+                0 => String::new(),
+                some => format!(" ({some} records cannot be read, see edge-agent volumes)"),
+            };
+            Err(Fatal::Input(format!(
+                "no volume {id} is known here{unreadable}; edge-agent volumes lists them"
+            )))
+        }
+        [_] => {
+            let known = reports.volumes.iter().map(|volume| line(&volume.explanation));
+            Ok(known.chain(reports.refused.iter().map(not_taken)).collect())
+        }
+        several => {
+            let several = several.join(", ");
+            Err(Fatal::Input(format!("several volumes are called {id}: {several}; give one of these")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume_manager::message::ConsumerReport;
+
+    use super::super::CommandLine;
+    use super::*;
+    use edge_csi_common::process;
+
+    fn volume(driver: &str, id: &str) -> VolumeReport {
+        let consumer = |id: &str, wanted, published| ConsumerReport {
+            id: id.into(),
+            target_path: "/pods/1".into(),
+            wanted,
+            published,
+        };
+        VolumeReport {
+            driver: driver.into(),
+            volume_id: id.into(),
+            state: "PUBLISHED".into(),
+            explanation: format!("{driver}/{id} is PUBLISHED since 1s, where it shall be."),
+            consumers: vec![
+                consumer("a", true, true),
+                consumer("b", false, true),
+                consumer("c", true, false),
+            ],
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_volume_and_says_who_comes_and_goes() {
+        let volumes =
+            vec![volume("d.example", "v1"), VolumeReport { consumers: vec![], ..volume("e", "v2") }];
+        let text = table(&VolumeReports { volumes, ..Default::default() });
+        let expected = "VOLUME        STATE      CONSUMERS\n\
+                        d.example/v1  PUBLISHED  a, b (going), c (not yet)\n\
+                        e/v2          PUBLISHED  -\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn an_id_cannot_forge_a_line() {
+        let volumes = vec![VolumeReport { consumers: vec![], ..volume("d", "v1\nnot taken: d/v2") }];
+        let text = table(&VolumeReports { volumes, ..Default::default() });
+        assert!(text.lines().count() == 2 && text.contains("d/v1\\nnot taken"), "{text}");
+    }
+
+    #[test]
+    fn an_id_that_is_unknown_or_that_several_have_is_an_error_that_tells_what_to_do() {
+        let reports = |volumes| VolumeReports { volumes, ..Default::default() };
+        let one = sentences("v1", &reports(vec![volume("d.example", "v1")])).unwrap();
+        assert_eq!(one, "d.example/v1 is PUBLISHED since 1s, where it shall be.\n");
+        let none = sentences("v1", &reports(vec![])).unwrap_err();
+        assert!(none.to_string().contains("no volume v1 is known here") && none.exit_code() == 2, "{none}");
+        let two = sentences("v1", &reports(vec![volume("d", "v1"), volume("e", "v1")])).unwrap_err();
+        assert!(two.to_string().contains("d/v1, e/v1; give one of these"), "{two}");
+    }
+
+    #[test]
+    fn the_commands_need_no_option_of_the_agent_and_the_agent_needs_no_command() {
+        let read = |line: &str| process::parse::<CommandLine>(line.split(' ')).map(|(line, _)| line);
+        assert!(read("edge-agent volumes").unwrap().what.is_some());
+        assert!(read("edge-agent explain v1 --state-dir /x -v").unwrap().what.is_some());
+        let agent = read("edge-agent --nodeid edge-1 --hub unix:///h --plugins-registry /r").unwrap();
+        assert!(agent.what.is_none() && agent.options.is_some());
+        for wrong in ["explain", "volumes --nodeid edge-1", "--nodeid edge-1", "forget v1"] {
+            assert!(read(&format!("edge-agent {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}

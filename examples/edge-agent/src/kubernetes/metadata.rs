@@ -1,0 +1,303 @@
+//! The node's objects, as the hub told of them, and how a change of them comes in parts. No I/O.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+
+use edge_csi_common::kubernetes::ObjectKind;
+use edge_csi_common::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::{
+    Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, Update, Watch,
+};
+
+/// The most objects that a node keeps.
+pub(super) const MAX_OBJECTS: usize = 16_384;
+
+/// The most bytes of all objects together.
+pub(super) const MAX_BYTES: usize = 16 << 20;
+
+/// The most bytes that an object has beside those of its kind.
+const OVERHEAD: usize = 16;
+
+/// Why a change cannot be taken. What is there stays.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ChangeError {
+    /// Too many objects.
+    #[error("the node would have {found} objects; at most {MAX_OBJECTS} are kept: take pods from it")]
+    TooMany {
+        /// How many.
+        found: usize,
+    },
+    /// Too many bytes.
+    #[error("the node's objects would have {found} bytes; at most {MAX_BYTES} are kept: take pods from it")]
+    TooLarge {
+        /// How many.
+        found: usize,
+    },
+    /// Parts of two changes are mixed.
+    #[error("a part of revision {found} came within revision {expected}; all is asked for anew")]
+    Mixed {
+        /// The one that was begun.
+        expected: u64,
+        /// The one that came.
+        found: u64,
+    },
+    /// The change is not one of what is there.
+    #[error(
+        "revision {found} of {from:x} does not follow revision {expected} of {since:x}; all is asked for anew"
+    )]
+    NotNext {
+        /// What is there.
+        expected: u64,
+        /// The life of the hub that it is of.
+        since: u64,
+        /// What came.
+        found: u64,
+        /// The life of the hub that it is of.
+        from: u64,
+    },
+    /// It cannot be kept. Taken all the same, it would be gone with the next start, and what it brought be unmounted.
+    #[error("--state-dir: the node's objects cannot be written, so they are asked for again: {reason}")]
+    NotKept {
+        /// What the disk says.
+        reason: String,
+    },
+}
+
+impl ChangeError {
+    /// Whether a whole set would help.
+    pub(super) fn asks_anew(&self) -> bool {
+        matches!(self, Self::Mixed { .. } | Self::NotNext { .. })
+    }
+}
+
+/// What a change is put together from.
+#[derive(Debug, Default)]
+pub(super) struct Assembly(Option<Update>);
+
+impl Assembly {
+    /// Adds a part. Answers the change if this was its last part, as one update that is complete.
+    ///
+    /// # Errors
+    /// If the part is of another change, or the change grows beyond what a node keeps.
+    pub(super) fn add(&mut self, part: Update) -> Result<Option<Update>, ChangeError> {
+        let Some(whole) = &mut self.0 else {
+            self.0 = Some(part);
+            return self.finished();
+        };
+        if (part.source, part.revision, part.whole) != (whole.source, whole.revision, whole.whole) {
+            return Err(ChangeError::Mixed { expected: whole.revision, found: part.revision });
+        }
+        whole.complete = part.complete;
+        whole.changed.extend(part.changed);
+        whole.gone.extend(part.gone);
+        self.finished()
+    }
+
+    fn finished(&mut self) -> Result<Option<Update>, ChangeError> {
+        let Some(change) = &self.0 else { return Ok(None) };
+        // A change that takes everything away and brings as much anew is twice as long as what is kept.
+        within_bounds(change.changed.len() + change.gone.len(), change.encoded_len(), 2)?;
+        Ok(if change.complete { self.0.take() } else { None })
+    }
+}
+
+fn within_bounds(objects: usize, bytes: usize, times: usize) -> Result<(), ChangeError> {
+    if objects > times * MAX_OBJECTS {
+        return Err(ChangeError::TooMany { found: objects });
+    }
+    if bytes > times * MAX_BYTES {
+        return Err(ChangeError::TooLarge { found: bytes });
+    }
+    Ok(())
+}
+
+/// The objects of a node at one revision.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Metadata {
+    source: u64,
+    revision: u64,
+    objects: BTreeMap<ObjectKey, Kind>,
+}
+
+impl Metadata {
+    /// The objects after a change.
+    ///
+    /// # Errors
+    /// If the change does not follow what is here, or there would be too much.
+    pub(super) fn after(&self, change: Update) -> Result<Self, ChangeError> {
+        let says_nothing = change.changed.is_empty() && change.gone.is_empty();
+        // A hub that goes on where the node was says at once that it does.
+        let is_greeting = says_nothing && change.revision == self.revision;
+        let follows = change.source == self.source && (change.revision > self.revision || is_greeting);
+        if !change.whole && !follows {
+            return Err(ChangeError::NotNext {
+                expected: self.revision,
+                since: self.source,
+                found: change.revision,
+                from: change.source,
+            });
+        }
+        let mut objects = if change.whole { BTreeMap::new() } else { self.objects.clone() };
+        for gone in &change.gone {
+            objects.remove(gone);
+        }
+        // A kind that is not known here is of no use here.
+        for kind in change.changed.into_iter().filter_map(|object| object.object) {
+            objects.insert(kind.key(), kind);
+        }
+        let bytes = objects.values().map(|kind| kind.encoded_len() + OVERHEAD).sum();
+        within_bounds(objects.len(), bytes, 1)?;
+        Ok(Self { source: change.source, revision: change.revision, objects })
+    }
+
+    /// All of it as one change, which makes it of nothing.
+    pub(super) fn to_update(&self) -> Update {
+        Update {
+            source: self.source,
+            revision: self.revision,
+            whole: true,
+            complete: true,
+            changed: self.objects.values().map(|kind| Object { object: Some(kind.clone()) }).collect(),
+            gone: Vec::new(),
+        }
+    }
+
+    /// What asks for all that is later.
+    pub(super) fn watch(&self) -> Watch {
+        Watch { source: self.source, revision: self.revision }
+    }
+
+    /// How many objects there are.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// The pods, by namespace and name.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.objects.values().filter_map(|kind| match kind {
+            Kind::Pod(pod) => Some(pod),
+            _ => None,
+        })
+    }
+
+    /// The drivers' objects, by name.
+    pub(super) fn drivers(&self) -> impl Iterator<Item = &Driver> {
+        self.objects.values().filter_map(|kind| match kind {
+            Kind::Driver(driver) => Some(driver),
+            _ => None,
+        })
+    }
+
+    /// The attachments.
+    pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.objects.values().filter_map(|kind| match kind {
+            Kind::Attachment(attachment) => Some(attachment),
+            _ => None,
+        })
+    }
+
+    /// A claim.
+    pub(super) fn claim(&self, namespace: &str, name: &str) -> Option<&Claim> {
+        match self.objects.get(&ObjectKind::Claim.key(namespace, name))? {
+            Kind::Claim(claim) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// A volume.
+    pub(super) fn persistent_volume(&self, name: &str) -> Option<&PersistentVolume> {
+        match self.objects.get(&ObjectKind::PersistentVolume.key("", name))? {
+            Kind::PersistentVolume(volume) => Some(volume),
+            _ => None,
+        }
+    }
+
+    /// A driver's object.
+    pub(super) fn driver(&self, name: &str) -> Option<&Driver> {
+        match self.objects.get(&ObjectKind::Driver.key("", name))? {
+            Kind::Driver(driver) => Some(driver),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> Kind {
+        Kind::Pod(Pod { namespace: "ns".into(), name: name.into(), uid: name.into(), ..Default::default() })
+    }
+
+    fn change(source: u64, revision: u64, whole: bool, changed: &[&str], gone: &[&str]) -> Update {
+        Update {
+            source,
+            revision,
+            whole,
+            complete: true,
+            changed: changed.iter().map(|name| Object { object: Some(pod(name)) }).collect(),
+            gone: gone.iter().map(|name| ObjectKind::Pod.key("ns", name)).collect(),
+        }
+    }
+
+    fn names(metadata: &Metadata) -> Vec<&str> {
+        metadata.pods().map(|pod| pod.name.as_str()).collect()
+    }
+
+    #[test]
+    fn parts_count_when_the_last_one_is_there_and_are_one_change_then() {
+        let mut assembly = Assembly::default();
+        let part = |name, complete| Update { complete, ..change(7, 3, true, &[name], &[]) };
+        assert_eq!(assembly.add(part("a", false)), Ok(None));
+        assert_eq!(assembly.add(part("b", false)), Ok(None));
+        let whole = assembly.add(part("c", true)).unwrap().unwrap();
+        assert_eq!(names(&Metadata::default().after(whole).unwrap()), ["a", "b", "c"]);
+        // The next change begins with nothing.
+        assert_eq!(assembly.add(change(7, 4, false, &[], &["a"])).unwrap().unwrap().changed, []);
+        assert_eq!(assembly.add(part("a", false)), Ok(None));
+        let mixed = assembly.add(change(7, 4, true, &["b"], &[])).unwrap_err();
+        assert_eq!(mixed, ChangeError::Mixed { expected: 3, found: 4 });
+    }
+
+    #[test]
+    fn changes_follow_each_other_and_a_whole_set_replaces_all() {
+        let first = Metadata::default().after(change(7, 3, true, &["a", "b"], &[])).unwrap();
+        let second = first.after(change(7, 5, false, &["c"], &["a", "x"])).unwrap();
+        assert_eq!(names(&second), ["b", "c"]);
+        assert_eq!(second.watch(), Watch { source: 7, revision: 5 });
+        assert_eq!(second.after(change(7, 5, false, &[], &[])).unwrap(), second);
+        assert!(second.after(change(8, 5, false, &[], &[])).is_err());
+        for (source, revision) in [(7, 5), (7, 4), (8, 6)] {
+            let error = second.after(change(source, revision, false, &["d"], &[])).unwrap_err();
+            assert!(error.asks_anew() && error.to_string().contains("does not follow"), "{error}");
+        }
+        let other = second.after(change(8, 1, true, &["d"], &[])).unwrap();
+        assert_eq!((names(&other), other.watch()), (vec!["d"], Watch { source: 8, revision: 1 }));
+        assert_eq!(Metadata::default().after(other.to_update()).unwrap(), other);
+    }
+
+    #[test]
+    fn a_kind_that_is_not_known_is_left_out() {
+        let mut update = change(7, 1, true, &["a"], &[]);
+        update.changed.push(Object { object: None });
+        assert_eq!(Metadata::default().after(update).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn there_is_a_bound_for_objects_and_for_bytes_and_the_error_names_it() {
+        let named: Vec<String> = (0..=MAX_OBJECTS).map(|number| format!("p{number}")).collect();
+        let names: Vec<&str> = named.iter().map(String::as_str).collect();
+        let most = Metadata::default().after(change(7, 1, true, &names[1..], &[])).unwrap();
+        let error = most.after(change(7, 2, false, &names[..1], &[])).unwrap_err();
+        assert_eq!(error, ChangeError::TooMany { found: MAX_OBJECTS + 1 });
+        assert!(!error.asks_anew() && error.to_string().contains("16384"), "{error}");
+        let long = "n".repeat(MAX_BYTES);
+        let error = Metadata::default().after(change(7, 1, true, &[&long], &[])).unwrap_err();
+        assert!(matches!(error, ChangeError::TooLarge { .. }) && error.to_string().contains("16777216"));
+        let mut assembly = Assembly::default();
+        let part = Update { complete: false, ..change(7, 1, true, &[&long], &[]) };
+        let error = assembly.add(part.clone()).and_then(|_| assembly.add(part)).unwrap_err();
+        assert!(matches!(error, ChangeError::TooLarge { .. }));
+    }
+}

@@ -1,0 +1,67 @@
+//! The node's objects on its disk, so that pods have their volumes when nobody can be asked.
+
+use prost::Message;
+
+use super::super::store::{Document, TableError};
+use super::metadata::Metadata;
+use edge_csi_common::kubernetes::message::Update;
+
+/// Reads the objects; none if nothing was saved. What is damaged is set aside: the hub is asked for all, and until it has
+/// answered nothing is unmounted.
+pub(super) fn load(document: &Document) -> Result<Metadata, TableError> {
+    let lost = "what is known of the pods is damaged and kept in the quarantine of its table; nothing is unmounted until the hub has told anew";
+    Ok(document.load(lost, read)?.unwrap_or_default())
+}
+
+/// Writes the objects. They are on the disk when this returns.
+pub(super) async fn save(document: &Document, metadata: &Metadata) -> Result<(), TableError> {
+    let metadata = metadata.clone();
+    document.save_from(move || metadata.to_update().encode_to_vec()).await
+}
+
+fn read(bytes: &[u8]) -> Result<Metadata, String> {
+    let update = Update::decode(bytes).map_err(|error| error.to_string())?;
+    if !(update.whole && update.complete) {
+        return Err("it is not a whole set".to_owned());
+    }
+    Metadata::default().after(update).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::store::{AgentStore, Content};
+    use super::*;
+    use edge_csi_common::kubernetes::message::object::Kind;
+    use edge_csi_common::kubernetes::message::{Object, Pod};
+
+    fn some(pods: u32) -> Metadata {
+        let changed = (0..pods).map(|number| {
+            let pod = Pod { namespace: "ns".into(), name: format!("pod-{number}"), ..Pod::default() };
+            Object { object: Some(Kind::Pod(pod)) }
+        });
+        let update = Update {
+            source: 7,
+            revision: u64::from(pods),
+            whole: true,
+            complete: true,
+            changed: changed.collect(),
+            ..Update::default()
+        };
+        Metadata::default().after(update).unwrap()
+    }
+
+    #[tokio::test]
+    async fn objects_come_back_and_what_is_no_whole_set_is_set_aside_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let document = AgentStore::open(directory.path()).unwrap().objects;
+        assert_eq!(load(&document).unwrap(), Metadata::default());
+        save(&document, &some(2)).await.unwrap();
+        assert_eq!(load(&document).unwrap(), some(2));
+        let part = Update { complete: false, ..some(2).to_update() };
+        for damaged in [b"torn".to_vec(), part.encode_to_vec()] {
+            document.save(&damaged).unwrap();
+            assert_eq!(load(&document).unwrap(), Metadata::default());
+            assert_eq!(document.read().unwrap(), Content::Nothing);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What the node tells the hub of itself. No I/O, no clock: nothing in it changes by itself, so that the same is told once.
+
+mod failure;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use csi_proxy::NodeSegment;
+use prost::Message;
+use volume_manager::driver::Attach;
+use volume_manager::lifecycle::VolumeState;
+use volume_manager::message::Refused;
+use volume_manager::node::core::KnownDriver;
+use volume_manager::node::{Explanation, Waiting};
+use volume_manager::{ConsumerId, VolumeKey};
+
+use self::failure::failure;
+use super::groups::GroupState;
+use super::in_use::name_of;
+use super::plan::{Expansion, Place, Plan, PodVolumePlan};
+use edge_csi_common::excerpt::excerpt;
+use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus, PodVolumeStatus};
+
+/// The most bytes of a reason.
+const MAX_REASON_BYTES: usize = 1024;
+
+/// The most bytes of all that is told; of more, first the reasons are cut and events left out, then pod volumes.
+const MAX_STATUS_BYTES: usize = 1 << 20;
+
+/// The most drivers, expanded claims and pod volumes that a hub takes. Volumes in use are never left out: it would be taken for
+/// leave to detach them.
+const MAX_DRIVERS: usize = 64;
+const MAX_EXPANDED: usize = 1024;
+const MAX_POD_VOLUMES: usize = 8192;
+
+/// The most bytes of a reason where there are very many.
+const SHORT_REASON_BYTES: usize = 64;
+
+/// What is seen on the node.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The drivers that are registered.
+    pub(super) drivers: Vec<KnownDriver>,
+    /// How it is with each volume.
+    pub(super) volumes: BTreeMap<VolumeKey, Explanation>,
+    /// What the volumes do not take.
+    pub(super) refused: Vec<Refused>,
+    /// Volumes that are as large as a claim asked.
+    pub(super) expanded: BTreeMap<Expansion, u64>,
+    /// How it is with those whose files are to be a group's.
+    pub(super) groups: BTreeMap<ConsumerId, GroupState>,
+}
+
+impl Seen {
+    /// The volumes of which something is staged or published, or may be.
+    pub(super) fn mounted(&self) -> BTreeSet<VolumeKey> {
+        let mounted = self.volumes.values().filter(|explanation| {
+            // A record that cannot be read says nothing, so anything may be.
+            explanation.state.is_none_or(|state| {
+                !matches!(
+                    state,
+                    VolumeState::Created
+                        | VolumeState::NodeReady
+                        | VolumeState::ControllerPublish
+                        | VolumeState::ControllerUnpublish
+                )
+            })
+        });
+        mounted.map(|explanation| explanation.key.clone()).collect()
+    }
+}
+
+/// All that the node says.
+pub(super) fn node_status(plan: Option<&Plan>, seen: &Seen, segment: Option<&NodeSegment>) -> NodeStatus {
+    let mut in_use = seen.mounted();
+    for volume in plan.iter().flat_map(|plan| &plan.set.volumes) {
+        // From before it is attached, so that it is not detached between its attachment and its mount.
+        if volume.spec.attach() == Attach::Awaited && !volume.consumers.is_empty() {
+            in_use.insert(volume.spec.key().clone());
+        }
+    }
+    let mut status = NodeStatus {
+        drivers: seen.drivers.iter().filter_map(|driver| node_driver(driver, segment)).collect(),
+        volumes_in_use: in_use.iter().map(name_of).collect(),
+        expanded: expanded(plan, seen),
+        pod_volumes: plan
+            .iter()
+            .flat_map(|plan| plan.pod_volumes.iter().map(|volume| pod_volume(volume, plan, seen)))
+            .collect(),
+    };
+    fit(&mut status);
+    status
+}
+
+fn fit(status: &mut NodeStatus) {
+    status.drivers.truncate(MAX_DRIVERS);
+    status.expanded.truncate(MAX_EXPANDED);
+    status.pod_volumes.truncate(MAX_POD_VOLUMES);
+    if status.encoded_len() > MAX_STATUS_BYTES {
+        for volume in &mut status.pod_volumes {
+            volume.reason = excerpt(&volume.reason, SHORT_REASON_BYTES).to_owned();
+            volume.failure = None;
+        }
+    }
+    while status.encoded_len() > MAX_STATUS_BYTES && !status.pod_volumes.is_empty() {
+        status.pod_volumes.truncate(status.pod_volumes.len() / 2);
+    }
+}
+
+/// What CSINode is to say of a driver; nothing before it has answered.
+fn node_driver(driver: &KnownDriver, segment: Option<&NodeSegment>) -> Option<NodeDriver> {
+    let facts = driver.facts.as_ref()?;
+    let mut segments = facts.topology.clone();
+    if segments.is_empty()
+        && let Some(Ok(topology)) = segment.map(|segment| segment.topology(&driver.name))
+    {
+        segments = topology.segments;
+    }
+    Some(NodeDriver {
+        name: driver.name.to_string(),
+        node_id: facts.node_id.clone()?,
+        segments,
+        max_volumes: facts.max_volumes.unwrap_or_default(),
+        ready: driver.connected,
+    })
+}
+
+/// The claims that still ask for what was done.
+fn expanded(plan: Option<&Plan>, seen: &Seen) -> Vec<ExpandedClaim> {
+    let asked = plan.iter().flat_map(|plan| &plan.expansions);
+    let done = asked.filter_map(|asked| seen.expanded.get(asked).map(|bytes| (asked, *bytes)));
+    done.map(|(asked, bytes)| ExpandedClaim {
+        namespace: asked.namespace.clone(),
+        name: asked.name.clone(),
+        uid: asked.uid.clone(),
+        bytes,
+    })
+    .collect()
+}
+
+fn pod_volume(volume: &PodVolumePlan, plan: &Plan, seen: &Seen) -> PodVolumeStatus {
+    let (published, reason) = match &volume.place {
+        Place::Nowhere(reason) => (false, reason.clone()),
+        Place::At { key, consumer, unsure } => {
+            let explanation = seen.volumes.get(key);
+            let published = explanation.is_some_and(|explanation| is_published(explanation, consumer));
+            let refused = seen.refused.iter().find(|refused| {
+                refused.consumer == consumer.as_str()
+                    && refused.driver == key.driver.as_str()
+                    && refused.volume_id == key.id.as_str()
+            });
+            let group = seen.groups.get(consumer).filter(|_| published);
+            let (published, group) = match group {
+                Some(GroupState::Pending(reason) | GroupState::Failed(reason)) => (false, Some(reason)),
+                Some(GroupState::Given(remark)) => (true, Some(remark)),
+                None => (published, None),
+            };
+            let reason = match (published, unsure, refused, explanation) {
+                (_, None, None, Some(_)) if group.is_some() => group.cloned().unwrap_or_default(),
+                (true, None, _, Some(explanation)) => explanation.not_done.join("; "),
+                (_, Some(unsure), _, _) => unsure.clone(),
+                (_, None, Some(refused), _) => refused.reason.clone(),
+                (false, None, None, Some(explanation))
+                    if explanation.waiting == Waiting::Attach && plan.unmarked.contains(key) =>
+                {
+                    "it waits until the Node's status.volumesInUse has it".to_owned()
+                }
+                (false, None, None, Some(explanation)) => waits(explanation),
+                (_, None, None, None) => "it is not begun yet".to_owned(),
+            };
+            (published, reason)
+        }
+    };
+    let mut failure = failure(volume, seen, published, &reason);
+    if let Some(failure) = &mut failure {
+        failure.message = excerpt(&failure.message, MAX_REASON_BYTES).to_owned();
+    }
+    PodVolumeStatus {
+        published,
+        reason: excerpt(&reason, MAX_REASON_BYTES).to_owned(),
+        failure,
+        ..volume.status.clone()
+    }
+}
+
+/// Whether a consumer has the volume, and is to have it.
+pub(super) fn is_published(explanation: &Explanation, consumer: &ConsumerId) -> bool {
+    let mut holders = explanation.holders.iter();
+    holders.any(|holder| holder.consumer == *consumer && holder.published && holder.wanted)
+}
+
+/// Why a volume waits, without a time in it: what is told of a node is told again when it changes.
+fn waits(explanation: &Explanation) -> String {
+    let reason = match &explanation.waiting {
+        Waiting::Nothing | Waiting::Record | Waiting::Turn { .. } | Waiting::Check { .. } => {
+            "it is under way".to_owned()
+        }
+        Waiting::Store { reason, .. } => format!("the node's store takes no records: {reason}"),
+        Waiting::Driver => format!("driver {} is not registered, or does not answer", explanation.key.driver),
+        Waiting::Call { rpc, .. } => format!("{rpc} runs"),
+        Waiting::Attach => "it waits for its VolumeAttachment".to_owned(),
+        Waiting::Retry { .. } => "it is tried again".to_owned(),
+        Waiting::Quarantine { reason } => format!("its record on the node cannot be read: {reason}"),
+        Waiting::Foreign { .. } => "somebody else has bound its staging directory".to_owned(),
+        Waiting::OtherDriver { rpc } => format!("the driver has no {rpc}"),
+        Waiting::Request { rpc } => format!("the driver refused {rpc}"),
+        Waiting::Refused { reason } => reason.clone(),
+        _ => "it waits".to_owned(),
+    };
+    match &explanation.last_error {
+        Some(error) => format!("{reason}; last error: {error}"),
+        None => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! `edge-agent`: answers for the CSI drivers of one node.
+
+#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
+
+mod essential;
+#[cfg(feature = "kubernetes")]
+mod generated;
+mod inspect;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+#[cfg(not(feature = "kubernetes"))]
+#[path = "without_kubernetes.rs"]
+mod kubernetes;
+mod options;
+mod registry;
+mod shim;
+mod status;
+mod store;
+mod volumes;
+
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use csi_proxy::{
+    CSI_SERVICE, Dispatcher, Drained, Driver, DriverSettings, NodeSegment, Relay, SessionService,
+    TopologyRelay,
+};
+use edge_transport::{Peer, PeerId, ServiceName};
+use futures_util::future::OptionFuture;
+use tokio::task::JoinSet;
+use volume_manager::message;
+use volume_manager::mounts::linux::probe;
+
+use self::essential::Essential;
+pub use self::inspect::{Inspect, Place};
+pub use self::kubernetes::KubernetesOptions;
+use self::kubernetes::NodePlugin;
+pub use self::options::{AgentOptions, CommandLine};
+use self::shim::Shim;
+pub use self::shim::ShimOptions;
+use self::status::AgentStatus;
+use self::store::AgentStore;
+pub use self::volumes::VolumesOptions;
+use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::status::StatusServer;
+use edge_csi_common::uplink;
+
+/// The binary.
+pub fn main() -> ExitCode {
+    // Operations on mounts that may hang are processes of their own, and they are this program.
+    if let Some(code) = probe::serve_if_asked() {
+        return code;
+    }
+    // The answer to a command is what its caller wants to see.
+    let level = |line: &CommandLine| if line.what.is_some() { "warn" } else { "info" };
+    process::run_with_level(level, async |line, signals| match (line.what, line.options) {
+        (Some(what), _) => inspect::run(&what),
+        (None, Some(options)) => run(options, signals).await,
+        (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),
+    })
+}
+
+/// A number from a name, which spreads the waits of this node apart from those of others.
+fn seed_of(name: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
+}
+
+async fn run(options: AgentOptions, mut signals: Signals) -> Result<(), Fatal> {
+    let state = uplink::state_directory(options.state_dir.as_deref())?;
+    let store = match &state {
+        Some(state) => {
+            let directory = state.path().to_owned();
+            let opened = tokio::task::spawn_blocking(move || AgentStore::open(&directory)).await;
+            Some(opened.map_err(Fatal::runtime)?.map_err(Fatal::runtime)?)
+        }
+        None => None,
+    };
+    let mut dispatcher = Dispatcher::new().with_volume_wait(options.volume_wait);
+    if let Some(store) = &store {
+        dispatcher = dispatcher.with_terms(store.terms.clone());
+    }
+    let mut settings = DriverSettings::default();
+    settings.ceiling = options.call_ceiling;
+    for driver in &options.driver {
+        if dispatcher.drivers().contains(&driver.name) {
+            return Err(Fatal::Input(format!("--driver: {} is named twice", driver.name)));
+        }
+        let (name, socket) = (driver.name.clone(), driver.socket.clone());
+        dispatcher.register(Driver::with_settings(name, socket, settings.clone()));
+    }
+    let identity = uplink::identity(&options.security)?;
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, identity.as_ref())?;
+    let name = PeerId::try_from(&options.nodeid).map_err(Fatal::input)?;
+    let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
+    let secrets = plugin.as_ref().map(NodePlugin::secrets);
+    let kept = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
+    let opened = volumes::open(&options.volumes, kept, options.nodeid.as_str(), secrets).await?;
+    let volumes = opened.as_ref().map(volumes::OpenedVolumes::handle);
+    let shim = Shim::open(&options.shim, &options.nodeid, &dispatcher)?;
+    let service = ServiceName::new(CSI_SERVICE).map_err(Fatal::runtime)?;
+    let mut builder =
+        Peer::builder(name).dialers(dialers).settings(options.roads.settings(options.drain_timeout));
+    let (relay, segment): (Arc<dyn Relay>, _) = match &shim {
+        Some(shim) => (shim.relay(), shim.segment()),
+        // Without a kubelet, it is from here that the cluster hears where the node is.
+        None if plugin.is_some() => {
+            let segment = NodeSegment::of_driver(options.nodeid.clone());
+            (Arc::new(TopologyRelay::new(dispatcher.clone(), segment.clone())), Some(segment))
+        }
+        None => (Arc::new(dispatcher.clone()), None),
+    };
+    builder = builder.service(service, SessionService::new(relay));
+    if let Some(volumes) = &volumes {
+        let service = ServiceName::new(message::SERVICE).map_err(Fatal::runtime)?;
+        builder = builder.service(service, volumes.clone());
+    }
+    let peer = builder.start().map_err(Fatal::runtime)?;
+    let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
+    let status = AgentStatus {
+        peer: peer.clone(),
+        dispatcher: dispatcher.clone(),
+        volumes: volumes.clone(),
+        shim: shim.clone(),
+        pods: plugin.as_ref().map(NodePlugin::view),
+    };
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
+    // After the recorder of the metrics is there, which counts from its own beginning.
+    let mut essential = Essential::default();
+    if let Some(opened) = opened {
+        opened.start(&options.driver, &mut essential).await?;
+    }
+    if let (Some(plugin), Some(volumes)) = (plugin, &volumes) {
+        plugin.start(peer.clone(), volumes.clone(), segment, &mut essential);
+    }
+    if let Some(shim) = &shim {
+        for driver in &options.driver {
+            shim.serve(&driver.name).await?;
+        }
+    }
+    let mut registry = JoinSet::new();
+    if let Some(directory) = &options.plugins_registry {
+        registry.spawn(registry::start(directory, dispatcher.clone(), settings, volumes, shim.clone())?);
+    }
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        fatal = essential.ended() => return Err(fatal),
+    };
+    let drain = async {
+        // The session is done with a call once nobody waits for it; the driver's work goes on and must not be cut.
+        let bound = options.drain_timeout;
+        let shim = OptionFuture::from(shim.as_ref().map(|shim| shim.drain(bound)));
+        let (_, _, work) =
+            tokio::join!(peer.drain("the agent is shutting down"), shim, dispatcher.drain(bound));
+        if work != Drained::All {
+            tracing::warn!("drivers were still at work when the time to drain was over; their calls are cut");
+        }
+    };
+    signals.drain(signal, drain).await;
+    drop(essential);
+    connection.abort();
+    drop(registry);
+    Ok(())
+}

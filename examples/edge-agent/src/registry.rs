@@ -1,0 +1,62 @@
+//! Drivers that come and go as kubelet plugins.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use csi_proxy::{Dispatcher, Driver, DriverSettings, SocketAddress};
+use volume_manager::registry::{self, DriverEvent};
+
+use super::shim::Shim;
+use super::volumes::NodeVolumes;
+use edge_csi_common::process::Fatal;
+
+/// Watches a directory and keeps the drivers of the dispatcher, and of the volumes, as they are there. Drivers that were
+/// named on the command line stay as they are.
+pub(super) fn start(
+    directory: &Path,
+    dispatcher: Dispatcher,
+    bounds: DriverSettings,
+    volumes: Option<NodeVolumes>,
+    shim: Option<Arc<Shim>>,
+) -> Result<impl Future<Output = ()> + use<>, Fatal> {
+    let named = dispatcher.drivers();
+    let mut events = registry::watch(directory).map_err(Fatal::runtime)?;
+    Ok(async move {
+        while let Some(event) = events.recv().await {
+            match event {
+                DriverEvent::Registered { name, .. } | DriverEvent::Deregistered { name, .. }
+                    if named.contains(&name) =>
+                {
+                    tracing::warn!(driver = %name, "also in --plugins-registry: the socket that --driver names is used");
+                }
+                DriverEvent::Registered { name, endpoint, .. } => {
+                    match SocketAddress::new(endpoint.to_string()) {
+                        Ok(socket) => {
+                            let driver = Driver::with_settings(name.clone(), socket, bounds.clone());
+                            dispatcher.register(driver);
+                        }
+                        Err(cause) => {
+                            tracing::warn!(driver = %name, %cause, "a registered driver cannot be reached");
+                        }
+                    }
+                    if let Some(shim) = &shim
+                        && let Err(error) = shim.serve(&name).await
+                    {
+                        tracing::error!(driver = %name, "{error}");
+                    }
+                    if let Some(volumes) = &volumes {
+                        volumes.driver_registered(name, endpoint).await;
+                    }
+                }
+                DriverEvent::Deregistered { name, reason } => {
+                    dispatcher.unregister(&name);
+                    tracing::info!(driver = %name, %reason, "driver deregistered");
+                    if let Some(volumes) = &volumes {
+                        volumes.driver_gone(name).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+    })
+}

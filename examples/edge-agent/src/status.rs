@@ -1,0 +1,90 @@
+//! What the agent tells over HTTP.
+
+use std::sync::Arc;
+
+use csi_proxy::Dispatcher;
+use edge_transport::Peer;
+
+use super::kubernetes::PluginView;
+use super::shim::Shim;
+use super::volumes::NodeVolumes;
+use edge_csi_common::status::{Fact, Status};
+use edge_csi_common::uplink;
+
+/// The agent's page.
+#[derive(Debug)]
+pub(super) struct AgentStatus {
+    pub(super) peer: Peer,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) volumes: Option<NodeVolumes>,
+    pub(super) shim: Option<Arc<Shim>>,
+    pub(super) pods: Option<PluginView>,
+}
+
+impl Status for AgentStatus {
+    fn name(&self) -> &'static str {
+        "edge-agent"
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        uplink::readiness(&self.peer)
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let mut facts = uplink::facts(&self.peer);
+        facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));
+        let counts = self.dispatcher.operation_counts();
+        facts.extend([
+            Fact::new("operations running", counts.running),
+            Fact::new("calls that wait for their turn", counts.waiting),
+            Fact::new("results kept for retries", counts.kept),
+        ]);
+        facts.extend(self.volumes.iter().flat_map(volume_facts));
+        facts.extend(self.pods.iter().flat_map(PluginView::facts));
+        facts.extend(self.shim.iter().flat_map(|shim| shim_facts(shim)));
+        facts
+    }
+
+    fn publish_metrics(&self) {
+        uplink::publish_metrics(&self.peer);
+        self.dispatcher.publish_metrics();
+        if let Some(shim) = &self.shim {
+            shim.publish_metrics();
+        }
+        if let Some(pods) = &self.pods {
+            pods.publish_metrics();
+        }
+        if let Some(volumes) = &self.volumes {
+            let shown = volumes.shown();
+            metrics::gauge!("edge_csi_desired_revision").set(shown.revision as f64);
+            metrics::gauge!("edge_csi_refused_consumers").set(shown.refused.len() as f64);
+        }
+    }
+}
+
+/// What was seen of the orchestrators' calls.
+fn shim_facts(shim: &Shim) -> Vec<Fact> {
+    let counts = shim.counts();
+    vec![
+        Fact::new("volumes whose calls are watched", counts.volumes),
+        Fact::new("calls that broke a rule of the spec", counts.violations),
+    ]
+}
+
+/// How many volumes are in which state, and what is in the way of some.
+fn volume_facts(volumes: &NodeVolumes) -> Vec<Fact> {
+    let shown = volumes.shown();
+    let states: Vec<_> =
+        shown.counts.states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    let mut facts = vec![Fact::new("volumes", states), Fact::new("desired revision", shown.revision)];
+    let troubles = [
+        ("consumers that cannot have their volume", shown.refused.len()),
+        ("volumes that wait for their driver", shown.counts.dormant),
+        ("volumes with a call whose end is not known", shown.counts.uncertain),
+        ("records of volumes that cannot be read", shown.counts.quarantined),
+    ];
+    facts
+        .extend(troubles.iter().filter(|(_, count)| *count > 0).map(|(name, count)| Fact::new(*name, count)));
+    facts
+}

@@ -1,0 +1,188 @@
+//! The volumes of this node, as somebody at the hub wants them.
+//!
+//! A peer calls the service `volumes` of this node with the messages of `edge_csi.volumes.v1` (see
+//! [`volume_manager::message`]). A set that is taken is on the disk, twice: as it came, and as a record for each volume.
+//! From then on nobody is asked but the drivers of this node: after a crash, a reboot or a week without the hub, the volumes
+//! are as the latest set has them.
+//!
+//! # Who may decide
+//!
+//! Whom the hub lets call: by `--callers` of `edge-hub`, or its policy. Whoever may call the service can have any driver of
+//! this node mount any of its volumes at any path that `--volume-targets` allows, so name the callers. Secrets never travel.
+//!
+//! # Beside the relayed calls
+//!
+//! The agent relays CSI calls to the same drivers as before. A volume has one manager for each side: its controller calls
+//! come from the sidecars in the cloud (attach `AWAITED` or `NOT_REQUIRED`) or from here (`HERE`), and its node calls come
+//! from here alone. Do not have a kubelet or another peer stage and publish the same volumes.
+
+mod desired;
+mod offline;
+mod open;
+#[cfg(feature = "kubernetes")]
+mod planned;
+mod secrets;
+mod service;
+mod settling;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use volume_manager::VolumeKey;
+use volume_manager::message::{DesiredSet, Quarantined, Refused, VolumeReport, VolumeReports};
+use volume_manager::node::core::Counts;
+use volume_manager::node::{Stopped, Volumes};
+use volume_manager::registry::DriverEndpoint;
+
+use super::store::Document;
+use edge_csi_common::values::duration;
+
+pub(super) use self::offline::from_store;
+pub(super) use self::open::{OpenedVolumes, open};
+pub(super) use self::service::SOCKET;
+
+/// The volumes of this node. Clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct NodeVolumes(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    volumes: Volumes,
+    /// The latest set, on the disk.
+    document: Document,
+    /// Below which directories targets may be; none: anywhere.
+    targets: Vec<PathBuf>,
+    /// Whether sets of peers are taken.
+    peers_decide: bool,
+    /// One set at a time.
+    state: tokio::sync::Mutex<State>,
+    shown: Mutex<Shown>,
+}
+
+/// What is wanted, and what was told to the volumes.
+#[derive(Debug, Default)]
+struct State {
+    desired: Option<Arc<DesiredSet>>,
+    /// Whether something of the set is not recorded as wanted, and is to be tried again.
+    unsettled: bool,
+    /// Of the volumes that others attach: what was last told about them, if they are attached.
+    attached: BTreeMap<VolumeKey, Option<BTreeMap<String, String>>>,
+    drivers: BTreeMap<DriverName, DriverEndpoint>,
+}
+
+/// What others see without waiting for a set that is being taken.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shown {
+    /// The number of the latest set; 0 if there is none.
+    pub(super) revision: u64,
+    /// What of it cannot be had for now.
+    pub(super) refused: Arc<Vec<Refused>>,
+    /// How many volumes are in which state.
+    pub(super) counts: Counts,
+}
+
+impl NodeVolumes {
+    fn new(
+        volumes: Volumes,
+        document: Document,
+        targets: Vec<PathBuf>,
+        desired: Option<DesiredSet>,
+        peers_decide: bool,
+    ) -> Self {
+        let shown = Shown { revision: desired.as_ref().map_or(0, |set| set.revision), ..Shown::default() };
+        let state = State { desired: desired.map(Arc::new), unsettled: true, ..State::default() };
+        let (state, shown) = (tokio::sync::Mutex::new(state), Mutex::new(shown));
+        Self(Arc::new(Shared { volumes, document, targets, peers_decide, state, shown }))
+    }
+
+    fn shown_mut(&self) -> MutexGuard<'_, Shown> {
+        // Nothing is half written here.
+        self.0.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known without asking.
+    pub(super) fn shown(&self) -> Shown {
+        self.shown_mut().clone()
+    }
+
+    /// A driver is there.
+    pub(super) async fn driver_registered(&self, name: DriverName, endpoint: DriverEndpoint) {
+        let mut state = self.0.state.lock().await;
+        let policy = state.desired.as_ref().map(|set| set.policy(&name)).unwrap_or_default();
+        state.drivers.insert(name.clone(), endpoint.clone());
+        if let Err(error) = self.0.volumes.driver_registered(name, endpoint, policy).await {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// A driver is gone.
+    pub(super) async fn driver_gone(&self, name: DriverName) {
+        self.0.state.lock().await.drivers.remove(&name);
+        if let Err(error) = self.0.volumes.driver_gone(name).await {
+            tracing::error!("{error}");
+        }
+    }
+
+    /// How it stands with the volumes that are called `id`, or with all.
+    pub(super) async fn reports(&self, id: Option<&str>) -> Result<VolumeReports, Stopped> {
+        let volumes = &self.0.volumes;
+        let mut reports = VolumeReports::default();
+        for key in volumes.list().await? {
+            if id.is_none_or(|id| is_called(&key, id))
+                && let Some(explanation) = volumes.explain(&key).await?
+            {
+                reports.volumes.push(VolumeReport::from(&explanation));
+            }
+        }
+        for (record, reason) in volumes.quarantined().await? {
+            reports.quarantined.push(Quarantined { record, reason });
+        }
+        let Shown { revision, refused, .. } = self.shown();
+        reports.revision = revision;
+        reports.refused =
+            refused.iter().filter(|one| id.is_none_or(|id| refused_is_called(one, id))).cloned().collect();
+        Ok(reports)
+    }
+}
+
+/// Whether a person who says `id` means this volume: its id, or `DRIVER/ID`.
+fn is_called(key: &VolumeKey, id: &str) -> bool {
+    key.id.as_str() == id || key.to_string() == id
+}
+
+fn refused_is_called(refused: &Refused, id: &str) -> bool {
+    refused.volume_id == id || format!("{}/{}", refused.driver, refused.volume_id) == id
+}
+
+fn below_any(target: &Path, directories: &[PathBuf]) -> bool {
+    directories.is_empty() || directories.iter().any(|directory| target.starts_with(directory))
+}
+
+/// The options about volumes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct VolumesOptions {
+    /// Look after this node's volumes as told over the hub: stage them below this directory, and publish them. Peers that the
+    /// hub lets call the service `volumes` of this node decide which (see --callers of edge-hub). Needs root
+    #[arg(long, value_name = "DIR", requires = "state_dir")]
+    pub volumes: Option<PathBuf>,
+
+    /// Directory with the secrets of --volumes, as files NAMESPACE/NAME/KEY that only their owner may read. Without it,
+    /// volumes that need secrets are not mounted
+    #[arg(long, value_name = "DIR", requires = "volumes")]
+    pub secrets_dir: Option<PathBuf>,
+
+    /// Publish volumes only below this directory. May be given again; anywhere if not given
+    #[arg(long, value_name = "DIR", requires = "volumes")]
+    pub volume_targets: Vec<PathBuf>,
+
+    /// File to read the id of this boot from, to try what a reboot does
+    #[arg(long, value_name = "FILE", requires = "volumes", hide = true)]
+    pub boot_id_file: Option<PathBuf>,
+
+    /// Time between two calls of NodePublishVolume where a driver wants it again and again, to try what that does
+    #[arg(long, value_name = "TIME", requires = "volumes", hide = true, value_parser = duration)]
+    pub republish_interval: Option<Duration>,
+}

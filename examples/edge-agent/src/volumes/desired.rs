@@ -1,0 +1,50 @@
+//! The set of volumes that is wanted, on the disk: the request as it came, so that nothing of it is lost.
+
+use volume_manager::message::{DesiredSet, Request};
+
+use super::super::store::{Content, Document, TableError};
+use edge_csi_common::process::chain;
+
+/// Reads the set and leaves it as it is. One that is damaged is none.
+pub(super) fn read(document: &Document) -> Result<Option<DesiredSet>, TableError> {
+    Ok(match document.read()? {
+        Content::Bytes(request) => decode(&request).ok(),
+        Content::Nothing | Content::Damaged(_) => None,
+    })
+}
+
+/// Reads the set. One that is damaged is set aside: the volumes that are recorded stay as they are, and the next set is taken
+/// under any number.
+pub(super) fn load(document: &Document) -> Result<Option<DesiredSet>, TableError> {
+    let lost = "the desired set is damaged and kept in the quarantine of its table; the volumes stay as they are recorded until the next set";
+    document.load(lost, decode)
+}
+
+fn decode(request: &[u8]) -> Result<DesiredSet, String> {
+    match Request::decode(request) {
+        Ok(Request::Desired(set)) => Ok(set),
+        Ok(_) => Err("it is another request".to_owned()),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::store::AgentStore;
+    use super::*;
+
+    #[test]
+    fn a_set_comes_back_and_what_is_none_is_set_aside_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let document = AgentStore::open(directory.path()).unwrap().desired;
+        assert_eq!(load(&document).unwrap(), None);
+        let set = DesiredSet::new(7, vec![]);
+        document.save(&set.encode()).unwrap();
+        assert_eq!(load(&document).unwrap(), Some(set));
+        document.save(b"no request").unwrap();
+        assert_eq!(read(&document).unwrap(), None);
+        assert_eq!(document.read().unwrap(), Content::Bytes(b"no request".to_vec()));
+        assert_eq!(load(&document).unwrap(), None);
+        assert_eq!(document.read().unwrap(), Content::Nothing);
+    }
+}

@@ -1,0 +1,38 @@
+//! What is recorded, when no agent runs that could be asked.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use volume_manager::message::{Quarantined, VolumeReport, VolumeReports};
+use volume_manager::mounts::linux::read_table;
+use volume_manager::node::Settings;
+use volume_manager::node::core::Node;
+use volume_manager::store::{BootId, Store};
+
+use super::super::store::AgentStore;
+use super::{desired, is_called};
+use edge_csi_common::process::Fatal;
+
+/// What the store says of the volumes that are called `id`, or of all. The caller has the state directory for itself.
+pub(in super::super) fn from_store(directory: &Path, id: Option<&str>) -> Result<VolumeReports, Fatal> {
+    let mut store = AgentStore::open_intact(directory).map_err(Fatal::runtime)?;
+    let loaded = store.volumes.load().map_err(Fatal::runtime)?;
+    let boot = BootId::read(BootId::PATH).map_err(Fatal::runtime)?;
+    let table = Arc::new(read_table().map_err(Fatal::runtime)?);
+    // Nothing is staged by this one, so that its root is of no importance; nor are the actions, which nobody performs.
+    let (node, _) = Node::open(Settings::new("/"), boot, loaded, table);
+    let mut reports = VolumeReports::default();
+    for key in node.keys().filter(|key| id.is_none_or(|id| is_called(key, id))) {
+        reports.volumes.extend(node.explain(key, Duration::ZERO).as_ref().map(VolumeReport::from));
+    }
+    reports.quarantined = node
+        .quarantined()
+        .iter()
+        .map(|(record, reason)| Quarantined { record: record.clone(), reason: reason.clone() })
+        .collect();
+    if let Ok(Some(set)) = desired::read(&store.desired) {
+        reports.revision = set.revision;
+    }
+    Ok(reports)
+}

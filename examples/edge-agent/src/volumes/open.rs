@@ -1,0 +1,113 @@
+//! From options to volumes that run.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use csi_proxy::SocketAddress;
+use edge_transport::link::uds::BoundSocket;
+use prost::Message as _;
+use volume_manager::driver::Secrets;
+use volume_manager::mounts::linux::{self, LinuxMounts, ProbeCommand};
+use volume_manager::node::{Parts, Settings, Volumes};
+use volume_manager::registry::DriverEndpoint;
+use volume_manager::store::BootId;
+use volume_manager::store::redb::RedbStore;
+
+use super::super::essential::Essential;
+use super::super::seed_of;
+use super::super::store::Document;
+use super::desired;
+use super::secrets::NodeSecrets;
+use super::service::SOCKET;
+use super::{NodeVolumes, VolumesOptions};
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state::{self, StateDirectory};
+use edge_csi_common::state_socket;
+use edge_csi_common::values::DriverAt;
+
+/// Volumes that are open, and are not run yet.
+pub(in super::super) struct OpenedVolumes {
+    volumes: NodeVolumes,
+    run: Pin<Box<dyn Future<Output = ()> + Send>>,
+    socket: BoundSocket,
+}
+
+/// Opens what is recorded in the state directory, if the options ask for volumes. Peers say which volumes the node shall have,
+/// unless the agent itself does, which then knows secrets that the node has no files of.
+pub(in super::super) async fn open(
+    options: &VolumesOptions,
+    kept: Option<(&StateDirectory, RedbStore, Document)>,
+    nodeid: &str,
+    own_secrets: Option<Arc<dyn Secrets>>,
+) -> Result<Option<OpenedVolumes>, Fatal> {
+    let (Some(root), Some((state, store, document))) = (&options.volumes, kept) else { return Ok(None) };
+    let root = state::directory("--volumes", root)?;
+    let mut targets = Vec::new();
+    for target in &options.volume_targets {
+        let absolute = std::path::absolute(target);
+        targets.push(absolute.map_err(|error| {
+            Fatal::Input(format!("--volume-targets: {} cannot be used: {error}", target.display()))
+        })?);
+    }
+    if let Some(directory) = &options.secrets_dir
+        && !directory.is_dir()
+    {
+        return Err(Fatal::Input(format!("--secrets-dir: {} is no directory", directory.display())));
+    }
+    let socket = state_socket::bind(&state.path().join(SOCKET))?;
+    let mounts = LinuxMounts::open(ProbeCommand::own(), linux::Settings::default());
+    let mounts = mounts.await.map_err(Fatal::runtime)?;
+    let read = document.clone();
+    let desired = tokio::task::spawn_blocking(move || desired::load(&read)).await.map_err(Fatal::runtime)?;
+    let desired = desired.map_err(Fatal::runtime)?;
+    let peers_decide = own_secrets.is_none();
+    let secrets = NodeSecrets { directory: options.secrets_dir.clone(), beyond: own_secrets };
+    // What is out of date is put right by the mount table and the next desired set, which are compared with it.
+    let mut parts = Parts::new(store, mounts, secrets).take_back_salvaged();
+    if let Some(file) = &options.boot_id_file {
+        parts = parts.boot_id(BootId::read(file).map_err(Fatal::input)?);
+    }
+    let mut settings = Settings::new(root).jitter_seed(seed_of(nodeid)).groups_given_by_caller(!peers_decide);
+    if let Some(interval) = options.republish_interval {
+        settings = settings.republish_interval(interval);
+    }
+    let (volumes, run) = Volumes::open(parts, settings).await.map_err(Fatal::runtime)?;
+    let revision = desired.as_ref().map_or(0, |set| set.revision);
+    let known = volumes.clone();
+    tracing::info!(revision, "the volumes of this node are looked after");
+    let volumes = NodeVolumes::new(known, document, targets, desired, peers_decide);
+    Ok(Some(OpenedVolumes { volumes, run: Box::pin(run), socket }))
+}
+
+impl OpenedVolumes {
+    /// The handle, which answers once the volumes run.
+    pub(in super::super) fn handle(&self) -> NodeVolumes {
+        self.volumes.clone()
+    }
+
+    /// Runs the volumes, with the drivers that are named on the command line.
+    pub(in super::super) async fn start(
+        self,
+        drivers: &[DriverAt],
+        tasks: &mut Essential,
+    ) -> Result<(), Fatal> {
+        let Self { volumes, run, socket } = self;
+        tasks.spawn("what looks after the volumes", run);
+        for driver in drivers {
+            let endpoint = endpoint(&driver.socket)?;
+            volumes.driver_registered(driver.name.clone(), endpoint).await;
+        }
+        tasks.spawn("what tells drivers of the wanted volumes", volumes.clone().keep_settled());
+        let answer = move |line: String| {
+            let volumes = volumes.clone();
+            async move { volumes.answer_line(&line).await.encode_length_delimited_to_vec() }
+        };
+        tasks.spawn("what answers on the socket of the volumes", state_socket::serve(socket, answer));
+        Ok(())
+    }
+}
+
+fn endpoint(socket: &SocketAddress) -> Result<DriverEndpoint, Fatal> {
+    DriverEndpoint::from_path(socket.path())
+        .map_err(|error| Fatal::Input(format!("--driver {socket}: {error}")))
+}

@@ -1,0 +1,271 @@
+//! `edge-csi-driver decommission NODE` and `recommission NODE`: commands to the proxy that runs with a state directory.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use csi_proto::DriverName;
+use csi_proxy::call::InvalidNodeId;
+use csi_proxy::routing::store::StoreError;
+use csi_proxy::routing::{DecommissionError, Decommissioned};
+use csi_proxy::{NodeId, NodeSocketError, TopologyRouter};
+use edge_transport::link::uds::BoundSocket;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state_socket;
+
+/// The socket in the state directory: a command is a line, `decommission NODE` or `recommission NODE`, and so is the answer.
+pub(super) const SOCKET: &str = "control.sock";
+
+/// What is before the text of an answer, by how the command ended.
+const DONE: &str = "ok ";
+const REFUSED: &str = "error ";
+
+/// A command to a running proxy.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes may be used on
+    /// other nodes, and its volumes can be deleted. If it returns it gets no calls until it is recommissioned. Refused while it is
+    /// connected
+    Decommission(Target),
+    /// Undo `decommission`: the node gets calls again, and its volumes are found when they are asked for. Look for names that exist twice
+    Recommission(Target),
+}
+
+/// Which node, and which proxy.
+#[derive(Debug, Clone, Args)]
+pub struct Target {
+    /// Name of the node, as `edge-agent --nodeid` has it
+    #[arg(value_name = "NODE")]
+    pub node: NodeId,
+
+    /// The --state-dir of the running edge-csi-driver
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: PathBuf,
+}
+
+/// What a proxy is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Order {
+    Decommission(NodeId),
+    Recommission(NodeId),
+}
+
+/// A line that is no order.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidOrder {
+    #[error("expected `decommission NODE` or `recommission NODE`; the proxy may be of another version")]
+    Verb,
+    #[error(transparent)]
+    Node(#[from] InvalidNodeId),
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Decommission(node) => write!(f, "decommission {node}"),
+            Self::Recommission(node) => write!(f, "recommission {node}"),
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = InvalidOrder;
+
+    fn from_str(line: &str) -> Result<Self, InvalidOrder> {
+        match line.split_once(' ') {
+            Some(("decommission", node)) => Ok(Self::Decommission(NodeId::new(node)?)),
+            Some(("recommission", node)) => Ok(Self::Recommission(NodeId::new(node)?)),
+            _ => Err(InvalidOrder::Verb),
+        }
+    }
+}
+
+/// An order, and who waits for the answer: one line.
+#[derive(Debug)]
+pub(super) struct Commanded {
+    pub(super) order: Order,
+    pub(super) answer: oneshot::Sender<Result<String, CommandError>>,
+}
+
+/// An order is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommandError {
+    #[error(transparent)]
+    Node(#[from] DecommissionError),
+    #[error(
+        "the proxy of driver {driver} sends all calls to node {node} and keeps nothing of nodes, so there is nothing to release; stop this proxy if its node is lost"
+    )]
+    FixedRoute { driver: DriverName, node: NodeId },
+    #[error("node {node}: not durable, repeat the command: {source}")]
+    NotDurable { node: NodeId, source: StoreError },
+    #[error("the node is recommissioned, but has no socket: {0}")]
+    NoSocket(#[from] NodeSocketError),
+}
+
+/// Carries out an order for a route by topology.
+pub(super) async fn by_topology(route: &TopologyRouter, order: Order) -> Result<String, CommandError> {
+    Ok(match order {
+        Order::Decommission(node) => {
+            let Decommissioned { rows, before, .. } = route.decommission(&node).await?;
+            let already = if before { " already" } else { "" };
+            format!(
+                "node {node} is{already} decommissioned: {rows} rows released; it gets no calls until it is recommissioned"
+            )
+        }
+        Order::Recommission(node) => match route.recommission(&node).await? {
+            true => {
+                format!("node {node} is recommissioned: it gets calls again")
+            }
+            false => format!("node {node} was not decommissioned"),
+        },
+    })
+}
+
+/// The decommissioned nodes, and whether each is connected, for the status page.
+#[derive(Debug)]
+pub(super) enum Quarantined {
+    Nowhere,
+    Topology(Arc<TopologyRouter>),
+    Sockets(watch::Receiver<Vec<(NodeId, bool)>>),
+}
+
+impl Quarantined {
+    pub(super) fn nodes(&self) -> Vec<(NodeId, bool)> {
+        match self {
+            Self::Nowhere => Vec::new(),
+            Self::Topology(route) => route.decommissioned(),
+            Self::Sockets(nodes) => nodes.borrow().clone(),
+        }
+    }
+}
+
+/// Sends a command to the proxy, and prints its answer.
+pub(super) fn run(command: Command) -> Result<(), Fatal> {
+    let (order, directory) = match command {
+        Command::Decommission(Target { node, state_dir }) => (Order::Decommission(node), state_dir),
+        Command::Recommission(Target { node, state_dir }) => (Order::Recommission(node), state_dir),
+    };
+    let shown = directory.display();
+    if !directory.is_dir() {
+        return Err(Fatal::Input(format!("--state-dir: there is no directory {shown}")));
+    }
+    let path = directory.join(SOCKET);
+    let answer = state_socket::ask(&path, &order.to_string());
+    let answer = answer.map_err(|error| unanswered(&path, &error))?;
+    let answer = String::from_utf8_lossy(&answer);
+    let line = answer.strip_suffix('\n').unwrap_or_default();
+    if let Some(text) = line.strip_prefix(DONE) {
+        // Nothing is left to do if stdout is closed.
+        let _ = writeln!(io::stdout(), "{text}");
+        return Ok(());
+    }
+    Err(Fatal::Runtime(match line.strip_prefix(REFUSED) {
+        Some(text) => text.to_owned(),
+        None => format!("{}: the proxy ended before it answered; repeat the command", path.display()),
+    }))
+}
+
+fn unanswered(path: &Path, error: &io::Error) -> Fatal {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "no edge-csi-driver runs with this --state-dir; start it, then repeat the command"
+        }
+        io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use it",
+        _ => "no answer, repeat the command",
+    };
+    Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
+}
+
+/// Takes commands until dropped.
+pub(super) async fn serve(socket: BoundSocket, commands: mpsc::Sender<Commanded>) {
+    let answer = move |line: String| {
+        let commands = commands.clone();
+        async move {
+            let (before, text) = match carried_out(&line, &commands).await {
+                Ok(text) => (DONE, text),
+                Err(text) => (REFUSED, text),
+            };
+            format!("{before}{text}\n").into_bytes()
+        }
+    };
+    state_socket::serve(socket, answer).await;
+}
+
+/// The text of the answer.
+async fn carried_out(line: &str, commands: &mpsc::Sender<Commanded>) -> Result<String, String> {
+    let order: Order = line.parse().map_err(|error| format!("{error}"))?;
+    let (answer, answered) = oneshot::channel();
+    let ending = "the proxy is ending; repeat the command when it runs again";
+    commands.send(Commanded { order, answer }).await.map_err(|_| ending.to_owned())?;
+    let done = answered.await.map_err(|_| ending.to_owned())?;
+    done.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixStream as Blocking;
+
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let node = || NodeId::new("edge-2").unwrap();
+        for order in [Order::Decommission(node()), Order::Recommission(node())] {
+            assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
+        }
+        for line in
+            ["", "decommission", "decommission ", "decommission ../x", "decommission a b", "forget edge-2"]
+        {
+            assert!(line.parse::<Order>().is_err(), "{line:?}");
+        }
+    }
+
+    /// Answers each line, in a directory of its own.
+    async fn answers(lines: &[&str]) -> Vec<String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(SOCKET);
+        let socket = state_socket::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (commands, mut commanded) = mpsc::channel::<Commanded>(1);
+        let serving = tokio::spawn(serve(socket, commands));
+        let obeying = tokio::spawn(async move {
+            while let Some(Commanded { order, answer }) = commanded.recv().await {
+                let _ = answer.send(Ok(format!("done: {order}")));
+            }
+        });
+        let mut answers = Vec::new();
+        for line in lines {
+            let (line, path) = ((*line).to_owned(), path.clone());
+            let ask = move || {
+                let mut stream = Blocking::connect(path).unwrap();
+                stream.write_all(line.as_bytes()).unwrap();
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                answer
+            };
+            answers.push(tokio::task::spawn_blocking(ask).await.unwrap());
+        }
+        serving.abort();
+        assert!(serving.await.unwrap_err().is_cancelled() && !path.exists());
+        obeying.await.unwrap();
+        answers
+    }
+
+    #[tokio::test]
+    async fn a_command_is_one_bounded_line_and_another_one_is_answered_after_a_bad_one() {
+        let node = NodeId::new("edge-2").unwrap();
+        let (long, good) = ("x".repeat(600), format!("decommission {node}\n"));
+        let found =
+            answers(&["forget edge-2\n", "decommission ../x\n", &long, "decommission edge-2", &good]).await;
+        assert!(found[0].starts_with("error expected") && found[1].starts_with("error "), "{found:?}");
+        assert_eq!(found[2..], ["", "", "ok done: decommission edge-2\n"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! What the sidecars find: one socket, or one for each node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proxy::driver_info::View;
+use csi_proxy::{Drained, Endpoint, EndpointSettings, NodeId, NodeSockets, Relay, Serving, SocketAddress};
+use tokio::sync::Notify;
+
+use super::follow::{BySocket, Follower};
+use super::options::CsiDriverOptions;
+use super::roster::Roster;
+use super::route::{Destination, Way};
+use edge_csi_common::process::Fatal;
+
+/// The sockets, before they are there.
+#[derive(Debug)]
+pub(super) enum Front {
+    One {
+        endpoint: Box<Endpoint>,
+        address: SocketAddress,
+        startup: View,
+    },
+    /// With the nodes that have a socket from the start.
+    Each {
+        sockets: NodeSockets,
+        nodes: Vec<NodeId>,
+    },
+}
+
+impl Front {
+    /// What the options mean.
+    pub(super) fn new(
+        options: &CsiDriverOptions,
+        destination: &Destination,
+        relay: impl Relay + 'static,
+    ) -> Result<Self, Fatal> {
+        let mut settings = EndpointSettings::default();
+        // So that a restart with the edge off can answer.
+        settings.driver_info = destination.store.clone().map(|store| Arc::new(store) as _);
+        let driver = options.drivername.clone();
+        let Some(router) = destination.router() else {
+            let directory = options.endpoint_dir.clone().unwrap_or_default();
+            let mut sockets = NodeSockets::new(directory, driver, relay, settings);
+            if let Some(key) = &options.topology.topology_key {
+                sockets = sockets.with_topology_key(key);
+            }
+            return Ok(Self::Each { sockets, nodes: Vec::new() });
+        };
+        let endpoint = Box::new(Endpoint::with_settings(driver, router, relay, settings));
+        let (address, startup) = (options.endpoint.clone(), endpoint.startup());
+        Ok(Self::One { endpoint, address, startup })
+    }
+
+    /// What the status page shows of it.
+    pub(super) fn shown(&self) -> Shown {
+        match self {
+            Self::One { address, startup, .. } => Shown::One(address.clone(), startup.clone()),
+            Self::Each { sockets, .. } => Shown::Each(sockets.clone()),
+        }
+    }
+
+    /// Who is to know which nodes there are, if anybody is. `online` is told when the one node of a fixed route is there.
+    pub(super) async fn follower(
+        &mut self,
+        options: &CsiDriverOptions,
+        destination: &Destination,
+        online: &Arc<Notify>,
+    ) -> Result<Option<Follower>, Fatal> {
+        Ok(match (self, &destination.way) {
+            (Self::Each { sockets, nodes }, _) => {
+                let mut roster = Roster::open(destination.store.clone()).await?;
+                roster.add(options.topology.node.iter().cloned());
+                let (sockets, only) = (sockets.clone(), options.topology.node.clone());
+                let may = |node: &&NodeId| only.is_empty() || only.contains(node);
+                *nodes = roster.nodes.iter().filter(may).cloned().collect();
+                let driver = options.drivername.clone();
+                Some(Follower::Sockets(BySocket::new(driver, sockets, roster, only)))
+            }
+            (Self::One { .. }, Way::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
+            (Self::One { .. }, Way::Fixed(node)) => {
+                Some(Follower::Fixed { node: node.clone(), there: false, online: Arc::clone(online) })
+            }
+            (Self::One { .. }, Way::Sockets) => None,
+        })
+    }
+
+    /// Opens the sockets.
+    pub(super) async fn open(self) -> Result<Open, Fatal> {
+        match self {
+            Self::One { endpoint, address, .. } => {
+                Ok(Open::One(endpoint.serve(address).await.map_err(Fatal::runtime)?))
+            }
+            Self::Each { sockets, nodes } => {
+                // All that can be wrong with a name is told before the first socket is there.
+                for node in &nodes {
+                    sockets
+                        .address(node)
+                        .map_err(|error| Fatal::Input(format!("--endpoint-dir: {error}")))?;
+                }
+                for node in &nodes {
+                    sockets.serve(node).await.map_err(Fatal::runtime)?;
+                }
+                Ok(Open::Each(sockets))
+            }
+        }
+    }
+}
+
+/// The sockets, for the status page.
+#[derive(Debug)]
+pub(super) enum Shown {
+    One(SocketAddress, View),
+    Each(NodeSockets),
+}
+
+/// The sockets, being served.
+#[derive(Debug)]
+pub(super) enum Open {
+    One(Serving),
+    Each(NodeSockets),
+}
+
+impl Open {
+    /// Asks the drivers again now for what is answered locally.
+    pub(super) fn refresh(&self) {
+        match self {
+            Self::One(serving) => serving.refresh(),
+            Self::Each(sockets) => sockets.refresh(),
+        }
+    }
+
+    /// The node of the one socket is there: if its driver is not ready by what is known, it is asked again.
+    pub(super) fn online(&self) {
+        if let Self::One(serving) = self {
+            serving.online();
+        }
+    }
+
+    /// Takes no more calls, and waits up to `bound` for open ones.
+    pub(super) async fn shutdown(self, bound: Duration) -> Drained {
+        match self {
+            Self::One(serving) => serving.shutdown(bound).await,
+            Self::Each(sockets) => sockets.shutdown(bound).await,
+        }
+    }
+}

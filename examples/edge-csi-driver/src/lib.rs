@@ -1,0 +1,111 @@
+//! `edge-csi-driver`: a CSI socket in the cloud whose driver is on a node at the edge.
+
+#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
+
+mod decommission;
+mod follow;
+mod front;
+mod name;
+mod options;
+mod roster;
+mod route;
+mod status;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use csi_proxy::NodeWatch;
+use csi_proxy::{ClockTerms, Drained, Reachability, RetryRelay, SessionRelay};
+use edge_transport::Peer;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use self::decommission::Quarantined;
+pub use self::decommission::{Command, Target};
+use self::front::Front;
+pub use self::options::{CommandLine, CsiDriverOptions, Route};
+use self::route::Destination;
+pub use self::route::{Offline, TopologyOptions};
+use self::status::CsiDriverStatus;
+use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::state_socket;
+use edge_csi_common::status::StatusServer;
+use edge_csi_common::uplink;
+
+/// The binary.
+pub fn main() -> ExitCode {
+    process::run(async |line: CommandLine, signals| match (line.command, line.options) {
+        (Some(command), _) => decommission::run(command),
+        (None, Some(options)) => serve(options, signals).await,
+        (None, None) => Err(Fatal::Input("--drivername is missing".to_owned())),
+    })
+}
+
+async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
+    let identity = uplink::identity(&options.security)?;
+    let dialers = uplink::dialers(
+        "--kubeedge-endpoint",
+        &options.kubeedge_endpoint,
+        &options.security,
+        identity.as_ref(),
+    )?;
+    let state = uplink::state_directory(options.state_dir.as_deref())?;
+    let destination = Destination::open(&options, state.as_ref()).await?;
+    let drain_timeout = options.drain_timeout;
+    let peer = Peer::builder(name::of_this_process(&options.drivername, identity.as_ref())?)
+        .dialers(dialers)
+        .settings(options.roads.settings(drain_timeout))
+        .start()
+        .map_err(Fatal::runtime)?;
+    tracing::info!(name = %peer.name(), driver = %options.drivername, node = %destination, "the driver's calls go there");
+    let connection = tokio::spawn(uplink::tell_connection(peer.watch()));
+
+    let reachability = Reachability::new(options.reconnect_grace);
+    let relay = SessionRelay::new(peer.clone());
+    let relay = match &destination.store {
+        Some(store) => RetryRelay::start(relay, reachability.clone(), store.clone()).await,
+        None => RetryRelay::start(relay, reachability.clone(), ClockTerms::default()).await,
+    };
+    let relay = relay.map_err(Fatal::runtime)?;
+    let mut front = Front::new(&options, &destination, relay.clone())?;
+    let online = Arc::new(Notify::new());
+    let follower = front.follower(&options, &destination, &online).await?;
+    let (commands, commanded) = mpsc::channel(1);
+    let mut tasks = JoinSet::new();
+    if let Some(state) = &state {
+        let socket = state_socket::bind(&state.path().join(decommission::SOCKET))?;
+        tasks.spawn(decommission::serve(socket, commands));
+    }
+    let quarantined = follower.as_ref().map_or(Quarantined::Nowhere, follow::Follower::quarantined);
+    let (driver, shown) = (options.drivername.clone(), front.shown());
+    let status = CsiDriverStatus { peer: peer.clone(), driver, destination, shown, quarantined };
+    // First what may fail: a socket that was there for a moment would break the sidecars that found it.
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
+    let serving = front.open().await?;
+    if let Some(follower) = follower {
+        let driver = options.drivername;
+        let nodes = NodeWatch::new(peer.clone(), reachability.clone()).map_err(Fatal::runtime)?;
+        tasks.spawn(follow::follow(nodes, driver, reachability, follower, commanded));
+    }
+    let mut hub = peer.watch();
+    let signal = loop {
+        tokio::select! {
+            signal = signals.next() => break signal,
+            // At once: what this one would still do is the other one's to do.
+            replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
+            // What the driver says of itself is asked for at once when there is a way, and not when its turn comes.
+            Ok(()) = hub.changed() => if hub.borrow_and_update().is_connected() { serving.refresh() },
+            () = online.notified() => serving.online(),
+        }
+    };
+    drop(tasks);
+    let drain = async {
+        if serving.shutdown(drain_timeout).await != Drained::All {
+            tracing::warn!("calls were open to the end; their work goes on at the node");
+        }
+        peer.close().await;
+    };
+    signals.drain(signal, drain).await;
+    connection.abort();
+    Ok(())
+}

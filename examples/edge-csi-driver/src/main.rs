@@ -1,0 +1,14 @@
+//! `edge-csi-driver`: see [`edge_csi_driver`].
+
+use std::process::ExitCode;
+
+use mimalloc::MiMalloc;
+
+/// A call makes and frees some hundred pieces of memory on its way through a process.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+fn main() -> ExitCode {
+    edge_csi_common::core_dumps::forbid();
+    edge_csi_driver::main()
+}

@@ -1,0 +1,118 @@
+//! The nodes that had a socket, kept over a restart: their sidecars must find it again while the hub is off. And those that are
+//! decommissioned.
+
+use std::collections::BTreeSet;
+
+use csi_proxy::routing::store::{PlacementStore as _, RedbStore, StoreError};
+use csi_proxy::{DEFAULT_MAX_SOCKETS, NodeId};
+
+use edge_csi_common::process::Fatal;
+
+/// Nodes by name, tables of the proxy's store, if there is one.
+#[derive(Debug)]
+pub(super) struct Roster {
+    /// Those that have a socket, or had one.
+    pub(super) nodes: BTreeSet<NodeId>,
+    pub(super) decommissioned: BTreeSet<NodeId>,
+    store: Option<RedbStore>,
+}
+
+impl Roster {
+    /// The nodes that were kept. Without a store there are none.
+    pub(super) async fn open(store: Option<RedbStore>) -> Result<Self, Fatal> {
+        let (mut nodes, mut decommissioned) = (Vec::new(), Vec::new());
+        if let Some(store) = &store {
+            nodes = store.nodes().await.map_err(Fatal::runtime)?;
+            decommissioned = store.decommissioned().await.map_err(Fatal::runtime)?;
+        }
+        let (nodes, decommissioned) = (nodes.into_iter().collect(), decommissioned.into_iter().collect());
+        Ok(Self { nodes, decommissioned, store })
+    }
+
+    /// Decommissions a node, on the disk when it returns.
+    ///
+    /// # Errors
+    /// If it cannot be written. Then nothing is changed.
+    pub(super) async fn decommission(&mut self, node: &NodeId) -> Result<(), StoreError> {
+        if let Some(store) = &self.store {
+            store.set_decommissioned(node, true).await?;
+        }
+        self.nodes.remove(node);
+        self.decommissioned.insert(node.clone());
+        Ok(())
+    }
+
+    /// Recommissions a node, on the disk when it returns. It has a socket again.
+    ///
+    /// # Errors
+    /// If it cannot be written. Then nothing is changed.
+    pub(super) async fn recommission(&mut self, node: &NodeId) -> Result<(), StoreError> {
+        if let Some(store) = &self.store {
+            store.set_decommissioned(node, false).await?;
+        }
+        self.decommissioned.remove(node);
+        self.add([node.clone()]);
+        Ok(())
+    }
+
+    /// Adds nodes, but for decommissioned ones. If they cannot be written that is logged: they are added again when they connect.
+    pub(super) fn add(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        let room = DEFAULT_MAX_SOCKETS.saturating_sub(self.nodes.len());
+        let is_new = |node: &NodeId| !self.nodes.contains(node) && !self.decommissioned.contains(node);
+        let new: Vec<_> = nodes.into_iter().filter(is_new).take(room).collect();
+        self.nodes.extend(new.iter().cloned());
+        let Some(store) = self.store.clone().filter(|_| !new.is_empty()) else { return };
+        // Behind whatever else is done: a disk that hangs stops no call.
+        tokio::spawn(async move {
+            if let Err(error) = store.keep_nodes(new).await {
+                tracing::warn!(%error, "the list of nodes that have a socket could not be kept for the next start");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::DriverName;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nodes_are_there_after_a_restart_until_they_are_decommissioned() {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = DriverName::new("a.b").unwrap();
+        let store = RedbStore::open(directory.path().join("proxy.redb"), &driver).unwrap();
+        let kept = async |expected: &[&str]| {
+            tokio::time::timeout(std::time::Duration::from_secs(60), async {
+                loop {
+                    let roster = Roster::open(Some(store.clone())).await.unwrap();
+                    if roster.nodes.iter().map(NodeId::as_str).eq(expected.iter().copied()) {
+                        return roster;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+            .await
+            .unwrap()
+        };
+        let node = |name: &str| NodeId::new(name).unwrap();
+        let mut roster = Roster::open(Some(store.clone())).await.unwrap();
+        roster.add(["edge-2", "edge-1"].map(node));
+        roster.add([node("edge-1")]);
+        kept(&["edge-1", "edge-2"]).await;
+        roster.decommission(&node("edge-1")).await.unwrap();
+        let mut roster = kept(&["edge-2"]).await;
+        roster.add(["edge-1"].map(node));
+        assert!(!roster.nodes.contains(&node("edge-1")) && roster.nodes.contains(&node("edge-2")));
+        assert_eq!(roster.decommissioned, [node("edge-1")].into());
+        roster.recommission(&node("edge-1")).await.unwrap();
+        assert!(kept(&["edge-1", "edge-2"]).await.decommissioned.is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_more_nodes_are_kept_than_there_may_be_sockets() {
+        let mut roster = Roster::open(None).await.unwrap();
+        roster.add((0..2000).map(|number| NodeId::new(format!("n{number}")).unwrap()));
+        assert_eq!(roster.nodes.len(), DEFAULT_MAX_SOCKETS);
+    }
+}

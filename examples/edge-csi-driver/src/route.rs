@@ -1,0 +1,172 @@
+//! Which node the proxy's calls go to.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use csi_proto::DriverName;
+use csi_proxy::routing::OfflinePolicy;
+use csi_proxy::routing::store::{OpenStoreError, RedbStore};
+use csi_proxy::{NodeId, Router, TopologyRouter, TopologySettings};
+
+use super::options::{CsiDriverOptions, Route};
+use edge_csi_common::process::Fatal;
+use edge_csi_common::state::StateDirectory;
+
+/// How `--route topology` chooses.
+#[derive(Debug, Clone, Args)]
+pub struct TopologyOptions {
+    /// With --route topology or sockets: node that has the driver, by its name at the hub (`edge-agent --nodeid`). May be given
+    /// again, or hold several separated by commas. If none is given, all that the hub tells of
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub node: Vec<NodeId>,
+
+    /// With --route topology: what becomes of a new volume whose node is offline
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
+    pub offline: Offline,
+
+    /// With --route topology or sockets: topology key of nodes whose driver names none; the node's name is its value. Has to be a
+    /// label that the Node has, as kubernetes.io/hostname, or that its kubelet is told to set. None by default
+    #[arg(long, value_name = "PREFIX/NAME")]
+    pub topology_key: Option<String>,
+}
+
+/// What becomes of a new volume whose node is offline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Offline {
+    /// It waits for the node
+    #[default]
+    Wait,
+    /// It goes to another node where it may be, or the scheduler is told to choose one; never once a node may have heard of it
+    Move,
+}
+
+/// Where calls go, as long as the process runs, and what is kept of that.
+#[derive(Debug, Clone)]
+pub(super) struct Destination {
+    pub(super) way: Way,
+    /// What outlives the process, if there is a state directory.
+    pub(super) store: Option<RedbStore>,
+}
+
+/// Where calls go.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Fixed(NodeId),
+    Topology(Arc<TopologyRouter>),
+    /// Each node's calls come in on a socket of its own.
+    Sockets,
+}
+
+impl Destination {
+    /// The destination that the options mean.
+    pub(super) async fn open(
+        options: &CsiDriverOptions,
+        state: Option<&StateDirectory>,
+    ) -> Result<Self, Fatal> {
+        let TopologyOptions { node, topology_key, .. } = &options.topology;
+        if options.endpoint_dir.is_some() && options.route != Some(Route::Sockets) {
+            return Err(Fatal::Input(
+                "--endpoint-dir is for several sockets: give --route sockets too".to_owned(),
+            ));
+        }
+        let store = || {
+            let path = state.map(|state| state.path().join(file_name(&options.drivername)));
+            path.map(|path| open_store(&path, options)).transpose()
+        };
+        match (options.route, &options.nodeid) {
+            (Some(Route::Topology), _) => Self::topology(options, store()?).await,
+            (Some(Route::Sockets), _) => Self::sockets(options, store()?),
+            _ if !node.is_empty() || topology_key.is_some() => Err(Fatal::Input(
+                "--node and --topology-key are for several nodes: give --route topology or --route sockets too"
+                    .to_owned(),
+            )),
+            (None, Some(node)) => Ok(Self { way: Way::Fixed(node.clone()), store: store()? }),
+            (None, None) => Err(Fatal::Input(
+                "--nodeid is missing: name the node of the driver (or set KUBE_NODE_NAME), or give --route topology"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    fn sockets(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
+        let input = |text: &str| Fatal::Input(format!("--route sockets: {text}"));
+        if options.endpoint_dir.as_ref().is_none_or(|directory| !directory.is_absolute()) {
+            return Err(input(
+                "--endpoint-dir is missing, or no absolute path: name the directory of the sockets",
+            ));
+        }
+        if options.nodeid.is_some() {
+            return Err(input("--nodeid names the one node of a route without sockets; use --node"));
+        }
+        Ok(Self { way: Way::Sockets, store })
+    }
+
+    async fn topology(options: &CsiDriverOptions, store: Option<RedbStore>) -> Result<Self, Fatal> {
+        let TopologyOptions { node, offline, topology_key } = &options.topology;
+        let input = |text: &str| Fatal::Input(format!("--route topology: {text}"));
+        let Some(store) = store else {
+            return Err(input("--state-dir is missing; where volumes are must outlive this process"));
+        };
+        let mut settings = TopologySettings::default();
+        settings.default_node = options.nodeid.clone();
+        settings.topology_key.clone_from(topology_key);
+        // Without a list, all that the hub tells of.
+        settings.discovers = node.is_empty();
+        settings.offline = match offline {
+            Offline::Wait => OfflinePolicy::Wait,
+            Offline::Move => OfflinePolicy::Move,
+        };
+        let (driver, kept) = (options.drivername.clone(), store.clone());
+        let route = TopologyRouter::open(driver, node.clone(), kept, settings).await;
+        let route = route.map_err(Fatal::input)?;
+        Ok(Self { way: Way::Topology(Arc::new(route)), store: Some(store) })
+    }
+
+    /// The router of the one socket, if there is only one.
+    pub(super) fn router(&self) -> Option<Router> {
+        match &self.way {
+            Way::Fixed(node) => Some(Router::fixed(node.clone())),
+            Way::Topology(route) => Some(Router::topology(Arc::clone(route))),
+            Way::Sockets => None,
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.way {
+            Way::Fixed(node) => fmt::Display::fmt(node, f),
+            Way::Sockets => f.write_str("by socket, one for each node"),
+            Way::Topology(route) => {
+                let (all, online) = route.node_counts();
+                write!(
+                    f,
+                    "by topology: {all} nodes, {online} online, {} rows in the table of placements",
+                    route.rows()
+                )
+            }
+        }
+    }
+}
+
+/// Opens what is kept. With a route by topology a damaged file is not set aside: a volume that was being made could be made a second
+/// time on another node. Else it holds only what is learnt again.
+fn open_store(path: &Path, options: &CsiDriverOptions) -> Result<RedbStore, Fatal> {
+    match RedbStore::open(path, &options.drivername) {
+        Err(error @ OpenStoreError::Damaged { .. }) if options.route != Some(Route::Topology) => {
+            let aside = path.with_extension("redb.damaged");
+            fs::rename(path, &aside).map_err(Fatal::runtime)?;
+            tracing::warn!(%error, ?aside, "what was kept cannot be used and was set aside; learning it again. Decommission lost nodes again");
+            RedbStore::open(path, &options.drivername).map_err(Fatal::runtime)
+        }
+        other => other.map_err(Fatal::runtime),
+    }
+}
+
+/// The store's file in the state directory.
+fn file_name(driver: &DriverName) -> String {
+    format!("placements-{driver}.redb")
+}

@@ -1,0 +1,81 @@
+//! What the proxy tells over HTTP.
+
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use csi_proxy::driver_info;
+use edge_transport::Peer;
+
+use super::decommission::Quarantined;
+use super::front::Shown;
+use super::route::Destination;
+use edge_csi_common::status::{Fact, Status};
+use edge_csi_common::uplink;
+
+/// Nodes that the page names; the count has them all.
+const NODES_SHOWN: usize = 200;
+
+/// The proxy's page.
+#[derive(Debug)]
+pub(super) struct CsiDriverStatus {
+    pub(super) peer: Peer,
+    pub(super) driver: DriverName,
+    pub(super) destination: Destination,
+    pub(super) shown: Shown,
+    pub(super) quarantined: Quarantined,
+}
+
+impl Status for CsiDriverStatus {
+    fn name(&self) -> &'static str {
+        "edge-csi-driver"
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        uplink::readiness(&self.peer)
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![Fact::new("driver", &self.driver), Fact::new("node", &self.destination)];
+        match &self.shown {
+            Shown::One(socket, startup) => {
+                facts.push(Fact::new("serves CSI on", socket));
+                facts.push(Fact::new("start-up answers", answers(&startup.status())));
+            }
+            Shown::Each(sockets) => {
+                let nodes = sockets.nodes();
+                facts.push(Fact::new("sockets", nodes.len()));
+                facts.extend(nodes.iter().take(NODES_SHOWN).map(|(node, startup)| {
+                    let place = sockets.address(node).map(|address| address.to_string()).unwrap_or_default();
+                    Fact::new(place, answers(&startup.status()))
+                }));
+            }
+        }
+        facts.extend(self.quarantined.nodes().into_iter().take(NODES_SHOWN).map(|(node, connected)| {
+            let place = if connected { "connected, gets no calls" } else { "not connected" };
+            Fact::new("decommissioned node", format!("{node}: {place}"))
+        }));
+        facts.extend(uplink::facts(&self.peer));
+        facts
+    }
+
+    fn publish_metrics(&self) {
+        uplink::publish_metrics(&self.peer);
+        let nodes = self.quarantined.nodes();
+        let connected = nodes.iter().filter(|(_, connected)| *connected).count();
+        metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
+        metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
+    }
+}
+
+/// Where the answers to the sidecars' start-up calls come from, and how old they are.
+fn answers(status: &driver_info::Status) -> String {
+    let age = status.age.map(|age| Duration::from_secs(age.as_secs()));
+    let known = match (status.reached, age) {
+        (Some(true), _) => "as the driver gives them now".to_owned(),
+        (_, None) => "none yet: the driver has never been reached".to_owned(),
+        (Some(false), Some(age)) => format!("as the driver gave them {age:?} ago; it cannot be reached"),
+        (None, Some(age)) => format!("as the driver gave them {age:?} ago; it is being asked"),
+    };
+    let ready = if status.ready { "Probe answers ready" } else { "Probe answers not ready" };
+    format!("{known}; {ready}")
+}

@@ -1,0 +1,54 @@
+//! From `--kubeconfig` to a client.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use edge_csi_common::process::Fatal;
+
+/// How long a connection to the API server may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Where the API server is, and who the hub is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KubernetesAccess {
+    /// As a pod's service account has it.
+    InCluster,
+    /// A kubeconfig file, with its current context.
+    File(PathBuf),
+}
+
+impl FromStr for KubernetesAccess {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "" => Err("give a file, or `in-cluster` for the service account of the hub's pod"),
+            "in-cluster" => Ok(Self::InCluster),
+            path => Ok(Self::File(path.into())),
+        }
+    }
+}
+
+impl KubernetesAccess {
+    /// A client. Nothing is connected yet.
+    pub(super) async fn client(&self) -> Result<Client, Fatal> {
+        let unusable = |cause: &dyn std::error::Error| Fatal::Input(format!("--kubeconfig: {cause}"));
+        let mut config = match self {
+            Self::InCluster => Config::incluster().map_err(|cause| unusable(&cause))?,
+            Self::File(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|cause| unusable(&cause))?;
+                let options = KubeConfigOptions::default();
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|cause| unusable(&cause))?
+            }
+        };
+        config.connect_timeout = Some(CONNECT);
+        if config.accept_invalid_certs {
+            tracing::warn!("--kubeconfig says that the API server is not to be verified: for tests only");
+        }
+        Client::try_from(config).map_err(|cause| unusable(&cause))
+    }
+}

@@ -1,0 +1,264 @@
+//! What the API server has, in the fewest fields, and which nodes an object concerns.
+//!
+//! A pod concerns its node; a claim the nodes of the pods that name it; a volume those of the claim that it is bound to; an
+//! attachment its node; a driver all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::Kind;
+use crate::kubernetes::node_name::NodeName;
+use edge_csi_common::kubernetes::message::{
+    Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, object,
+};
+
+/// A pod on a node, with volumes that may be of CSI.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct PodRecord {
+    pub(in super::super) node: NodeName,
+    /// Which of its volumes are generic ephemeral ones: their claims must be the pod's own.
+    pub(in super::super) ephemeral: BTreeSet<String>,
+    pub(in super::super) pod: Arc<Pod>,
+}
+
+/// A claim. What it shall grow to depends on its volume, so the message is made when it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct ClaimRecord {
+    pub(in super::super) claim: Claim,
+    /// The UID of the object that controls it.
+    pub(in super::super) owner: Option<String>,
+    /// The node is to make something of a larger volume.
+    pub(in super::super) pending: bool,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct VolumeRecord {
+    /// `None` if it is not of CSI.
+    pub(in super::super) volume: Option<Arc<PersistentVolume>>,
+    /// `spec.capacity`, in bytes.
+    pub(in super::super) capacity: u64,
+}
+
+/// What is kept of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Value {
+    Pod(PodRecord),
+    Claim(ClaimRecord),
+    PersistentVolume(VolumeRecord),
+    Attachment(NodeName, Arc<Attachment>),
+    Driver(Arc<Driver>),
+}
+
+impl Value {
+    /// Bytes in a message.
+    pub(super) fn encoded_len(&self) -> usize {
+        match self {
+            Self::Pod(record) => record.pod.encoded_len(),
+            Self::Claim(record) => record.claim.encoded_len(),
+            Self::PersistentVolume(record) => record.volume.as_ref().map_or(0, |volume| volume.encoded_len()),
+            Self::Attachment(_, attachment) => attachment.encoded_len(),
+            Self::Driver(driver) => driver.encoded_len(),
+        }
+    }
+}
+
+/// Whose set may have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Touched {
+    Nodes(BTreeSet<NodeName>),
+    All,
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self::Nodes(BTreeSet::new())
+    }
+}
+
+impl Touched {
+    /// Both.
+    pub(super) fn merge(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Nodes(nodes), Self::Nodes(more)) => nodes.extend(more),
+            (_, Self::All) => *self = Self::All,
+            (Self::All, _) => {}
+        }
+    }
+}
+
+/// What an object names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Link {
+    Node(NodeName),
+    Object(ObjectKey),
+}
+
+impl Value {
+    /// What it names, by which it is found.
+    fn links(&self) -> Vec<Link> {
+        match self {
+            Self::Pod(PodRecord { node, pod, .. }) => {
+                let of_claims = pod.volumes.iter().filter(|volume| volume.inline.is_none());
+                let claims = of_claims.map(|volume| Kind::Claim.key(&pod.namespace, &volume.claim));
+                claims.map(Link::Object).chain([Link::Node(node.clone())]).collect()
+            }
+            Self::Claim(ClaimRecord { claim, .. }) if !claim.volume.is_empty() => {
+                vec![Link::Object(Kind::PersistentVolume.key("", &claim.volume))]
+            }
+            Self::Attachment(node, _) => vec![Link::Node(node.clone())],
+            Self::Claim(_) | Self::PersistentVolume(_) | Self::Driver(_) => Vec::new(),
+        }
+    }
+}
+
+/// Objects, and an index of what they name.
+#[derive(Debug, Default)]
+pub(super) struct ObjectStore {
+    objects: BTreeMap<ObjectKey, Value>,
+    naming: BTreeMap<Link, BTreeSet<ObjectKey>>,
+}
+
+impl ObjectStore {
+    /// Sets an object, or removes it. Nobody is touched if it is as it was.
+    pub(super) fn put(&mut self, key: &ObjectKey, value: Option<Value>) -> Touched {
+        let mut touched = Touched::default();
+        if self.objects.get(key) == value.as_ref() {
+            return touched;
+        }
+        if let Some(old) = self.objects.remove(key) {
+            touched.merge(self.concerned(key, &old));
+            for link in old.links() {
+                if let Some(names) = self.naming.get_mut(&link) {
+                    names.remove(key);
+                    if names.is_empty() {
+                        self.naming.remove(&link);
+                    }
+                }
+            }
+        }
+        if let Some(new) = value {
+            touched.merge(self.concerned(key, &new));
+            for link in new.links() {
+                self.naming.entry(link).or_default().insert(key.clone());
+            }
+            self.objects.insert(key.clone(), new);
+        }
+        touched
+    }
+
+    fn concerned(&self, key: &ObjectKey, value: &Value) -> Touched {
+        match value {
+            Value::Pod(PodRecord { node, .. }) | Value::Attachment(node, _) => {
+                Touched::Nodes([node.clone()].into())
+            }
+            Value::Claim(_) | Value::PersistentVolume(_) => Touched::Nodes(self.nodes_that_use(key)),
+            Value::Driver(_) => Touched::All,
+        }
+    }
+
+    /// The nodes of the pods that name a claim, or that name a claim of a volume.
+    fn nodes_that_use(&self, key: &ObjectKey) -> BTreeSet<NodeName> {
+        let users = self.naming(Link::Object(key.clone()));
+        let nodes = users.flat_map(|user| match self.objects.get(user) {
+            Some(Value::Pod(record)) => BTreeSet::from([record.node.clone()]),
+            _ => self.nodes_that_use(user),
+        });
+        nodes.collect()
+    }
+
+    fn naming(&self, link: Link) -> impl Iterator<Item = &ObjectKey> {
+        self.naming.get(&link).into_iter().flatten()
+    }
+
+    /// All that concerns a node.
+    pub(super) fn set(&self, node: &NodeName) -> BTreeMap<ObjectKey, Told> {
+        let mut set = BTreeMap::new();
+        let own = self.naming(Link::Node(node.clone())).filter_map(|key| self.objects.get_key_value(key));
+        for (key, value) in self.of_kind(Kind::Driver).chain(own) {
+            let told = match value {
+                Value::Driver(driver) => Told::Driver(Arc::clone(driver)),
+                Value::Attachment(_, attachment) => Told::Attachment(Arc::clone(attachment)),
+                Value::Pod(record) => {
+                    self.tell_pod(record, &mut set);
+                    continue;
+                }
+                // They come with the pods that name them.
+                Value::Claim(_) | Value::PersistentVolume(_) => continue,
+            };
+            set.insert(key.clone(), told);
+        }
+        set
+    }
+
+    /// A pod with its claims and their volumes, as far as they are there; without volumes that are not of CSI.
+    fn tell_pod(&self, record: &PodRecord, set: &mut BTreeMap<ObjectKey, Told>) {
+        let pod = &record.pod;
+        let mut other: BTreeSet<&str> = BTreeSet::new();
+        for volume in pod.volumes.iter().filter(|volume| volume.inline.is_none()) {
+            let key = Kind::Claim.key(&pod.namespace, &volume.claim);
+            let Some(Value::Claim(found)) = self.objects.get(&key) else { continue };
+            if record.ephemeral.contains(&volume.name) && found.owner.as_ref() != Some(&pod.uid) {
+                continue;
+            }
+            let mut claim = found.claim.clone();
+            let bound = Kind::PersistentVolume.key("", &claim.volume);
+            if let Some(Value::PersistentVolume(VolumeRecord { volume: found_volume, capacity })) =
+                self.objects.get(&bound)
+            {
+                let Some(of_csi) = found_volume else {
+                    other.insert(&volume.name);
+                    continue;
+                };
+                // A volume that does not know the claim is another's.
+                if of_csi.claim_uid == claim.uid {
+                    claim.expand_to = if found.pending { *capacity } else { 0 };
+                    set.insert(bound, Told::PersistentVolume(Arc::clone(of_csi)));
+                }
+            }
+            set.insert(key, Told::Claim(claim));
+        }
+        let told = if other.is_empty() {
+            Arc::clone(pod)
+        } else {
+            let mut fewer = Pod::clone(pod);
+            fewer.volumes.retain(|volume| !other.contains(volume.name.as_str()));
+            if fewer.volumes.is_empty() {
+                return;
+            }
+            Arc::new(fewer)
+        };
+        set.insert(Kind::Pod.key(&pod.namespace, &pod.name), Told::Pod(told));
+    }
+
+    /// All objects of a kind.
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&ObjectKey, &Value)> {
+        self.objects.range(kind.key("", "")..).take_while(move |(key, _)| key.kind == kind as u32)
+    }
+}
+
+/// An object of a node's set; large ones are shared with the store, and between nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Told {
+    Pod(Arc<Pod>),
+    Claim(Claim),
+    PersistentVolume(Arc<PersistentVolume>),
+    Attachment(Arc<Attachment>),
+    Driver(Arc<Driver>),
+}
+
+impl Told {
+    /// The object of a message.
+    pub(super) fn object(self) -> Object {
+        let kind = match self {
+            Self::Pod(pod) => object::Kind::Pod(Arc::unwrap_or_clone(pod)),
+            Self::Claim(claim) => object::Kind::Claim(claim),
+            Self::PersistentVolume(volume) => object::Kind::PersistentVolume(Arc::unwrap_or_clone(volume)),
+            Self::Attachment(attachment) => object::Kind::Attachment(Arc::unwrap_or_clone(attachment)),
+            Self::Driver(driver) => object::Kind::Driver(Arc::unwrap_or_clone(driver)),
+        };
+        Object { object: Some(kind) }
+    }
+}

@@ -1,0 +1,162 @@
+//! A claim whose volume the node has made larger.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Resource as _;
+use serde_json::{Value, json};
+
+use crate::kubernetes::events::event;
+use crate::kubernetes::node_name::NodeName;
+use crate::kubernetes::quantity;
+use crate::kubernetes::read::RESIZE_PENDING;
+use edge_csi_common::kubernetes::message::ExpandedClaim;
+
+/// Conditions that an expansion leaves, and that its end takes away; the first is the node's.
+const CONDITIONS: [&str; 4] = [RESIZE_PENDING, "Resizing", "ControllerResizeError", "NodeResizeError"];
+
+const STORAGE: &str = "storage";
+
+/// The reason that kubelet gives.
+const GROWN: &str = "FileSystemResizeSuccessful";
+
+/// The patch of a claim's status; `None` if it says so already, or is another claim by now.
+pub(super) fn grown(claim: &PersistentVolumeClaim, expanded: &ExpandedClaim) -> Option<Value> {
+    if claim.metadata.uid.as_ref() != Some(&expanded.uid) {
+        return None;
+    }
+    let status = claim.status.as_ref()?;
+    let size = |sizes: &Option<BTreeMap<String, Quantity>>| {
+        sizes.as_ref().and_then(|sizes| sizes.get(STORAGE)).and_then(|size| quantity::bytes(&size.0))
+    };
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let state = status.allocated_resource_statuses.as_ref().and_then(|states| states.get(STORAGE));
+    // The controller is at a further expansion: its part of the status stays.
+    let controllers_turn = state.is_some_and(|state| state.starts_with("Controller"));
+    let ends = if controllers_turn { &CONDITIONS[..1] } else { &CONDITIONS[..] };
+    let (stay, end): (Vec<_>, Vec<_>) =
+        conditions.iter().partition(|condition| !ends.contains(&condition.type_.as_str()));
+    let pending = state.is_some() && !controllers_turn;
+    let capacity = size(&status.capacity).unwrap_or_default();
+    if capacity >= expanded.bytes && end.is_empty() && !pending {
+        return None;
+    }
+    // A claim never says less than it did.
+    let bytes = capacity.max(expanded.bytes);
+    let mut patch = json!({
+        "metadata": { "uid": expanded.uid, "resourceVersion": claim.metadata.resource_version },
+        "status": {
+            "capacity": { STORAGE: bytes.to_string() },
+            "conditions": stay,
+        },
+    });
+    if pending {
+        patch["status"]["allocatedResourceStatuses"] = json!({ STORAGE: null });
+    }
+    if status.allocated_resources.is_some() && !controllers_turn {
+        patch["status"]["allocatedResources"] = json!({ STORAGE: bytes.to_string() });
+    }
+    Some(patch)
+}
+
+/// The event of a claim that is larger now, in kubelet's words, at a time since 1970 that no other event of the claim has.
+pub(super) fn grown_event(claim: &PersistentVolumeClaim, node: &NodeName, now: Duration) -> Event {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
+    let number = u64::try_from(now.as_nanos()).unwrap_or_default();
+    Event {
+        reason: Some(GROWN.to_owned()),
+        message: Some(format!("MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {node}")),
+        type_: Some("Normal".to_owned()),
+        ..event(claim.object_ref(&()), node, number, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PersistentVolumeClaimCondition, PersistentVolumeClaimStatus};
+
+    use super::*;
+
+    fn claim(capacity: &str, condition: &str, state: Option<&str>) -> PersistentVolumeClaim {
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.uid = Some("uid".to_owned());
+        claim.metadata.resource_version = Some("7".to_owned());
+        let condition = PersistentVolumeClaimCondition {
+            type_: condition.to_owned(),
+            status: "True".to_owned(),
+            ..PersistentVolumeClaimCondition::default()
+        };
+        let sizes = || Some(BTreeMap::from([(STORAGE.to_owned(), Quantity(capacity.to_owned()))]));
+        claim.status = Some(PersistentVolumeClaimStatus {
+            capacity: sizes(),
+            allocated_resources: state.and_then(|_| sizes()),
+            allocated_resource_statuses: state.map(|state| [(STORAGE.to_owned(), state.to_owned())].into()),
+            conditions: Some(vec![condition]),
+            ..PersistentVolumeClaimStatus::default()
+        });
+        claim
+    }
+
+    fn expanded(bytes: u64) -> ExpandedClaim {
+        let (namespace, name, uid) = ("n".to_owned(), "c".to_owned(), "uid".to_owned());
+        ExpandedClaim { namespace, name, uid, bytes }
+    }
+
+    #[test]
+    fn the_size_is_written_and_what_waited_for_it_is_taken_away() {
+        let patch =
+            grown(&claim("1Gi", RESIZE_PENDING, Some("NodeResizePending")), &expanded(2 << 30)).unwrap();
+        let status = &patch["status"];
+        assert_eq!(status["capacity"][STORAGE], "2147483648");
+        assert_eq!(status["allocatedResources"][STORAGE], "2147483648");
+        assert_eq!(status["conditions"], json!([]));
+        assert!(status["allocatedResourceStatuses"][STORAGE].is_null());
+        assert_eq!(patch["metadata"]["resourceVersion"], "7", "not over somebody else's change");
+        let kept = grown(&claim("1Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)).unwrap();
+        assert_eq!(kept["status"]["conditions"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_expansion_that_the_controller_has_begun_since_is_left_to_it() {
+        let patch =
+            grown(&claim("1Gi", "Resizing", Some("ControllerResizeInProgress")), &expanded(2 << 30)).unwrap();
+        let status = &patch["status"];
+        assert_eq!(status["capacity"][STORAGE], "2147483648");
+        assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
+        assert!(
+            status.get("allocatedResourceStatuses").is_none() && status.get("allocatedResources").is_none()
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_twice_nor_to_another_claim_and_no_claim_shrinks() {
+        assert_eq!(grown(&claim("2Gi", "VolumeModifyInProgress", None), &expanded(2 << 30)), None);
+        let mut other = claim("1Gi", RESIZE_PENDING, None);
+        other.metadata.uid = Some("other".to_owned());
+        assert_eq!(grown(&other, &expanded(2 << 30)), None);
+        let patch = grown(&claim("3Gi", RESIZE_PENDING, None), &expanded(2 << 30)).unwrap();
+        assert_eq!(patch["status"]["capacity"][STORAGE], "3221225472");
+    }
+
+    #[test]
+    fn the_event_is_of_the_claim_and_names_its_volume_and_the_node() {
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.name = Some("data".to_owned());
+        claim.metadata.namespace = Some("ns".to_owned());
+        claim.metadata.uid = Some("9f0c".to_owned());
+        claim.spec.get_or_insert_default().volume_name = Some("pvc-1".to_owned());
+        let node = NodeName::new("edge-1").unwrap();
+        let event = grown_event(&claim, &node, Duration::from_secs(1_700_000_000));
+        let found = serde_json::to_value(event).unwrap();
+        assert_eq!(found["involvedObject"]["kind"], "PersistentVolumeClaim");
+        assert_eq!(
+            (&found["involvedObject"]["uid"], &found["metadata"]["namespace"]),
+            (&"9f0c".into(), &"ns".into())
+        );
+        assert_eq!((&found["reason"], &found["type"]), (&GROWN.into(), &"Normal".into()));
+        assert_eq!(found["message"], "MountVolume.NodeExpandVolume succeeded for volume \"pvc-1\" edge-1");
+        assert_eq!(found["firstTimestamp"], "2023-11-14T22:13:20Z");
+    }
+}

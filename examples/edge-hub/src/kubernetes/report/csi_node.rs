@@ -1,0 +1,149 @@
+//! CSINode: the drivers of a node, their ids of it, and the keys of their topology.
+
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use edge_csi_common::kubernetes::message::NodeDriver;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum CsiNodeStep {
+    /// There is none.
+    Make(Box<CSINode>),
+    /// Patches, one after the other.
+    Change(Vec<Value>),
+}
+
+/// From what there is to what is wanted. `node` is the Node's name and UID.
+pub(super) fn step(
+    found: Option<&CSINode>,
+    wanted: &[&NodeDriver],
+    node: (&str, &str),
+) -> Option<CsiNodeStep> {
+    let mut wanted: Vec<_> = wanted.iter().map(|driver| entry(driver)).collect();
+    wanted.sort_by(|one, other| one.name.cmp(&other.name));
+    let (name, uid) = node;
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    };
+    let Some(found) = found else {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        };
+        return Some(CsiNodeStep::Make(Box::new(CSINode {
+            metadata,
+            spec: CSINodeSpec { drivers: wanted },
+        })));
+    };
+    let mut has = found.spec.drivers.clone();
+    has.sort_by(|one, other| one.name.cmp(&other.name));
+    // One of a Node that is gone would go after it.
+    let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
+    let is_orphan = !owners.iter().any(|owner| owner.uid == uid);
+    if has == wanted && !is_orphan {
+        return None;
+    }
+    // The API server lets no entry change: one that does is removed first.
+    let unchanged: Vec<_> = wanted
+        .iter()
+        .filter(|entry| has.iter().all(|old| old.name != entry.name || old == *entry))
+        .cloned()
+        .collect();
+    let patch = |drivers: &[CSINodeDriver]| json!({ "metadata": {}, "spec": { "drivers": drivers } });
+    let mut patches = vec![patch(&wanted)];
+    if unchanged.len() < wanted.len() {
+        patches.insert(0, patch(&unchanged));
+    }
+    if is_orphan {
+        patches[0]["metadata"]["ownerReferences"] = json!([owner]);
+    }
+    Some(CsiNodeStep::Change(patches))
+}
+
+fn entry(driver: &NodeDriver) -> CSINodeDriver {
+    let limit = i32::try_from(driver.max_volumes).unwrap_or(i32::MAX);
+    let keys: Vec<String> = driver.segments.keys().cloned().collect();
+    CSINodeDriver {
+        name: driver.name.clone(),
+        node_id: driver.node_id.clone(),
+        topology_keys: (!keys.is_empty()).then_some(keys),
+        allocatable: (limit > 0).then_some(VolumeNodeResources { count: Some(limit) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver(name: &str, node_id: &str, max_volumes: u64) -> NodeDriver {
+        let segments = [("zone".to_owned(), "a".to_owned()), ("host".to_owned(), "b".to_owned())].into();
+        let (name, node_id) = (name.to_owned(), node_id.to_owned());
+        NodeDriver { name, node_id, segments, max_volumes, ready: true }
+    }
+
+    fn made(wanted: &[&NodeDriver]) -> CSINode {
+        match step(None, wanted, ("edge-1", "uid")) {
+            Some(CsiNodeStep::Make(made)) => *made,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_new_one_belongs_to_its_node_and_holds_every_driver() {
+        let made = made(&[&driver("b", "node-b", 0), &driver("a", "node-a", 7)]);
+        let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((owner.kind.as_str(), owner.uid.as_str()), ("Node", "uid"));
+        let [a, b] = &made.spec.drivers[..] else { panic!() };
+        assert_eq!((a.name.as_str(), a.node_id.as_str()), ("a", "node-a"));
+        assert_eq!(a.allocatable.as_ref().and_then(|resources| resources.count), Some(7));
+        assert_eq!(a.topology_keys.as_deref(), Some(&["host".to_owned(), "zone".to_owned()][..]));
+        assert_eq!(b.allocatable, None);
+    }
+
+    #[test]
+    fn nothing_is_written_if_nothing_differs_whatever_the_order() {
+        let (a, b) = (driver("a", "1", 0), driver("b", "2", 3));
+        let found = made(&[&a, &b]);
+        assert_eq!(step(Some(&found), &[&b, &a], ("edge-1", "uid")), None);
+    }
+
+    #[test]
+    fn one_that_a_node_before_has_left_becomes_the_nodes() {
+        let a = driver("a", "1", 0);
+        let found = made(&[&a]);
+        let Some(CsiNodeStep::Change(patches)) = step(Some(&found), &[&a], ("edge-1", "new")) else {
+            panic!()
+        };
+        assert_eq!(patches.len(), 1);
+        assert_eq!(patches[0]["metadata"]["ownerReferences"][0]["uid"], "new");
+    }
+
+    #[test]
+    fn an_entry_that_changes_is_removed_first_and_others_stay_meanwhile() {
+        let found = made(&[&driver("a", "1", 0), &driver("b", "2", 0)]);
+        let (a, b) = (driver("a", "1", 0), driver("b", "3", 0));
+        let wanted = [&a, &b];
+        let Some(CsiNodeStep::Change(patches)) = step(Some(&found), &wanted, ("edge-1", "uid")) else {
+            panic!()
+        };
+        let names: Vec<Vec<&str>> = patches
+            .iter()
+            .map(|patch| {
+                let drivers = patch["spec"]["drivers"].as_array().unwrap();
+                drivers.iter().map(|driver| driver["name"].as_str().unwrap()).collect()
+            })
+            .collect();
+        assert_eq!(names, [vec!["a"], vec!["a", "b"]]);
+        let Some(CsiNodeStep::Change(fewer)) = step(Some(&found), &wanted[..1], ("edge-1", "uid")) else {
+            panic!()
+        };
+        assert_eq!(fewer.len(), 1, "a driver that has gone is just left out");
+    }
+}

@@ -1,0 +1,156 @@
+//! Secrets and tokens: fetched when a node asks, passed on, and kept nowhere. The client's own reading is not used for them,
+//! since it logs what it cannot read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use kube::api::{GetParams, PostParams};
+use kube::{Client, Resource};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::board::Board;
+use super::failure::ApiFailure;
+use super::node_name::NodeName;
+use edge_csi_common::excerpt::excerpt;
+use edge_csi_common::kubernetes::message::{
+    Fetched, SecretName, SecretQuery, TokenQuery, TokenRequest as Wanted,
+};
+
+/// The longest time that one request to the API server takes.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// Why there is nothing to pass on.
+#[derive(Debug)]
+pub(super) struct Nothing {
+    pub(super) fetched: Fetched,
+    pub(super) reason: String,
+}
+
+impl Nothing {
+    fn new(fetched: Fetched, reason: impl Into<String>) -> Self {
+        Self { fetched, reason: reason.into() }
+    }
+}
+
+impl From<ApiFailure> for Nothing {
+    fn from(failure: ApiFailure) -> Self {
+        let fetched = match failure {
+            ApiFailure::NotFound(_) => Fetched::NotFound,
+            _ => Fetched::Unavailable,
+        };
+        Self::new(fetched, failure.to_string())
+    }
+}
+
+/// A part of a Secret.
+#[derive(Deserialize)]
+struct SecretData {
+    #[serde(default)]
+    data: Option<BTreeMap<String, ByteString>>,
+}
+
+/// The values of a secret that an object of the node names.
+pub(super) async fn secret(
+    client: &Client,
+    board: &Board,
+    node: &NodeName,
+    query: SecretQuery,
+) -> Result<BTreeMap<String, String>, Nothing> {
+    let secret = query.secret.unwrap_or_default();
+    let SecretName { namespace, name } = &secret;
+    in_path([namespace, name])?;
+    if !board.look(|core| core.names_secret(node, &secret)) {
+        let reason = format!("no object of this node names secret {namespace}/{name}");
+        return Err(Nothing::new(Fetched::Forbidden, reason));
+    }
+    let request = kube::core::Request::new(Secret::url_path(&(), Some(namespace)));
+    let request = request.get(name, &GetParams::default());
+    let text = send(client, request.map_err(kube::Error::BuildRequest)).await?;
+    let read: Result<SecretData, _> = serde_json::from_str(&text);
+    let Ok(SecretData { data }) = read else {
+        return Err(Nothing::new(Fetched::Unavailable, format!("secret {namespace}/{name} cannot be read")));
+    };
+    let values = data.unwrap_or_default().into_iter().map(|(key, value)| match String::from_utf8(value.0) {
+        Ok(value) => Ok((key, value)),
+        Err(_) => {
+            let reason =
+                format!("secret {namespace}/{name}: the value of {key} is not UTF-8, which CSI needs");
+            Err(Nothing::new(Fetched::Unavailable, reason))
+        }
+    });
+    values.collect()
+}
+
+/// Tokens of a pod's service account, as the driver of one of its volumes wants them.
+pub(super) async fn tokens(
+    client: &Client,
+    board: &Board,
+    node: &NodeName,
+    query: TokenQuery,
+) -> Result<String, Nothing> {
+    let TokenQuery { namespace, pod, uid, driver } = &query;
+    let found = board.look(|core| core.tokens_of(node, (namespace, pod, uid), driver));
+    let Some((account, wanted)) = found else {
+        let reason = format!(
+            "pod {namespace}/{pod} with UID {uid} is not on this node, or none of its volumes is of driver {driver}, or there is \
+             no such CSIDriver"
+        );
+        return Err(Nothing::new(Fetched::Forbidden, reason));
+    };
+    in_path([namespace, &account])?;
+    let mut tokens = BTreeMap::new();
+    for Wanted { audience, expiration_seconds } in wanted {
+        let audiences = if audience.is_empty() { Vec::new() } else { vec![audience.clone()] };
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(audiences),
+                expiration_seconds: expiration_seconds.and_then(|seconds| seconds.try_into().ok()),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(pod.clone()),
+                    uid: Some(uid.clone()),
+                }),
+            }),
+            ..TokenRequest::default()
+        };
+        let cannot = || Nothing::new(Fetched::Unavailable, format!("no token for {audience:?} can be made"));
+        let body = serde_json::to_vec(&request).map_err(|_| cannot())?;
+        let request = kube::core::Request::new(ServiceAccount::url_path(&(), Some(namespace)));
+        let request = request.create_subresource("token", &account, &PostParams::default(), body);
+        let text = send(client, request.map_err(kube::Error::BuildRequest)).await?;
+        let made: Value = serde_json::from_str(&text).map_err(|_| cannot())?;
+        let status = &made["status"];
+        let (Some(token), Some(until)) = (status["token"].as_str(), status["expirationTimestamp"].as_str())
+        else {
+            return Err(cannot());
+        };
+        tokens.insert(audience, json!({ "token": token, "expirationTimestamp": until }));
+    }
+    Ok(json!(tokens).to_string())
+}
+
+async fn send(
+    client: &Client,
+    request: Result<hyper::Request<Vec<u8>>, kube::Error>,
+) -> Result<String, ApiFailure> {
+    match tokio::time::timeout(BOUND, client.request_text(request?)).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(ApiFailure::Unavailable(format!("the API server took over {} s", BOUND.as_secs()))),
+    }
+}
+
+/// A name becomes a part of a path: nothing but what names are made of.
+fn in_path(names: [&str; 2]) -> Result<(), Nothing> {
+    match names.into_iter().find(|name| NodeName::new(name).is_err()) {
+        None => Ok(()),
+        Some(wrong) => {
+            let shown = excerpt(wrong, 100);
+            Err(Nothing::new(Fetched::NotFound, format!("{shown:?} names nothing that can be")))
+        }
+    }
+}

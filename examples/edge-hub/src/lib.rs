@@ -1,0 +1,126 @@
+//! `edge-hub`: takes the links of agents and proxies, and passes calls between them.
+
+#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
+
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod listeners;
+mod options;
+mod status;
+mod trace;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use edge_transport::hub::{Hub, HubBuilder, HubSettings, NodesCallNobody, Presence, Rules};
+use edge_transport::reload::FileWatch;
+use tokio::sync::broadcast::error::RecvError;
+
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::KubernetesAccess;
+pub use self::options::HubOptions;
+use self::status::HubStatus;
+use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::security::keep_watch;
+use edge_csi_common::status::StatusServer;
+
+/// The binary.
+pub fn main() -> ExitCode {
+    process::run(run)
+}
+
+async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
+    let files = options.security.files()?;
+    let tokens = options.security.tokens()?;
+    let listeners = listeners::open(&options, files.as_ref()).await?;
+    let mut settings = HubSettings::default();
+    settings.session.drain_timeout = options.drain_timeout;
+    let mut watch = FileWatch::new();
+    let mut builder = Hub::builder().settings(settings);
+    if options.security.insecure {
+        tracing::warn!(
+            "--insecure: whoever reaches --ws or --quic may take any name; use certificates outside of tests"
+        );
+        builder = builder.allow_unauthenticated();
+    }
+    if let Some(files) = &files {
+        watch = watch.tls(files);
+    }
+    if let Some(tokens) = tokens {
+        tracing::info!(names = tokens.names(), "peers of these many names may prove themselves by a token");
+        watch = watch.tokens(&tokens);
+        builder = builder.tokens(tokens);
+    }
+    let watch = Arc::new(watch);
+    builder = with_policy(builder, &options).presence();
+    for listener in listeners {
+        builder = builder.listener(trace::watched(listener));
+    }
+    #[cfg(feature = "kubernetes")]
+    let kubernetes = match &options.kubeconfig {
+        Some(access) => {
+            let max_frame = HubSettings::default().session.max_frame;
+            let kubernetes;
+            (builder, kubernetes) = kubernetes::Kubernetes::start(access, builder).await?;
+            Some(kubernetes)
+        }
+        None => None,
+    };
+    let hub = builder.start().map_err(Fatal::input)?;
+    keep_watch(&watch);
+    for address in hub.addresses() {
+        tracing::info!("listening on {address}");
+    }
+    let status = HubStatus {
+        hub: hub.clone(),
+        files: watch,
+        #[cfg(feature = "kubernetes")]
+        kubernetes: kubernetes.clone(),
+    };
+    let _status = StatusServer::start(options.http, status).await.map_err(Fatal::runtime)?;
+    let presence = tokio::spawn(tell_presence(hub.clone()));
+    let signal = signals.next().await;
+    #[cfg(feature = "kubernetes")]
+    if let Some(kubernetes) = &kubernetes {
+        kubernetes.stop();
+    }
+    signals.drain(signal, hub.drain("the hub is shutting down")).await;
+    presence.abort();
+    Ok(())
+}
+
+/// A certificate proves a name, and not that its owner may call: one node must not reach the drivers of all others.
+fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
+    if !options.callers.is_empty() {
+        let callers = options.callers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        tracing::info!(callers, "only these peers may make calls");
+        return builder.policy(Rules::callers(options.callers.iter().cloned()));
+    }
+    if !options.allow.is_empty() {
+        let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        tracing::info!(rules, "only these calls may pass");
+        return builder.policy(Rules::new(options.allow.iter().cloned()));
+    }
+    tracing::info!(
+        "peers that offer services may make no calls; --callers or --allow names those that may, which is safer"
+    );
+    builder.policy(NodesCallNobody)
+}
+
+async fn tell_presence(hub: Hub) {
+    let mut presence = hub.presence();
+    loop {
+        match presence.recv().await {
+            Ok(Presence::Up(info)) => {
+                let services = info.services.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                tracing::info!(peer = %info.peer, session = %info.session, services, "peer is up");
+            }
+            Ok(Presence::Down { peer, session }) => tracing::info!(%peer, %session, "peer is down"),
+            Ok(_) => {}
+            Err(RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "too many peers came and went to tell of each");
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

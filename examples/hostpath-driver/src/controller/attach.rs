@@ -1,0 +1,80 @@
+//! ControllerPublishVolume and ControllerUnpublishVolume: attaching, which here is keeping count.
+
+use csi_proto::csi::v1 as csi;
+
+use crate::capability::Capability;
+use crate::driver::{Driver, required};
+use crate::error::CallError;
+use crate::identifier::ResourceId;
+use crate::volume::Placement;
+
+impl Driver {
+    pub(crate) fn controller_publish_volume(
+        &self,
+        request: csi::ControllerPublishVolumeRequest,
+    ) -> Result<csi::ControllerPublishVolumeResponse, CallError> {
+        let node_id = required("node_id", "the id that NodeGetInfo gives", &request.node_id)?;
+        let capability = Capability::parse(request.volume_capability.as_ref())?;
+        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        if node_id != self.config.node_id {
+            let hint = format!("; this driver serves node {}", self.config.node_id);
+            return Err(CallError::NotFound { what: "node", found: node_id.to_owned(), hint });
+        }
+        self.check_provides(&volume, &capability)?;
+        let wanted = Placement { capability, read_only: request.readonly };
+        match &volume.attachment {
+            Some(existing) if *existing == wanted => {}
+            Some(existing) => {
+                return Err(CallError::Incompatible {
+                    what: format!("attachment of volume {} to node {node_id}", volume.id),
+                    difference: "capability or readonly flag",
+                    found: existing.to_string(),
+                    expected: wanted.to_string(),
+                });
+            }
+            None => {
+                // Taken for the writing too, so that two volumes cannot both be the last one.
+                let _admission = self.admission();
+                self.check_attach_limit()?;
+                volume.attachment = Some(wanted);
+                self.volumes.put(volume)?;
+            }
+        }
+        Ok(csi::ControllerPublishVolumeResponse { publish_context: Default::default() })
+    }
+
+    fn check_attach_limit(&self) -> Result<(), CallError> {
+        let limit = self.config.attach_limit as usize;
+        let attached =
+            self.volumes.read(|rows| rows.values().filter(|volume| volume.attachment.is_some()).count());
+        if limit == 0 || attached < limit {
+            return Ok(());
+        }
+        Err(CallError::Exhausted {
+            what: "the number of volumes attached to the node",
+            limit: limit.to_string(),
+            found: (attached + 1).to_string(),
+            fix: "detach one, or raise --attach-limit",
+        })
+    }
+
+    pub(crate) fn controller_unpublish_volume(
+        &self,
+        request: csi::ControllerUnpublishVolumeRequest,
+    ) -> Result<csi::ControllerUnpublishVolumeResponse, CallError> {
+        let done = Ok(csi::ControllerUnpublishVolumeResponse {});
+        let id = ResourceId::parse(required("volume_id", "the id of a volume", &request.volume_id)?);
+        // A volume or node that does not exist has no attachment. No node at all means every node.
+        let here = request.node_id.is_empty() || request.node_id == self.config.node_id;
+        if !here || id.is_none_or(|id| self.volumes.by_id(&id).is_none()) {
+            return done;
+        }
+        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        if volume.attachment.is_some() {
+            self.refuse_if_mounted(&volume)?;
+            volume.attachment = None;
+            self.volumes.put(volume)?;
+        }
+        done
+    }
+}

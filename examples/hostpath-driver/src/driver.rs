@@ -1,0 +1,155 @@
+//! The driver: its state, how it starts, and what all calls share.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::config::Config;
+use super::data::DataFolder;
+use super::error::CallError;
+use super::identifier::ResourceId;
+use super::snapshot::{GroupRecord, SnapshotRecord};
+use super::store::Table;
+use super::volume::VolumeRecord;
+use edge_csi_common::state::{PathError, StateDirectory, StateError};
+
+/// Why a driver cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Records or data cannot be reached.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// A driver on this node. Its calls block: a [`Service`](super::service::Service) runs them beside the runtime.
+#[derive(Debug)]
+pub struct Driver {
+    pub(super) config: Config,
+    pub(super) volumes: Table<VolumeRecord>,
+    pub(super) snapshots: Table<SnapshotRecord>,
+    pub(super) groups: Table<GroupRecord>,
+    pub(super) data: DataFolder,
+    locks: OperationLocks,
+    admission: Mutex<()>,
+    // Held as long as the driver lives, so that no second one works on the same records.
+    _state: StateDirectory,
+}
+
+impl Driver {
+    /// Opens the state directory, and undoes or ends what a killed process left half done.
+    ///
+    /// # Errors
+    /// If the directory cannot be used or another process uses it.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        let state = StateDirectory::open(&config.state_dir)?;
+        let driver = Self {
+            volumes: Table::open(state.path())?,
+            snapshots: Table::open(state.path())?,
+            groups: Table::open(state.path())?,
+            data: DataFolder::open(state.path())?,
+            locks: OperationLocks::default(),
+            admission: Mutex::new(()),
+            _state: state,
+            config,
+        };
+        driver.recover();
+        Ok(driver)
+    }
+
+    /// Only one call at a time may weigh the space that is left and take of it.
+    pub(super) fn admission(&self) -> MutexGuard<'_, ()> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to work on something, or to make something of a name.
+    pub(super) fn lock(&self, what: &str, which: impl Display) -> Result<OperationGuard, CallError> {
+        self.locks.acquire(format!("{what} {which}"))
+    }
+
+    /// Finds the volume that a request is about, and takes the right to work on it.
+    pub(super) fn take_volume(&self, volume_id: &str) -> Result<(VolumeRecord, OperationGuard), CallError> {
+        let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
+        let id = id.ok_or_else(|| CallError::no_volume(volume_id))?;
+        if self.volumes.by_id(&id).is_none() {
+            return Err(CallError::no_volume(volume_id));
+        }
+        let guard = self.lock("volume", &id)?;
+        // Looked up again, since it may have changed until the lock was there.
+        let volume = self.volumes.by_id(&id).filter(VolumeRecord::is_ready);
+        Ok((volume.ok_or_else(|| CallError::no_volume(volume_id))?, guard))
+    }
+
+    /// Finds the volume that a reading request is about.
+    pub(super) fn look_at_volume(&self, volume_id: &str) -> Result<VolumeRecord, CallError> {
+        let id = ResourceId::parse(required("volume_id", "the id of a volume", volume_id)?);
+        let volume = id.and_then(|id| self.volumes.by_id(&id)).filter(VolumeRecord::is_ready);
+        volume.ok_or_else(|| CallError::no_volume(volume_id))
+    }
+
+    /// Where the tree or the image of a volume is.
+    pub(super) fn content(&self, volume: &VolumeRecord) -> PathBuf {
+        self.data.content(&volume.id, volume.kind)
+    }
+}
+
+/// A text that must not be empty.
+pub(super) fn required<'a>(
+    field: &'static str,
+    expected: &'static str,
+    text: &'a str,
+) -> Result<&'a str, CallError> {
+    if text.is_empty() { Err(CallError::Missing { field, expected }) } else { Ok(text) }
+}
+
+/// What is being worked on. Holds one entry for each running call, of which there is a bounded number.
+#[derive(Debug, Clone, Default)]
+pub struct OperationLocks {
+    busy: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// The right to work on one thing, given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct OperationGuard {
+    key: String,
+    busy: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl OperationLocks {
+    /// Takes the right to work on `key`, like `volume vol-1` or `volume name pvc-1`.
+    ///
+    /// # Errors
+    /// [`CallError::Pending`] if another call has it.
+    pub fn acquire(&self, key: String) -> Result<OperationGuard, CallError> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if !busy.insert(key.clone()) {
+            return Err(CallError::Pending(key));
+        }
+        Ok(OperationGuard { key, busy: self.busy.clone() })
+    }
+}
+
+impl Drop for OperationGuard {
+    fn drop(&mut self) {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_operation_is_refused_until_the_first_has_ended() {
+        let locks = OperationLocks::default();
+        let first = locks.acquire("volume a".into()).unwrap();
+        assert!(matches!(locks.acquire("volume a".into()), Err(CallError::Pending(_))));
+        assert!(locks.acquire("volume b".into()).is_ok());
+        drop(first);
+        assert!(locks.acquire("volume a".into()).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! The driver's socket, and serving on it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use edge_transport::link::uds::{BindError, BoundSocket, bind_socket};
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+
+use super::service::Service;
+use edge_csi_common::state::{PathError, failed};
+
+/// Most calls open at once on one connection.
+const MAX_STREAMS: u32 = 256;
+
+/// How long clients have to close their connections when no call runs any more.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Why the driver cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The folder of the socket cannot be made.
+    #[error(transparent)]
+    Folder(#[from] PathError),
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The server ended with an error.
+    #[error("the server on {} failed: {source}", path.display())]
+    Serve {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+}
+
+/// A socket on which nobody is served yet. Its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Listener(BoundSocket);
+
+impl Listener {
+    /// Makes the socket, and its folder if that is missing.
+    ///
+    /// # Errors
+    /// If a live driver or something that is no socket has the path, or the system refuses.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O.
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        }
+        Ok(Self(bind_socket(path)?))
+    }
+
+    /// Serves until `stop` comes or its other end is dropped, then until every call has ended.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub async fn serve(self, service: &Service, stop: oneshot::Receiver<()>) -> Result<(), ListenError> {
+        let BoundSocket { listener, file, .. } = self.0;
+        let stop = stop.map(drop).shared();
+        let server = Server::builder()
+            .max_concurrent_streams(MAX_STREAMS)
+            .add_routes(service.routes())
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.clone());
+        let all_ended = async {
+            stop.await;
+            service.idle().await;
+            // The last answers are on their way. A client that does not say goodbye must not hold up the end.
+            tokio::time::sleep(FAREWELL).await;
+        };
+        let ended = tokio::select! {
+            ended = server => ended,
+            () = all_ended => Ok(()),
+        };
+        service.idle().await;
+        ended.map_err(|source| ListenError::Serve { path: file.path().to_owned(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener as BlockingListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/csi.sock");
+        let live = Listener::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::InUse { .. }))));
+        drop(live);
+        assert!(!path.exists());
+
+        drop(BlockingListener::bind(&path).unwrap());
+        assert!(path.exists(), "a socket without its process is what is tested");
+        drop(Listener::bind(&path).unwrap());
+
+        fs::write(&path, "x").unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::Bind(BindError::NotASocket { .. }))));
+        assert_eq!(fs::read(&path).unwrap(), b"x");
+    }
+}

@@ -1,0 +1,54 @@
+//! NodeExpandVolume: a mounted volume takes the size that ControllerExpandVolume gave it.
+
+use std::path::Path;
+
+use csi_proto::csi::v1 as csi;
+
+use crate::capability::Access;
+use crate::capacity::SizeRange;
+use crate::driver::{Driver, required};
+use crate::error::CallError;
+use crate::filesystem::{Signature, probe};
+use crate::volume::VolumeRecord;
+
+impl Driver {
+    pub(crate) fn node_expand_volume(
+        &self,
+        request: csi::NodeExpandVolumeRequest,
+    ) -> Result<csi::NodeExpandVolumeResponse, CallError> {
+        required("volume_path", "a path at which the volume is published or staged", &request.volume_path)?;
+        let range = SizeRange::parse(request.capacity_range.as_ref())?;
+        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        self.place(&volume, &request.volume_path)?;
+        if !range.contains(volume.capacity_bytes) {
+            return Err(CallError::OutOfRange {
+                found: range.describe(),
+                expected: format!("{} bytes; ControllerExpandVolume changes that", volume.capacity_bytes),
+            });
+        }
+        self.grow_in_place(&mut volume)?;
+        let capacity_bytes = i64::try_from(volume.capacity_bytes).unwrap_or(i64::MAX);
+        Ok(csi::NodeExpandVolumeResponse { capacity_bytes })
+    }
+
+    fn grow_in_place(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
+        let presence = self.presence(volume)?;
+        let (Some(device), Some((staging, placement))) = (presence.device(), volume.staged.clone()) else {
+            return Ok(());
+        };
+        device.take_new_size()?;
+        if let Access::Mount { .. } = placement.capability.access {
+            if placement.read_only {
+                return Err(CallError::volume_state(
+                    &volume.id,
+                    "is staged read-only",
+                    "its filesystem grows when it is staged for writing",
+                ));
+            }
+            if let Signature::FileSystem(filesystem) = probe(&device.path)? {
+                filesystem.grow(&device.path, Path::new(&staging))?;
+            }
+        }
+        self.is_grown(volume)
+    }
+}

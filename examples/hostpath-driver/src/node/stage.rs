@@ -1,0 +1,210 @@
+//! NodeStageVolume and NodeUnstageVolume.
+
+use csi_proto::csi::v1 as csi;
+
+use super::host_path::HostPath;
+use crate::capability::{Access, Capability};
+use crate::driver::{Driver, required};
+use crate::error::CallError;
+use crate::filesystem::{FileSystem, Signature, probe};
+use crate::loop_device::{self, LoopDevice};
+use crate::mounts::{bind, bind_flags};
+use crate::sparse;
+use crate::volume::{Format, Placement, VolumeKind, VolumeRecord};
+
+const FIELD: &str = "staging_target_path";
+
+impl Driver {
+    pub(crate) fn node_stage_volume(
+        &self,
+        request: csi::NodeStageVolumeRequest,
+    ) -> Result<csi::NodeStageVolumeResponse, CallError> {
+        required(FIELD, "an absolute path", &request.staging_target_path)?;
+        let capability = Capability::parse(request.volume_capability.as_ref())?;
+        let (mut volume, _guard) = self.take_volume(&request.volume_id)?;
+        self.check_provides(&volume, &capability)?;
+        let path = HostPath::parse(FIELD, &request.staging_target_path)?;
+        if path.look(FIELD)?.is_none_or(|found| !found.is_dir()) {
+            let expected = "a directory that exists; the caller makes it".to_owned();
+            return Err(CallError::invalid(FIELD, path.as_str(), expected));
+        }
+        let read_only = capability.is_read_only() || volume.attachment.as_ref().is_some_and(|a| a.read_only);
+        let placement = Placement { capability, read_only };
+        if self.is_staged_already(&volume, &path, &placement)? {
+            return Ok(csi::NodeStageVolumeResponse {});
+        }
+        volume.staged = Some((path.as_str().to_owned(), placement.clone()));
+        self.volumes.put(volume.clone())?;
+        let staged = match volume.kind {
+            VolumeKind::Directory => self.stage_directory(&volume, &path, &placement),
+            VolumeKind::Loop => self.stage_device(&mut volume, &path, &placement),
+        };
+        if let Err(error) = staged {
+            if let Err(left) = self.unstage(volume, &path) {
+                tracing::warn!(%left, path = path.as_str(), "what a failed staging left is undone by NodeUnstageVolume");
+            }
+            return Err(error);
+        }
+        Ok(csi::NodeStageVolumeResponse {})
+    }
+
+    fn is_staged_already(
+        &self,
+        volume: &VolumeRecord,
+        path: &HostPath,
+        wanted: &Placement,
+    ) -> Result<bool, CallError> {
+        let presence = self.presence(volume)?;
+        match volume.staged.as_ref().filter(|_| presence.is_staged(volume)) {
+            Some((at, _)) if at != path.as_str() => {
+                let state = format!("is staged at {at}");
+                Err(CallError::volume_state(
+                    &volume.id,
+                    state,
+                    "one staging path at a time: unstage it there first",
+                ))
+            }
+            Some((_, existing)) if existing == wanted => Ok(true),
+            Some((_, existing)) => Err(super::publish::differs(volume, path, existing, wanted)),
+            None if presence.is_foreign(path.as_path()) => Err(path.occupied(FIELD)),
+            None => Ok(false),
+        }
+    }
+
+    fn stage_directory(
+        &self,
+        volume: &VolumeRecord,
+        path: &HostPath,
+        placement: &Placement,
+    ) -> Result<(), CallError> {
+        let flags = mount_flags(&placement.capability);
+        bind_flags(flags)?;
+        bind(&self.content(volume), path.as_path(), flags, placement.read_only)
+    }
+
+    fn stage_device(
+        &self,
+        volume: &mut VolumeRecord,
+        path: &HostPath,
+        placement: &Placement,
+    ) -> Result<(), CallError> {
+        let image = self.content(volume);
+        // One that an earlier process left may be of another size or mode.
+        if let Some(leftover) = loop_device::find(&image)? {
+            leftover.detach()?;
+        }
+        let is_block = placement.capability.access == Access::Block;
+        let device = loop_device::attach(&image, is_block && placement.read_only)?;
+        if is_block {
+            return self.is_grown(volume);
+        }
+        let filesystem = self.prepare_filesystem(volume, &device, placement.capability.fs_type())?;
+        if !placement.read_only {
+            filesystem.check(&device.path)?;
+        }
+        if volume.grow && !placement.read_only && filesystem.grow_at_rest(&device.path)? {
+            self.is_grown(volume)?;
+        }
+        filesystem.mount(
+            &device.path,
+            path.as_path(),
+            mount_flags(&placement.capability),
+            placement.read_only,
+        )?;
+        if volume.grow && !placement.read_only {
+            filesystem.grow(&device.path, path.as_path())?;
+            self.is_grown(volume)?;
+        }
+        Ok(())
+    }
+
+    /// The filesystem fills the device from now on.
+    pub(super) fn is_grown(&self, volume: &mut VolumeRecord) -> Result<(), CallError> {
+        if volume.grow {
+            volume.grow = false;
+            self.volumes.put(volume.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Finds the filesystem on a device, or makes one where nothing was ever written.
+    fn prepare_filesystem(
+        &self,
+        volume: &mut VolumeRecord,
+        device: &LoopDevice,
+        wanted: Option<FileSystem>,
+    ) -> Result<FileSystem, CallError> {
+        let expected = wanted.unwrap_or(FileSystem::Ext4);
+        let foreign = |found: &str| CallError::Precondition {
+            what: device.path.display().to_string(),
+            state: format!("holds {found} and not {}, and is left as it is", expected.name()),
+            fix: "use a new volume, or the access type that wrote it",
+        };
+        // A making that was cut off can be begun again, since the volume was never mounted after it.
+        if !matches!(volume.format, Format::Started(_)) {
+            match probe(&device.path)? {
+                Signature::FileSystem(found) if wanted.is_none_or(|wanted| wanted == found) => {
+                    return Ok(found);
+                }
+                Signature::FileSystem(found) => return Err(foreign(found.name())),
+                Signature::Other(found) => return Err(foreign(&found)),
+                Signature::None => {}
+            }
+            let image = self.content(volume);
+            if !sparse::is_blank(&image).map_err(|error| CallError::path("read", image, error))? {
+                return Err(foreign("data of an unknown form"));
+            }
+        }
+        volume.format = Format::Started(expected);
+        self.volumes.put(volume.clone())?;
+        expected.make(&device.path)?;
+        volume.format = Format::Done(expected);
+        volume.grow = false;
+        self.volumes.put(volume.clone())?;
+        Ok(expected)
+    }
+}
+
+/// The flags of a mount; a block device has none.
+pub(super) fn mount_flags(capability: &Capability) -> &[String] {
+    match &capability.access {
+        Access::Mount { flags, .. } => flags,
+        Access::Block => &[],
+    }
+}
+
+impl Driver {
+    pub(crate) fn node_unstage_volume(
+        &self,
+        request: csi::NodeUnstageVolumeRequest,
+    ) -> Result<csi::NodeUnstageVolumeResponse, CallError> {
+        let path = HostPath::parse("staging_target_path", &request.staging_target_path)?;
+        let (volume, _guard) = self.take_volume(&request.volume_id)?;
+        let presence = self.presence(&volume)?;
+        let is_the_place = volume.staged.as_ref().is_some_and(|(at, _)| at == path.as_str());
+        if !is_the_place && !presence.is_on(path.as_path()) {
+            return Ok(csi::NodeUnstageVolumeResponse {});
+        }
+        if let Some(target) = presence.targets(&volume).next() {
+            let state = format!("is published at {target}");
+            return Err(CallError::volume_state(&volume.id, state, "unpublish it there first"));
+        }
+        self.unstage(volume, &path)?;
+        Ok(csi::NodeUnstageVolumeResponse {})
+    }
+
+    /// Takes a volume off its staging path, gives its device back, and forgets what was meant.
+    pub(super) fn unstage(&self, mut volume: VolumeRecord, path: &HostPath) -> Result<(), CallError> {
+        let presence = self.take_off(&volume, path.as_path())?;
+        if let Some(device) = presence.device()
+            && !presence.device_is_mounted()
+        {
+            device.detach()?;
+        }
+        if volume.staged.as_ref().is_some_and(|(at, _)| at == path.as_str()) {
+            volume.staged = None;
+            self.volumes.put(volume)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! `quickstart`: see [`quickstart`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    quickstart::main()
+}

@@ -1,0 +1,127 @@
+//! Hub, proxy, agent and driver, as the other binaries run them, in this process.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::DriverName;
+use csi_proxy::{CSI_SERVICE, NodeWatch};
+use csi_proxy::{
+    ClockTerms, DEFAULT_RECONNECT_GRACE, Dispatcher, Endpoint, NodeId, Reachability, RetryRelay, Router,
+    Serving, SessionRelay, SessionService, SocketAddress,
+};
+use edge_transport::link::Limits;
+use edge_transport::link::uds::{self, UdsDialer};
+use edge_transport::{Hub, Peer, PeerId, ServiceName};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::{self, Channel};
+
+use super::cable::Cable;
+use super::gate::Gate;
+use hostpath_driver::config::Config;
+use hostpath_driver::driver::Driver;
+use hostpath_driver::listen::{ListenError, Listener};
+use hostpath_driver::service::Service;
+
+const DRIVER: &str = "hostpath.csi.edge";
+
+const NODE: &str = "edge-1";
+
+const CLOUD_SOCKET: &str = "csi.sock";
+
+const NODE_SOCKET: &str = "node.sock";
+
+/// Longest wait for open calls at the end.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What runs.
+pub(super) struct Parts {
+    directory: PathBuf,
+    hub: Hub,
+    agent: Peer,
+    proxy: Peer,
+    serving: Serving,
+    driver: JoinHandle<Result<(), ListenError>>,
+    stop_driver: oneshot::Sender<()>,
+    /// Before the driver: what can hold a call there.
+    pub(super) gate: Arc<Gate>,
+    /// Between the agent and the hub.
+    pub(super) cable: Cable,
+    /// To the socket that the sidecars would use.
+    pub(super) cloud: Channel,
+    /// To the socket that kubelet would use.
+    pub(super) node: Channel,
+}
+
+impl Parts {
+    /// Starts everything below a directory.
+    pub(super) async fn start(directory: &Path) -> Result<Self, Box<dyn Error>> {
+        let driver_name = DriverName::new(DRIVER)?;
+        let address = |name: &str| SocketAddress::new(directory.join(name).to_string_lossy());
+        let node = NodeId::new(NODE)?;
+
+        let config = Config::new(driver_name.clone(), node.clone(), directory.join("driver"), None)?;
+        let service = Service::new(Driver::open(config)?);
+        let listener = Listener::bind(address(NODE_SOCKET)?.path())?;
+        let (stop_driver, stopped) = oneshot::channel::<()>();
+        let driver = tokio::spawn(async move { listener.serve(&service, stopped).await });
+
+        let hub_socket = directory.join("hub.sock");
+        let listener = uds::bind(&hub_socket, Limits::default())?;
+        let hub = Hub::builder().listener(Box::new(listener)).presence().start()?;
+        let dialer = || UdsDialer::new(&hub_socket, Limits::default());
+
+        let dispatcher = Dispatcher::new().with_driver(driver_name.clone(), address(NODE_SOCKET)?);
+        let gate = Arc::new(Gate::new(dispatcher));
+        let cable = Cable::new(dialer()?);
+        let agent = Peer::builder(PeerId::new(NODE)?)
+            .service(ServiceName::new(CSI_SERVICE)?, SessionService::new(Arc::clone(&gate)))
+            .dialer(Box::new(cable.clone()))
+            .start()?;
+
+        let proxy = PeerId::new(format!("proxy/{DRIVER}"))?;
+        let proxy = Peer::builder(proxy).dialer(Box::new(dialer()?)).start()?;
+        // Otherwise the endpoint's first question to the driver fails, and the next one comes a second later.
+        agent.connected().await?;
+        proxy.connected().await?;
+        let router = Router::fixed(node);
+        let reachability = Reachability::new(DEFAULT_RECONNECT_GRACE);
+        let mut nodes = NodeWatch::new(proxy.clone(), reachability.clone())?;
+        // Ends when the peer is closed.
+        tokio::spawn(async move { while nodes.next().await.is_some() {} });
+        let relay = SessionRelay::new(proxy.clone());
+        let relay = RetryRelay::start(relay, reachability, ClockTerms::default()).await?;
+        let serving = Endpoint::new(driver_name, router, relay).serve(address(CLOUD_SOCKET)?).await?;
+        let channel = |name: &str| {
+            let socket = format!("unix://{}", directory.join(name).display());
+            transport::Endpoint::from_shared(socket).map(|endpoint| endpoint.connect_lazy())
+        };
+        let (cloud, node, directory) = (channel(CLOUD_SOCKET)?, channel(NODE_SOCKET)?, directory.to_owned());
+        Ok(Self { directory, hub, agent, proxy, serving, driver, stop_driver, gate, cable, cloud, node })
+    }
+
+    /// What the first step tells.
+    pub(super) fn told(&self) -> String {
+        format!("hub, proxy, agent and {DRIVER} on {NODE}, below {}", self.directory.display())
+    }
+
+    /// A path below the directory.
+    pub(super) fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.directory.display())
+    }
+
+    /// Ends everything in good order.
+    pub(super) async fn stop(self) {
+        // The clients leave first, so that nothing waits for them.
+        drop((self.cloud, self.node));
+        self.serving.shutdown(DRAIN).await;
+        self.proxy.close().await;
+        self.agent.close().await;
+        self.hub.close().await;
+        let _ = self.stop_driver.send(());
+        // It drains by itself.
+        let _ = tokio::time::timeout(DRAIN, self.driver).await;
+    }
+}
