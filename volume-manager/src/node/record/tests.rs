@@ -78,6 +78,9 @@ fn a_record_comes_back_as_it_was_written() {
     let read = Record::decode(&record.encode()).unwrap();
     assert_eq!(read, record);
     assert_eq!(read.spec.secrets(), record.spec.secrets());
+    let mut leaving = record;
+    leaving.snapshot.targets.values_mut().for_each(|target| target.wanted = false);
+    assert_eq!(Record::decode(&leaving.encode()).unwrap(), leaving);
 }
 
 /// A node reads what an earlier version wrote, so a change of the schema or of the code must not change the bytes.
