@@ -19,6 +19,7 @@ pub mod manifest;
 pub mod memory;
 pub mod metrics;
 pub mod page;
+pub mod port;
 pub mod process;
 pub mod random;
 pub mod raw;

@@ -3,7 +3,6 @@
 mod site;
 
 use std::fmt;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -11,7 +10,7 @@ use tempfile::TempDir;
 pub use self::site::Site;
 use crate::certificates::{Authority, Files};
 use crate::process::Process;
-use crate::{csi, wait};
+use crate::{csi, port, wait};
 
 /// The CSI name of the driver in a stand.
 pub const DRIVER: &str = "hostpath.csi.edge";
@@ -170,21 +169,11 @@ impl Stand {
         place.parse().unwrap_or_else(|cause| panic!("{place}: {cause}"))
     }
 
-    /// Lets hubs that are started from now on listen on one port of the loopback address, which is free now.
+    /// Lets hubs that are started from now on listen on one free port of the loopback address.
     ///
     /// A port that is taken again after the hub was killed should not be one that the kernel gives to those who dial.
-    ///
-    /// # Panics
-    /// If there is none.
     pub fn hub_port(&mut self) {
-        // The name of the directory is nobody else's, where the number of the process may be the same in two namespaces.
-        let name = self.directory.path().as_os_str().as_encoded_bytes();
-        let first = name.iter().fold(0_u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(u16::from(*byte)));
-        let port = (0..10_000)
-            .map(|step| 20_000 + (first % 10_000 + step) % 10_000)
-            .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-            .expect("a free port");
-        self.hub_url = format!("{}://127.0.0.1:{port}", self.over.scheme());
+        self.hub_url = format!("{}://127.0.0.1:{}", self.over.scheme(), port::free());
     }
 
     /// Gives hubs that are started from now on these options too.

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use edge_csi_tests::wait;
+
 use super::certificates::Certificates;
 use super::component::{Components, Part};
 use super::error::RealError;
@@ -12,7 +14,7 @@ use super::node::Node;
 use super::sanity;
 use super::stack::{MOCK, REGISTRATION, Stack};
 use super::table::Fact;
-use super::{offline, sidecars, trace, wait};
+use super::{offline, sidecars, trace};
 
 /// Time for what should happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -112,7 +114,7 @@ fn lie(components: &Components, stack: &Stack, scratch: &Path, logs: &Path) -> R
         Err(said) => fact(said.contains(CONTRADICTED), format!("publish: {said}")),
     }];
     // While a call runs, the explanation is of that.
-    let explained = wait::until(SOON, || match node.ask(&format!("explain {MOCK} {id}")) {
+    let explained = wait::poll(SOON, || match node.ask(&format!("explain {MOCK} {id}")) {
         Ok(Ok(said)) => said.contains(CONTRADICTED).then_some(said),
         _ => None,
     });
@@ -123,7 +125,7 @@ fn lie(components: &Components, stack: &Stack, scratch: &Path, logs: &Path) -> R
         Ok(_) => fact(true, "unpublish: OK"),
         Err(said) => fact(false, format!("unpublish: {said}")),
     });
-    let forgotten = wait::until(SOON, || match node.ask("list") {
+    let forgotten = wait::poll(SOON, || match node.ask("list") {
         Ok(Ok(list)) => list.is_empty().then_some(()),
         _ => None,
     });
@@ -155,7 +157,7 @@ fn register(
 ) -> Result<Vec<Fact>, RealError> {
     let logged = |process: &str, text: &str| {
         let path = logs.join(format!("{process}.log"));
-        wait::until(SOON, || fs::read_to_string(&path).ok()?.contains(text).then_some(())).is_some()
+        wait::poll(SOON, || fs::read_to_string(&path).ok()?.contains(text).then_some(())).is_some()
     };
     let mut facts = vec![
         fact(logged("plugin", "told: registered"), "the plugin is told that it is registered"),

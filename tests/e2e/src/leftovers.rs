@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::wait;
+
 use super::error::RealError;
-use super::wait;
 
 /// Where control groups are, and each of their hierarchies if they are of the first version.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -26,7 +27,7 @@ pub(crate) fn cgroups(name: &str) -> Vec<PathBuf> {
 
 /// Takes away control groups with all below them, as far as nobody is in them.
 pub(crate) fn remove_cgroups(groups: &[PathBuf]) {
-    wait::until(GONE, || {
+    wait::poll(GONE, || {
         groups.iter().for_each(|group| remove_group(group));
         groups.iter().all(|group| !group.exists()).then_some(())
     });
@@ -63,7 +64,7 @@ pub(crate) fn clear(scratch: &Path) -> Result<(), RealError> {
         found.push(format!("loop device {device} of {file}"));
     }
     // One that was killed may take a moment.
-    wait::until(GONE, || processes(&place).is_empty().then_some(()));
+    wait::poll(GONE, || processes(&place).is_empty().then_some(()));
     found.extend(processes(&place));
     if found.is_empty() { Ok(()) } else { Err(RealError::Leftovers { found }) }
 }

@@ -36,7 +36,6 @@ mod sidecars;
 mod stack;
 mod table;
 mod trace;
-mod wait;
 mod weather;
 
 use std::path::{Path, PathBuf};

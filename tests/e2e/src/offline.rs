@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::{port, wait};
 use serde::Deserialize;
 
 use super::certificates::Certificates;
@@ -13,7 +14,6 @@ use super::error::RealError;
 use super::process::Process;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
-use super::wait;
 
 /// Minutes that sidecars-offline keeps the edge off under the sidecars, and kubernetes-hub the hub, and that the rounds of
 /// kubernetes-own-storm go on, which are larger then; without it, as long as it takes them to ask twenty times whether the driver
@@ -82,7 +82,7 @@ pub(crate) fn run(
     scratch: &Path,
     logs: &Path,
 ) -> Result<Vec<Fact>, RealError> {
-    let port = wait::free_port().map_err(|cause| RealError::File { path: "127.0.0.1:0".into(), cause })?;
+    let port = port::free();
     let listen = format!("127.0.0.1:{port}");
     let mut api = Process::start("api", &components.sidecars, ["api", "--listen", &listen], logs)?;
     api.ready("its port", || std::net::TcpStream::connect(&listen).is_ok())?;
@@ -111,7 +111,7 @@ pub(crate) fn run(
     }
     drop(sidecars);
     // Who starts before edge-csi-driver has asked once more is still told that the driver is ready.
-    let noticed = wait::until(BOUND, || (log(logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
+    let noticed = wait::poll(BOUND, || (log(logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
     facts.push(Fact { words: "edge-csi-driver notices it".to_owned(), right: noticed.is_some() });
     let mut sidecars = start(components, &stack, &kubeconfig, logs)?;
     let length = length()?.max(SHORT);
@@ -154,7 +154,7 @@ fn start(
 fn waits(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, facts: &mut Vec<Fact>) {
     for (sidecar, _) in sidecars {
         let name = sidecar.name().to_owned();
-        let waited = wait::until(BOUND, || {
+        let waited = wait::poll(BOUND, || {
             let asked = log(logs, &name).matches(NOT_READY).count();
             (asked >= PROBES || !sidecar.runs()).then_some(asked)
         });
@@ -172,7 +172,7 @@ fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
     for (sidecar, works) in sidecars {
         let name = sidecar.name().to_owned();
         let working =
-            wait::until(BOUND, || (log(logs, &name).contains(*works) || !sidecar.runs()).then_some(()));
+            wait::poll(BOUND, || (log(logs, &name).contains(*works) || !sidecar.runs()).then_some(()));
         let right = working.is_some() && sidecar.runs();
         let words = format!("{name} {} to work {when}", if right { "goes" } else { "does not go" });
         facts.push(Fact { words, right });

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use edge_csi_tests::wait;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::error::RealError;
-use super::wait;
 
 /// Time for a process to come up.
 const START: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ impl Process {
         waited_for: &'static str,
         reached: impl Fn() -> bool,
     ) -> Result<(), RealError> {
-        let ended = wait::until(bound, || match self.child.try_wait() {
+        let ended = wait::poll(bound, || match self.child.try_wait() {
             Ok(Some(status)) => Some(Err(status.to_string())),
             Err(cause) => Some(Err(cause.to_string())),
             Ok(None) => reached().then_some(Ok(())),
@@ -171,7 +171,7 @@ impl Process {
     }
 
     fn ended_within(&mut self, bound: Duration) -> Option<std::process::ExitStatus> {
-        wait::until(bound, || self.child.try_wait().ok().flatten())
+        wait::poll(bound, || self.child.try_wait().ok().flatten())
     }
 }
 

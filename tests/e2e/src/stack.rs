@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::{port, wait};
+
 use super::arguments::Arguments;
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
 use super::leg::{Leg, LinkKind, Subject, Way};
 use super::process::Process;
-use super::wait;
 use super::weather::{Weather, Wiring};
 
 /// The node that the driver is on.
@@ -222,7 +223,7 @@ impl Stack {
         arguments: Arguments,
         logs: &Path,
     ) -> Result<(), RealError> {
-        let port = port()?;
+        let port = port::free();
         let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
         // What it logged when it ran before has to be there to be searched.
         let mut process = Process::respawn(name, Command::new(program).args(arguments.0), logs)?;
@@ -276,8 +277,8 @@ struct Road {
 impl Road {
     fn new(wiring: impl Into<Wiring>, scratch: &Path) -> Result<Self, RealError> {
         let Wiring { kind, weather } = wiring.into();
-        let (hub_socket, port) = (socket(scratch, "hub.sock")?, port()?);
-        let dialled = if weather.cable().is_some() { self::port()? } else { port };
+        let (hub_socket, port) = (socket(scratch, "hub.sock")?, port::free());
+        let dialled = if weather.cable().is_some() { port::free() } else { port };
         let url = match kind {
             LinkKind::Uds => unix(&hub_socket),
             LinkKind::Ws => format!("ws://127.0.0.1:{dialled}"),
@@ -367,8 +368,4 @@ fn unix(socket: &Path) -> String {
 fn socket(scratch: &Path, name: &str) -> Result<PathBuf, RealError> {
     let path = scratch.join(name);
     if path.as_os_str().len() > SOCKET_PATH { Err(RealError::PathTooLong { path }) } else { Ok(path) }
-}
-
-fn port() -> Result<u16, RealError> {
-    wait::free_port().map_err(|cause| RealError::File { path: "127.0.0.1:0".into(), cause })
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::Ground;
@@ -9,7 +10,6 @@ use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES, STRICT, Victim};
 use super::objects::{self, CAPACITIES, CLAIMS, CSI_DRIVERS, PODS, class_of};
 use crate::error::RealError;
-use crate::wait;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -107,7 +107,7 @@ pub(super) fn hub(
     findings.note(true, "a pod goes while there is no hub, and its mounts with it");
     cluster.api.delete(&format!("{CLAIMS}/old"))?;
     let mut ended = Vec::new();
-    wait::until_with(Duration::from_secs(1), length, || {
+    wait::poll_every(Duration::from_secs(1), length, || {
         ended = cluster.edge.ended_sidecars();
         (!ended.is_empty()).then_some(())
     });

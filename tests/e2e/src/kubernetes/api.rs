@@ -4,10 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use edge_csi_tests::wait;
 use serde_json::Value;
 
 use crate::error::RealError;
-use crate::wait;
 
 /// Time for one answer.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -98,7 +98,7 @@ impl Api {
         reached: impl Fn(&Value) -> Option<T>,
     ) -> Result<T, RealError> {
         let mut last = "nothing was read".to_owned();
-        let found = wait::until_with(PAUSE, bound, || match self.read(path) {
+        let found = wait::poll_every(PAUSE, bound, || match self.read(path) {
             Ok(Some(object)) => {
                 let found = reached(&object);
                 last = brief(&object);
@@ -120,7 +120,7 @@ impl Api {
     /// Waits until there is nothing at `path`.
     pub(crate) fn until_gone(&self, path: &str, bound: Duration) -> Result<(), RealError> {
         let mut last = String::new();
-        let gone = wait::until_with(PAUSE, bound, || match self.read(path) {
+        let gone = wait::poll_every(PAUSE, bound, || match self.read(path) {
             Ok(None) => Some(()),
             Ok(Some(object)) => {
                 last = brief(&object);

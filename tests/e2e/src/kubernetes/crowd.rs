@@ -1,5 +1,6 @@
 //! A thousand nodes: how large requests get, and whether the right node is chosen.
 
+use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::Ground;
@@ -7,7 +8,6 @@ use super::cluster::{BOUND, Cluster, Findings, add_node};
 use super::edge::{DRIVERS, NODES, STRICT};
 use super::objects::{self, CSI_NODES, NODES as ALL_NODES, class_of};
 use crate::error::RealError;
-use crate::wait;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -54,7 +54,7 @@ fn claim_one(
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
     findings.same(&format!("{name}: the volume is on"), &expressions[0]["values"], &json!([node]));
     let log = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
-    let request = wait::until(BOUND, || {
+    let request = wait::poll(BOUND, || {
         let text = std::fs::read_to_string(&log).ok()?;
         text.lines().rev().find_map(|line| line.split_once(REQUEST)).map(|(_, request)| request.to_owned())
     });

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::Ground;
@@ -11,7 +12,6 @@ use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, VOLUMES, class_of};
 use crate::error::RealError;
-use crate::wait;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -68,7 +68,7 @@ fn delete_behind_cut(
     freeze(cluster, true);
     let claim = objects::claim("lost", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
-    let sent = wait::until(BOUND, || (dispatched() > before).then_some(()));
+    let sent = wait::poll(BOUND, || (dispatched() > before).then_some(()));
     findings.note(sent.is_some(), format!("{absence:?} cut: CreateVolume is with the driver"));
     let provisioner = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
     let ended = || count(&provisioner, &UNCERTAIN);
@@ -83,12 +83,12 @@ fn delete_behind_cut(
     cluster.api.until_gone(&claim, BOUND)?;
     findings.note(true, "the link is cut, and pod and claim are deleted");
     if absence == Absence::Long {
-        let told = wait::until(BOUND, || (ended() > before).then_some(()));
+        let told = wait::poll(BOUND, || (ended() > before).then_some(()));
         let words = format!("the provisioner's call ends without an answer {:.1?} later", begun.elapsed());
         findings.note(told.is_some(), words);
     }
     freeze(cluster, false);
-    let made = wait::until(BOUND, || {
+    let made = wait::poll(BOUND, || {
         cluster.edge.nodes.get(CUT).filter(|node| node.volumes(DRIVER) == 1).map(|_| ())
     });
     findings.note(made.is_some(), "the driver makes the volume that nobody waits for");
@@ -96,14 +96,14 @@ fn delete_behind_cut(
     if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
         node.connect(ground, Weather::Fair)?;
     }
-    let gone = wait::until(BOUND, || {
+    let gone = wait::poll(BOUND, || {
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });
     findings.note(
         gone.is_some(),
         format!("no volume on any node {:.1?} after the link is back", healed.elapsed()),
     );
-    let forgotten = wait::until(BOUND, || cluster.api.list(VOLUMES).ok().filter(Vec::is_empty).map(|_| ()));
+    let forgotten = wait::poll(BOUND, || cluster.api.list(VOLUMES).ok().filter(Vec::is_empty).map(|_| ()));
     findings.note(forgotten.is_some(), "and no PersistentVolume");
     Ok(())
 }
@@ -140,7 +140,7 @@ pub(super) fn storm(
         claims.iter().filter(|claim| claim["status"]["phase"] == "Bound").count()
     };
     let mut last = 0;
-    let all = wait::until_with(Duration::from_secs(1), STORM, || {
+    let all = wait::poll_every(Duration::from_secs(1), STORM, || {
         last = bound(&cluster.api.list(CLAIMS).ok()?);
         (last == CLAIMS_IN_STORM).then_some(())
     });
@@ -158,7 +158,7 @@ pub(super) fn storm(
     for number in 0..CLAIMS_IN_STORM {
         cluster.api.delete(&format!("{CLAIMS}/storm-{number}"))?;
     }
-    let gone = wait::until_with(Duration::from_secs(1), STORM, || {
+    let gone = wait::poll_every(Duration::from_secs(1), STORM, || {
         last = cluster.api.list(VOLUMES).ok()?.len();
         (last == 0).then_some(())
     });

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::Ground;
@@ -11,7 +12,6 @@ use super::cuts::CHOSEN;
 use super::edge::{DRIVERS, NODES, Victim};
 use super::objects::{self, CLAIMS, class_of};
 use crate::error::RealError;
-use crate::wait;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -52,7 +52,7 @@ fn dies(
     let mut claim = objects::claim("orphan", &class_of(DRIVER), "16Mi");
     claim["metadata"]["annotations"][CHOSEN] = json!(node);
     cluster.api.create(CLAIMS, &claim)?;
-    let sent = wait::until(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
+    let sent = wait::poll(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
     let begun = Instant::now();
     cluster.edge.kill(victim, node);
     cluster.edge.restore(ground, victim, node)?;
@@ -61,7 +61,7 @@ fn dies(
         process.thaw();
     }
     let path = format!("{CLAIMS}/orphan");
-    let bound = wait::until_with(Duration::from_millis(200), BOUND, || {
+    let bound = wait::poll_every(Duration::from_millis(200), BOUND, || {
         cluster.edge.revive_sidecars(ground).ok()?;
         let claim = cluster.api.read(&path).ok()??;
         (claim["status"]["phase"] == "Bound").then_some(())
@@ -73,7 +73,7 @@ fn dies(
     let made = count(&driver, MADE) - made;
     findings.note(volumes == 1 && made == 1, format!("volumes: {volumes}, made: {made} times"));
     cluster.api.delete(&path)?;
-    let gone = wait::until_with(Duration::from_millis(200), BOUND, || {
+    let gone = wait::poll_every(Duration::from_millis(200), BOUND, || {
         cluster.edge.revive_sidecars(ground).ok()?;
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });

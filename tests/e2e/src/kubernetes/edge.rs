@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use edge_csi_tests::port;
+
 use super::Ground;
 use super::node::Node;
 use super::objects::topology_key;
 use super::part::{Part, Ready};
-use super::plane::{Plane, free_port};
+use super::plane::Plane;
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::leg::LinkKind;
@@ -57,7 +59,7 @@ pub(crate) enum Victim {
 impl Edge {
     /// Starts hub, nodes and proxies, all connected; sidecars come later.
     pub(crate) fn start(ground: &Ground<'_>, plane: &Plane) -> Result<Self, RealError> {
-        let port = free_port()?;
+        let port = port::free();
         ground.folder("edge")?;
         let hub = start_hub(ground, plane, port)?;
         let nodes =
@@ -267,7 +269,7 @@ pub(super) fn start(
     arguments: Arguments,
     ground: &Ground<'_>,
 ) -> Result<Part, RealError> {
-    let port = free_port()?;
+    let port = port::free();
     let arguments =
         arguments.pair("--drain-timeout", "1s").pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
     Part::start(ground, name.to_owned(), program, arguments, Ready::Page(port))

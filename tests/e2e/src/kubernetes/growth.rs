@@ -1,5 +1,6 @@
 //! A claim grows whose driver can do that on the node alone: the resizer asks the proxy's socket what nodes can do.
 
+use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::Ground;
@@ -8,7 +9,6 @@ use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
 use super::secrets;
 use crate::error::RealError;
-use crate::wait;
 
 /// What the resizer logs when it finds a driver of this kind.
 const TRIVIAL: &str = "supports node resize only";
@@ -25,7 +25,7 @@ pub(super) fn run(
     let printed =
         |name: &str| std::fs::read_to_string(ground.logs.join(format!("{name}.log"))).unwrap_or_default();
     let resizer =
-        wait::until(BOUND, || printed(&format!("csi-resizer-{FOREIGN}")).contains(TRIVIAL).then_some(()));
+        wait::poll(BOUND, || printed(&format!("csi-resizer-{FOREIGN}")).contains(TRIVIAL).then_some(()));
     findings.note(resizer.is_some(), format!("the resizer says that the driver {TRIVIAL}"));
     cluster.api.create(SECRETS, &secrets::secret())?;
     cluster.api.create(CLASSES, &secrets::class())?;

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::{port, wait};
 use serde_json::json;
 
 use super::Ground;
 use super::image::{self, IMAGE};
 use super::objects::has_condition;
-use super::plane::{Plane, free_port, write};
+use super::plane::{Plane, write};
 use crate::error::RealError;
 use crate::process::Process;
-use crate::wait;
 
 /// Time for containerd, for kubelet, and for a driver's registration.
 const START: Duration = Duration::from_secs(90);
@@ -129,7 +129,7 @@ fn start_kubelet(
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
-        "port": free_port()?,
+        "port": port::free(),
         "readOnlyPort": 0,
         "healthzPort": 0,
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},

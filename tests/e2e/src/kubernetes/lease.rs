@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use edge_csi_tests::wait;
 use serde_json::json;
 
 use super::Ground;
@@ -11,7 +12,6 @@ use super::cuts::CHOSEN;
 use super::edge::{DRIVERS, NODES, STRICT, rival_log, start_rival};
 use super::objects::{self, CLAIMS, LEASES, VOLUMES, class_of};
 use crate::error::RealError;
-use crate::wait;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -99,12 +99,12 @@ fn lost(
     let mut claim = objects::claim("contested", &class_of(DRIVER), "16Mi");
     claim["metadata"]["annotations"][CHOSEN] = json!(NODE);
     cluster.api.create(CLAIMS, &claim)?;
-    let sent = wait::until(BOUND, || (dispatched() > before.0).then_some(()));
+    let sent = wait::poll(BOUND, || (dispatched() > before.0).then_some(()));
     if let Some(process) = first.process() {
         process.freeze();
     }
     holds(RIVALS[1])?;
-    let again = wait::until(BOUND, || (asked() > before.2 && joined() > before.1).then_some(()));
+    let again = wait::poll(BOUND, || (asked() > before.2 && joined() > before.1).then_some(()));
     findings.note(
         sent.is_some() && again.is_some(),
         "who holds the lease stops while the driver makes a volume; another one has it, asks for the same, and joins that",
@@ -113,7 +113,7 @@ fn lost(
         if let Some(process) = first.process() {
             process.thaw();
         }
-        wait::until_with(Duration::from_millis(100), BOUND, || first.ended().map(drop)).is_some()
+        wait::poll_every(Duration::from_millis(100), BOUND, || first.ended().map(drop)).is_some()
     };
     let ended = if awakes == Awakes::Meanwhile {
         let ended = ends();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::cluster::{BOUND, Cluster, Findings, text};
@@ -10,7 +11,6 @@ use super::edge::{DRIVERS, NODES};
 use super::kubelet::ROOT;
 use super::objects::{self, ATTACHMENTS, CLAIMS, CLASSES, PODS, VOLUMES, class_of};
 use crate::error::RealError;
-use crate::wait;
 
 /// What pods write, and what they read.
 const TEXT: &str = "written by a pod";
@@ -37,7 +37,7 @@ pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Resul
         let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
         let file = cluster.edge.nodes.first().map(|node| node.data(driver, &handle).join("tree/file"));
         let written = file.as_deref().and_then(|file| {
-            wait::until(BOUND, || std::fs::read_to_string(file).ok().filter(|text| !text.is_empty()))
+            wait::poll(BOUND, || std::fs::read_to_string(file).ok().filter(|text| !text.is_empty()))
         });
         findings.same("the pod's file, with the driver", &json!(written), &json!(TEXT));
         let uid = cluster.uid("writer")?;
@@ -51,7 +51,7 @@ pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Resul
         findings.note(true, "the next pod reads what the first one wrote");
         cluster.end_pod("reader")?;
         let detached =
-            wait::until(BOUND, || cluster.api.list(ATTACHMENTS).ok().filter(Vec::is_empty).map(|_| ()));
+            wait::poll(BOUND, || cluster.api.list(ATTACHMENTS).ok().filter(Vec::is_empty).map(|_| ()));
         findings.note(detached.is_some(), "detached when no pod needs it");
         cluster.end_claim("life")?;
         findings.note(true, format!(

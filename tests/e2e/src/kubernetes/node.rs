@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use edge_csi_tests::port;
+
 use super::Ground;
 use super::edge::{DRIVERS, FOREIGN, NODES, start, unix};
 use super::part::{Part, Ready};
-use super::plane::free_port;
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::leg::LinkKind;
@@ -66,7 +67,7 @@ impl Node {
             let program = &ground.components.mock_driver;
             drivers.push(Part::start(ground, FOREIGN.to_owned(), program, options, Ready::Socket(socket))?);
         }
-        let dialled = free_port()?;
+        let dialled = port::free();
         let ends = format!("127.0.0.1:{dialled}=127.0.0.1:{hub}");
         let mut cable = Cable { log: format!("cable-{name}"), ends, process: None };
         cable.connect(ground, Weather::Fair)?;

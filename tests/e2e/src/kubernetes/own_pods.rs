@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::Ground;
@@ -19,7 +20,6 @@ use super::secrets;
 use super::vault::{self, Vault};
 use crate::error::RealError;
 use crate::sanity::SECRET;
-use crate::wait;
 
 const NODE: &str = OWN[0];
 const DRIVER: &str = DRIVERS[0];
@@ -120,7 +120,7 @@ fn guarded(
     }
     let volume = cluster.bound("by-class")?;
     let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-    let failed = wait::until(BOUND, || {
+    let failed = wait::poll(BOUND, || {
         let text = agent_log(ground);
         let lines = text.lines().filter(|line| line.contains(&handle) && line.contains(secrets::NAME));
         Some(lines.count()).filter(|count| *count >= FAILURES)
@@ -136,7 +136,7 @@ fn guarded(
     let inline = mounted(cluster, "inline", "v")?;
     findings.note(true, "with the secret all three have their volumes");
 
-    let said = wait::until(BOUND, || vault::told(&by_hand.place)).unwrap_or_default();
+    let said = wait::poll(BOUND, || vault::told(&by_hand.place)).unwrap_or_default();
     let values = json!([said["staged"]["password"], said["secrets"]["password"]]);
     findings.same("NodeStageVolume and NodePublishVolume had", &values, &json!([SECRET, SECRET]));
     let folder = by_hand.place.parent().map(names_in).unwrap_or_default();
@@ -162,7 +162,7 @@ fn guarded(
     let places = [edge, agent, ground.scratch.join(NODE).join("volumes")];
     for (what, text) in texts(&token) {
         let mut holders: Vec<PathBuf> = Vec::new();
-        wait::until(BOUND, || {
+        wait::poll(BOUND, || {
             holders = holders_below(&places, text);
             holders.is_empty().then_some(())
         });
@@ -190,7 +190,7 @@ fn holders_below(places: &[PathBuf], text: &str) -> Vec<PathBuf> {
 /// An inline volume is told of its pod, with a token of the pod's own, and is the pod's group's; the token, which is empty if the agent
 /// has passed none.
 fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> Result<String, RealError> {
-    let said = wait::until(BOUND, || vault::told(&inline.place)).unwrap_or_default();
+    let said = wait::poll(BOUND, || vault::told(&inline.place)).unwrap_or_default();
     let key = |part: &str| said["context"][format!("csi.storage.k8s.io/{part}")].clone();
     let told = json!([
         said["context"]["role"],
@@ -227,7 +227,7 @@ fn of_its_own(cluster: &Cluster, findings: &mut Findings, inline: &Mounted) -> R
 fn again(cluster: &Cluster, findings: &mut Findings, inline: &Mounted, token: &str) -> Result<(), RealError> {
     let secret = format!("{SECRETS}/{}", secrets::NAME);
     cluster.api.merge(&secret, &json!({"stringData": {"password": ROTATED}}))?;
-    let later = wait::until(BOUND, || {
+    let later = wait::poll(BOUND, || {
         vault::told(&inline.place).filter(|told| told["secrets"]["password"] == ROTATED)
     });
     let times = later.unwrap_or_default()["published"].as_u64();
@@ -237,7 +237,7 @@ fn again(cluster: &Cluster, findings: &mut Findings, inline: &Mounted, token: &s
     // The driver writes its files anew each time, for root alone.
     let expected = json!({"told": format!("{GROUP} 660"), "tokens": format!("{GROUP} 660")});
     let files = || owned(&inline.place, &["told", "tokens"]);
-    wait::until(BOUND, || (files() == expected).then_some(()));
+    wait::poll(BOUND, || (files() == expected).then_some(()));
     findings.same("and its files have group and mode", &files(), &expected);
     Ok(())
 }
@@ -305,7 +305,7 @@ fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealErr
         message.contains(SINGLE),
         format!("a second pod of a ReadWriteOncePod claim is told: {message}"),
     );
-    let got = wait::until(WATCHED, || mounts_of(cluster, "second").ok().filter(|mounts| !mounts.is_empty()));
+    let got = wait::poll(WATCHED, || mounts_of(cluster, "second").ok().filter(|mounts| !mounts.is_empty()));
     findings.note(got.is_none(), "and has no mount");
     cluster.forget_pod("alone")?;
     vacated(cluster, &first)?;
@@ -413,7 +413,7 @@ fn told_of(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, RealError>
 /// Waits until the agent says that it has done its part for the group of a pod.
 fn logged(ground: &Ground<'_>, pod: &Mounted) -> Result<(), RealError> {
     let is_said = |line: &str| line.contains(&pod.uid) && line.contains(GIVEN);
-    let said = wait::until(BOUND, || agent_log(ground).lines().any(is_said).then_some(()));
+    let said = wait::poll(BOUND, || agent_log(ground).lines().any(is_said).then_some(()));
     said.ok_or_else(|| RealError::NeverSo {
         waited_for: format!("{GIVEN:?} of pod {} in the agent's log", pod.name),
         bound: BOUND,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::Ground;
@@ -11,7 +12,6 @@ use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin;
 use crate::error::RealError;
-use crate::wait;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -80,7 +80,7 @@ fn round(
         made.push(Case { name, node, uid });
     }
     let mut last = 0;
-    let all = wait::until_with(Duration::from_millis(500), STORM, || {
+    let all = wait::poll_every(Duration::from_millis(500), STORM, || {
         last = made.iter().filter(|case| mounts(cluster, case) == 1).count();
         (last == cases).then_some(())
     });
@@ -121,7 +121,7 @@ fn round(
             |case: &&Case| cluster.edge.node(case.node).is_some_and(|node| node.pod(&case.uid).exists());
         made.iter().filter(there).count()
     };
-    let vacated = wait::until_with(Duration::from_millis(500), STORM, || {
+    let vacated = wait::poll_every(Duration::from_millis(500), STORM, || {
         last = gone(cluster);
         (last == 0).then_some(())
     });
@@ -130,7 +130,7 @@ fn round(
     for case in made.iter().step_by(2) {
         cluster.api.delete(&format!("{PODS}/{}?gracePeriodSeconds=0", case.name))?;
     }
-    let forgotten = wait::until_with(Duration::from_millis(500), STORM, || {
+    let forgotten = wait::poll_every(Duration::from_millis(500), STORM, || {
         last = cluster.api.list(VOLUMES).as_deref().map_or(usize::MAX, <[Value]>::len);
         (last == 0).then_some(())
     });

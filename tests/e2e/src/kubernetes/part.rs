@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::wait;
+
 use super::Ground;
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::process::Process;
-use crate::wait;
 
 /// When it is there.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use edge_csi_tests::certificates::Authority;
+use edge_csi_tests::port;
 use serde_json::Value;
 
 use super::Ground;
@@ -16,7 +17,6 @@ use super::part::{Part, Ready};
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::process::Process;
-use crate::wait;
 
 /// Time for the server to come up: most of it goes to its own start.
 const START: Duration = Duration::from_secs(120);
@@ -131,7 +131,7 @@ fn part(ground: &Ground<'_>, name: &str) -> Command {
 }
 
 fn start_etcd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, String), RealError> {
-    let (client, peer) = (loopback()?, loopback()?);
+    let (client, peer) = (loopback(), loopback());
     let mut command = Command::new("etcd");
     command
         .args(["--name", "one", "--unsafe-no-fsync", "--log-level", "warn", "--data-dir"])
@@ -151,7 +151,7 @@ fn start_server(
     etcd: &str,
     kubeconfig: &Path,
 ) -> Result<Part, RealError> {
-    let port = free_port()?;
+    let port = port::free();
     // It signs tokens with the key, and takes the public one from the certificate.
     let accounts = Authority::new(folder, "accounts").issue(&["accounts"]);
     let (token, tokens) = (random_token()?, folder.join("tokens.csv"));
@@ -205,12 +205,8 @@ fn random_token() -> Result<String, RealError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn loopback() -> Result<String, RealError> {
-    Ok(format!("http://127.0.0.1:{}", free_port()?))
-}
-
-pub(super) fn free_port() -> Result<u16, RealError> {
-    wait::free_port().map_err(|cause| RealError::File { path: "127.0.0.1:0".into(), cause })
+fn loopback() -> String {
+    format!("http://127.0.0.1:{}", port::free())
 }
 
 pub(super) fn write(path: &Path, text: &str) -> Result<(), RealError> {

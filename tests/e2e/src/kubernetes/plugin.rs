@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
 
@@ -20,7 +21,6 @@ use super::plane::write;
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::leftovers;
-use crate::wait;
 
 /// The nodes that have it in most scenes.
 pub(super) const OWN: [&str; 2] = [NODES[2], NODES[3]];
@@ -94,7 +94,7 @@ fn nothing_is_left(
 ) -> Result<(), RealError> {
     for node in nodes.iter().filter_map(|name| cluster.edge.node(name)) {
         let mut left = Vec::new();
-        wait::until(BOUND, || {
+        wait::poll(BOUND, || {
             left = node.mounts().into_iter().map(|mount| mount.place).chain(node.pods()).collect();
             left.is_empty().then_some(())
         });
@@ -210,14 +210,14 @@ impl Node {
     /// The mount at a place, once it is there.
     pub(super) fn mounted(&self, place: &Path) -> Result<Mount, RealError> {
         let at = || self.mounts().into_iter().find(|mount| mount.place == place);
-        wait::until(BOUND, at).ok_or_else(|| self.never(format!("a mount at {}", place.display())))
+        wait::poll(BOUND, at).ok_or_else(|| self.never(format!("a mount at {}", place.display())))
     }
 
     /// Waits until nothing is left of a pod, not even its directory.
     pub(super) fn vacated(&self, uid: &str) -> Result<(), RealError> {
         let pod = self.pod(uid);
         let gone = || (!pod.exists()).then_some(());
-        wait::until(BOUND, gone).ok_or_else(|| self.never(format!("{} gone", pod.display())))
+        wait::poll(BOUND, gone).ok_or_else(|| self.never(format!("{} gone", pod.display())))
     }
 
     fn never(&self, waited_for: String) -> RealError {

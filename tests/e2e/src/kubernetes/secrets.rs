@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edge_csi_tests::wait;
 use serde_json::{Map, Value, json};
 
 use super::Ground;
@@ -11,7 +12,6 @@ use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
 use crate::error::RealError;
 use crate::sanity::SECRET;
-use crate::wait;
 
 /// How long a claim that must not be bound is watched.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ pub(super) fn run(
     let printed = || std::fs::read_to_string(&log).unwrap_or_default();
     for call in CALLS {
         let line = format!("with the secret: {call}");
-        let found = wait::until(BOUND, || printed().contains(&line).then_some(()));
+        let found = wait::poll(BOUND, || printed().contains(&line).then_some(()));
         findings.note(found.is_some(), line);
     }
     let is_refused = |line: &&str| line.starts_with("without") && !line.ends_with(LISTED);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::Ground;
@@ -12,7 +13,6 @@ use super::secrets;
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::process::Process;
-use crate::wait;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
 
