@@ -1,28 +1,62 @@
-//! A binary that runs as a process of its own, with its log.
+//! A process with its log, which cannot outlive the test.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{binaries, wait};
 
-/// A running binary. Killed when dropped; its log is printed then if the test is failing, and otherwise must show no panic.
+/// Time to end after SIGTERM.
+const STOP: Duration = Duration::from_secs(15);
+
+/// Lines of a log that an error shows.
+const TAIL: usize = 15;
+
+/// Variables that would change what the reference binaries do.
+const FOREIGN: [&str; 5] =
+    ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"];
+
+/// What a panic of Rust begins with.
+const PANIC: &str = "panicked at";
+
+/// Why a process did not do what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the sentences say it")]
+pub enum ProcessError {
+    #[error("cannot write the log {path}: {cause}", path = path.display())]
+    Log { path: PathBuf, cause: io::Error },
+    #[error("cannot run {program}: {cause}; the build, or `.ci/run tools`, should have made it")]
+    Missing { program: String, cause: io::Error },
+    #[error("{process} ended before {waited_for} ({status}); the end of {log}:\n{tail}", log = log.display())]
+    Ended { process: String, waited_for: &'static str, status: ExitStatus, log: PathBuf, tail: String },
+    #[error("{process} did not reach {waited_for} within {seconds} s; the end of {log}:\n{tail}", seconds = bound.as_secs(), log = log.display())]
+    NotInTime { process: String, waited_for: &'static str, bound: Duration, log: PathBuf, tail: String },
+    #[error("{process} did not stop in good order on SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
+    BadStop { process: String, status: ExitStatus, log: PathBuf, tail: String },
+}
+
+/// A running process, which is killed when dropped.
+///
+/// One that was started with [`start`](Self::start) and its like then prints its log if the test is failing, and otherwise must have
+/// logged no panic. For the others whoever starts them searches the logs.
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// The same file, also when something else has its name.
-    written: File,
+    /// The same file, also when something else has its name; searched at the end.
+    searched: Option<File>,
     ended: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts `binary` with `arguments`; its stderr goes to `DIRECTORY/NAME.log`.
+    /// Starts the reference binary `binary`, or a program by its absolute path; what it prints is added to `DIRECTORY/NAME.log`.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -64,13 +98,6 @@ impl Process {
         arguments: impl IntoIterator<Item = A>,
         environment: &[(&str, &str)],
     ) -> Self {
-        let log = directory.join(format!("{name}.log"));
-        let stderr = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
-        let written = File::open(&log).unwrap_or_else(|cause| panic!("{log:?}: {cause}"));
         let binary = match Path::new(binary) {
             path if path.is_absolute() => path.to_owned(),
             _ => binaries::path(binary),
@@ -83,21 +110,72 @@ impl Process {
                 command
             }
         };
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         // What the developer has set must not change what the tests see.
-        for variable in ["RUST_LOG", "CSI_ENDPOINT", "CSI_DRIVERNAME", "KUBEEDGE_ENDPOINT", "KUBE_NODE_NAME"]
-        {
+        for variable in FOREIGN {
             command.env_remove(variable);
         }
-        command.envs(environment.iter().copied());
-        let child = command.spawn().unwrap_or_else(|cause| panic!("{command:?}: {cause}"));
-        Self { name: name.to_owned(), child, log, written, ended: None }
+        command.args(arguments).envs(environment.iter().copied());
+        let started = Self::respawn(directory, name, &mut command);
+        let mut process = started.unwrap_or_else(|error| panic!("{error}"));
+        let log = File::open(&process.log).unwrap_or_else(|cause| panic!("{:?}: {cause}", process.log));
+        process.searched = Some(log);
+        process
     }
 
-    /// What the process has logged so far.
+    /// Starts `command`; what it prints goes to `DIRECTORY/NAME.log`, which is emptied first.
+    ///
+    /// # Errors
+    /// If the log cannot be written or the program not be started.
+    pub fn spawn(directory: &Path, name: &str, command: &mut Command) -> Result<Self, ProcessError> {
+        let log = directory.join(format!("{name}.log"));
+        File::create(&log).map_err(|cause| ProcessError::Log { path: log, cause })?;
+        Self::respawn(directory, name, command)
+    }
+
+    /// The same without emptying the log, which continues that of the process before.
+    ///
+    /// # Errors
+    /// If the log cannot be written or the program not be started.
+    pub fn respawn(directory: &Path, name: &str, command: &mut Command) -> Result<Self, ProcessError> {
+        let log = directory.join(format!("{name}.log"));
+        let failed = |cause| ProcessError::Log { path: log.clone(), cause };
+        let out = File::options().create(true).append(true).open(&log).map_err(failed)?;
+        let err = out.try_clone().map_err(failed)?;
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(|cause| {
+            let program = command.get_program().to_string_lossy().into_owned();
+            ProcessError::Missing { program, cause }
+        })?;
+        Ok(Self { name: name.to_owned(), child, log, searched: None, ended: None })
+    }
+
+    /// Its name, which is that of its log.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the process has printed so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// The last lines that it printed.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines.get(lines.len().saturating_sub(TAIL)..).unwrap_or_default().join("\n")
+    }
+
+    /// What it printed from its panic on, or else the last lines.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let log = self.log();
+        match log.lines().position(|line| line.contains(PANIC)) {
+            Some(first) => log.lines().skip(first).take(TAIL).collect::<Vec<_>>().join("\n"),
+            None => self.tail(),
+        }
     }
 
     /// Waits until the log holds `text`.
@@ -109,6 +187,87 @@ impl Process {
             self.log().contains(text).then_some(())
         })
         .await;
+    }
+
+    /// Waits until `reached`, which `waited_for` names.
+    ///
+    /// # Errors
+    /// If it ends before, or is too late.
+    pub fn ready(
+        &mut self,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), ProcessError> {
+        self.ready_within(wait::SOON, waited_for, reached)
+    }
+
+    /// Waits so long until `reached`, which `waited_for` names.
+    ///
+    /// # Errors
+    /// If it ends before, or is too late.
+    pub fn ready_within(
+        &mut self,
+        bound: Duration,
+        waited_for: &'static str,
+        reached: impl Fn() -> bool,
+    ) -> Result<(), ProcessError> {
+        let ended = wait::poll(bound, || match self.status() {
+            Some(status) => Some(Err(status)),
+            None => reached().then_some(Ok(())),
+        });
+        match ended {
+            Some(Ok(())) => Ok(()),
+            Some(Err(status)) => {
+                let (process, log, tail) = (self.name.clone(), self.log.clone(), self.tail());
+                Err(ProcessError::Ended { process, waited_for, status, log, tail })
+            }
+            None => Err(self.late(waited_for, bound)),
+        }
+    }
+
+    /// Waits at most `bound` for the process to end by itself; whether it says that all is well.
+    ///
+    /// # Errors
+    /// If it runs on.
+    pub fn finish(&mut self, bound: Duration) -> Result<bool, ProcessError> {
+        let status = wait::poll(bound, || self.status());
+        status.map(|status| status.success()).ok_or_else(|| self.late("its end", bound))
+    }
+
+    /// Asks the process to stop, if it has not ended.
+    pub fn terminate(&self) {
+        let _ = self.send(Signal::TERM);
+    }
+
+    /// Asks the process to stop, and expects exit code zero.
+    ///
+    /// # Errors
+    /// If it ends otherwise, or does not.
+    pub fn stop(mut self) -> Result<(), ProcessError> {
+        self.terminate();
+        let Some(status) = wait::poll(STOP, || self.status()) else {
+            return Err(self.late("its end after SIGTERM", STOP));
+        };
+        if status.success() {
+            return Ok(());
+        }
+        let (process, log, tail) = (self.name.clone(), self.log.clone(), self.tail());
+        Err(ProcessError::BadStop { process, status, log, tail })
+    }
+
+    fn late(&self, waited_for: &'static str, bound: Duration) -> ProcessError {
+        let (process, log, tail) = (self.name.clone(), self.log.clone(), self.tail());
+        ProcessError::NotInTime { process, waited_for, bound, log, tail }
+    }
+
+    /// Stops the process where it is until [`thaw`](Self::thaw), if it has not ended.
+    pub fn freeze(&self) {
+        let _ = self.send(Signal::STOP);
+    }
+
+    /// Lets it continue.
+    pub fn thaw(&self) {
+        let _ = self.send(Signal::CONT);
     }
 
     /// The number of the process.
@@ -140,9 +299,15 @@ impl Process {
     /// # Panics
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) {
-        let pid =
-            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("the kernel gave this number");
-        kill_process(pid, signal).unwrap_or_else(|cause| panic!("{}: {cause}", self.name));
+        self.send(signal).unwrap_or_else(|cause| panic!("{}: {cause}", self.name));
+    }
+
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        // The number may be another process's by now.
+        if self.ended.is_some() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// Kills it as a power cut would, and waits until it is gone.
@@ -155,10 +320,7 @@ impl Process {
 
     /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait().ok().flatten();
-        }
-        self.ended.is_none()
+        self.status().is_none()
     }
 
     /// Waits for its end.
@@ -167,12 +329,15 @@ impl Process {
     /// If it runs on.
     pub async fn ended(&mut self) -> ExitStatus {
         let what = format!("{} ends", self.name);
-        let since = std::time::Instant::now();
-        while self.runs() {
-            assert!(since.elapsed() < wait::SOON, "waited for this: {what}");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        wait::until(&what, async || self.status()).await
+    }
+
+    /// How it ended, if it has.
+    fn status(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
         }
-        self.ended.unwrap_or_else(|| panic!("{what}: no status"))
+        self.ended
     }
 }
 
@@ -188,16 +353,17 @@ impl fmt::Debug for Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+        let Some(mut searched) = self.searched.take() else { return };
         if std::thread::panicking() {
             eprintln!("---- log of {} ----\n{}", self.name, self.log());
             return;
         }
         // A task that panics ends alone, and what it was to do may be done by the next try.
         let mut written = Vec::new();
-        let read = self.written.read_to_end(&mut written);
+        let read = searched.read_to_end(&mut written);
         assert!(read.is_ok(), "log of {}: {read:?}", self.name);
         let written = String::from_utf8_lossy(&written);
-        let panic = written.lines().find(|line| line.contains("panicked at"));
+        let panic = written.lines().find(|line| line.contains(PANIC));
         assert!(panic.is_none(), "{}: {panic:?}\n{written}", self.name);
     }
 }
@@ -223,5 +389,41 @@ mod tests {
             let dropped = std::panic::catch_unwind(AssertUnwindSafe(|| drop(process)));
             assert_eq!(dropped.is_err(), fails, "{text}, {removed}");
         }
+    }
+
+    fn shell(directory: &Path, script: &str) -> Process {
+        Process::spawn(directory, "sh", Command::new("/bin/sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn sigterm_must_end_a_process_with_code_zero() {
+        let directory = tempfile::tempdir().unwrap();
+        for (code, good) in [(0, true), (3, false)] {
+            let script = format!("trap 'exit {code}' TERM; echo up; while :; do sleep 0.01; done");
+            let mut process = shell(directory.path(), &script);
+            process
+                .ready("its trap", || directory.path().join("sh.log").metadata().unwrap().len() > 0)
+                .unwrap();
+            let stopped = process.stop();
+            assert_eq!(stopped.is_ok(), good, "{stopped:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_ends_is_not_waited_for_and_its_log_is_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = shell(directory.path(), "echo too bad; exit 1");
+        let ended = process.ready("nothing", || false).unwrap_err().to_string();
+        assert!(ended.contains("exit status: 1") && ended.ends_with("too bad"), "{ended}");
+    }
+
+    #[test]
+    fn a_process_does_not_outlive_what_holds_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let process = shell(directory.path(), "exec sleep 1000");
+        let proc = format!("/proc/{}", process.id());
+        assert!(Path::new(&proc).exists());
+        drop(process);
+        assert!(!Path::new(&proc).exists());
     }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::process::Process;
 use libtest_mimic::Failed;
 
 use super::Place;
 use super::component::Part;
-use super::process::Process;
 use super::table::{self, Fact};
 
 /// They take two minutes side by side.
@@ -54,7 +54,7 @@ impl Deployment {
             .env("CRDS", definitions)
             .env("SIDECARS", sidecars)
             .env("PROGRAMS", components.hub.parent().unwrap_or(&place.root));
-        let mut script = Process::spawn("script", &mut command, &logs)?;
+        let mut script = Process::spawn(&logs, "script", &mut command)?;
         let right = script.finish(BOUND)?;
         let words = if right { "the script found nothing wrong".to_owned() } else { script.tail() };
         table::found(&self.to_string(), vec![Fact { words, right }], started.elapsed())

@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use edge_csi_tests::process::ProcessError;
+
 /// Why the run is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RealError {
@@ -22,12 +24,8 @@ pub(crate) enum RealError {
     NoBinary { name: &'static str },
     #[error("the socket path {path} has {found} bytes; at most 107 work, so set TMPDIR to a shorter folder", path = path.display(), found = path.as_os_str().len())]
     PathTooLong { path: PathBuf },
-    #[error("{process} ended before {waited_for} ({status}); the end of {log}:\n{tail}", log = log.display())]
-    Ended { process: String, waited_for: &'static str, status: String, log: PathBuf, tail: String },
-    #[error("{process} did not reach {waited_for} within {seconds} s; the end of {log}:\n{tail}", seconds = bound.as_secs(), log = log.display())]
-    NotInTime { process: String, waited_for: &'static str, bound: Duration, log: PathBuf, tail: String },
-    #[error("{process} did not stop in good order on SIGTERM ({status}); the end of {log}:\n{tail}", log = log.display())]
-    BadStop { process: String, status: String, log: PathBuf, tail: String },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     #[error("csi-sanity left no usable report in {path}: {cause}; the end of its log:\n{tail}", path = path.display())]
     Report { path: PathBuf, cause: String, tail: String },
     #[error("a trace has no record, since it ended so:\n{tail}")]

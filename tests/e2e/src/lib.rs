@@ -28,7 +28,6 @@ mod leftovers;
 mod leg;
 mod node;
 mod offline;
-mod process;
 mod report;
 mod sanity;
 mod schedule;

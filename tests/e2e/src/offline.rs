@@ -3,15 +3,16 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 use serde::Deserialize;
 
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
-use super::process::Process;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
@@ -84,7 +85,8 @@ pub(crate) fn run(
 ) -> Result<Vec<Fact>, RealError> {
     let port = port::free();
     let listen = format!("127.0.0.1:{port}");
-    let mut api = Process::start("api", &components.sidecars, ["api", "--listen", &listen], logs)?;
+    let mut api =
+        Process::spawn(logs, "api", Command::new(&components.sidecars).args(["api", "--listen", &listen]))?;
     api.ready("its port", || std::net::TcpStream::connect(&listen).is_ok())?;
     let kubeconfig = scratch.join("kubeconfig");
     let text = format!(
@@ -145,7 +147,8 @@ fn start(
             "--v".as_ref(),
             "5".as_ref(),
         ];
-        Process::start(name, &components.sidecar(name), arguments, logs).map(|process| (process, works))
+        let process = Process::spawn(logs, name, Command::new(components.sidecar(name)).args(arguments))?;
+        Ok((process, works))
     };
     SIDECARS.into_iter().map(start).collect()
 }
@@ -190,7 +193,11 @@ fn planes(
     let seconds = format!("{}s", length.as_secs());
     let more = ["--for", &seconds, "--every", "1s"];
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
-    let mut asker = Process::start(name, &components.sidecars, arguments("plane", socket, &more), logs)?;
+    let mut asker = Process::spawn(
+        logs,
+        name,
+        Command::new(&components.sidecars).args(arguments("plane", socket, &more)),
+    )?;
     asker.finish(length + BOUND)?;
     let (said, path) = (log(logs, name), logs.join(format!("{name}.log")));
     // The Go library says more than what is asked of it.
@@ -241,8 +248,12 @@ fn waits_for_the_hub(
     let timeout = format!("{}s", PATIENCE.as_secs());
     let more = ["--logic", "client", "--timeout", &timeout];
     let begun = Instant::now();
-    Process::start("ask-waiting", &components.sidecars, arguments("ask", &socket, &more), logs)?
-        .finish(BOUND)?;
+    Process::spawn(
+        logs,
+        "ask-waiting",
+        Command::new(&components.sidecars).args(arguments("ask", &socket, &more)),
+    )?
+    .finish(BOUND)?;
     let took = begun.elapsed();
     drop(endpoint);
     let said = log(logs, "ask-waiting");
@@ -265,7 +276,7 @@ fn answers(
 ) -> Result<(), RealError> {
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
     let arguments = arguments("ask", socket, &["--logic", "provisioner"]);
-    Process::start("ask", &components.sidecars, arguments, logs)?.finish(BOUND)?;
+    Process::spawn(logs, "ask", Command::new(&components.sidecars).args(arguments))?.finish(BOUND)?;
     let said = log(logs, "ask");
     let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let right = verdict.contains(r#""code":"Unavailable","final":false"#);

@@ -1,12 +1,14 @@
 //! csi-sanity, with every optional part of it switched on.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
+
+use edge_csi_tests::process::Process;
 
 use super::component::Components;
 use super::error::RealError;
 use super::leg::{Leg, Subject};
-use super::process::Process;
 use super::report::{self, Outcomes};
 use super::stack::Stack;
 
@@ -99,7 +101,7 @@ fn once(
         flag("ginkgo.json-report", &report.display().to_string()),
         "-ginkgo.no-color".to_owned(),
     ]);
-    let mut suite = Process::start(name, &components.csi_sanity, arguments, logs)?;
+    let mut suite = Process::spawn(logs, name, Command::new(&components.csi_sanity).args(arguments))?;
     suite.finish(BOUND)?;
     // Its exit code says only whether a case failed, which the report says better.
     report::read(&report, || suite.tail())

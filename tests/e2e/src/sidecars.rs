@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use edge_csi_tests::process::Process;
 use serde::Deserialize;
 
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
 use super::leg::LinkKind;
-use super::process::Process;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
@@ -222,7 +222,7 @@ fn ask_in(
         "--endpoint".as_ref(),
         socket.as_os_str(),
     ];
-    let mut asker = Process::start("ask", &components.sidecars, arguments, logs)?;
+    let mut asker = Process::spawn(logs, "ask", Command::new(&components.sidecars).args(arguments))?;
     if let Trouble::EndsMeanwhile(process) | Trouble::KilledMeanwhile(process) = trouble {
         let driver = logs.join("driver.log");
         asker.ready("a call that is with the driver", || {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 
 use super::arguments::Arguments;
@@ -10,7 +11,6 @@ use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
 use super::leg::{Leg, LinkKind, Subject, Way};
-use super::process::Process;
 use super::weather::{Weather, Wiring};
 
 /// The node that the driver is on.
@@ -51,7 +51,7 @@ impl Stack {
             Subject::Mock => {
                 let arguments =
                     Arguments::new().pair("--endpoint", &node).pair("--drivername", driver_name(leg));
-                Process::start("driver", &components.mock_driver, arguments.0, logs)?
+                Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments.0))?
             }
         };
         driver.ready("its socket", || wait::accepts(&node))?;
@@ -87,7 +87,8 @@ impl Stack {
     pub(crate) fn mock(components: &Components, scratch: &Path, logs: &Path) -> Result<Self, RealError> {
         let node = socket(scratch, "d.sock")?;
         let arguments = Arguments::new().pair("--endpoint", &node).pair("--drivername", MOCK);
-        let mut driver = Process::start("driver", &components.mock_driver, arguments.0, logs)?;
+        let mut driver =
+            Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments.0))?;
         driver.ready("its socket", || wait::accepts(&node))?;
         Ok(Self { processes: vec![driver], node, controller: None })
     }
@@ -107,7 +108,8 @@ impl Stack {
             .pair("--registration", &registration)
             .pair("--endpoint", &node)
             .pair("--drivername", REGISTERED);
-        let mut plugin = Process::start("plugin", &components.example_plugin, arguments.0, logs)?;
+        let mut plugin =
+            Process::spawn(logs, "plugin", Command::new(&components.example_plugin).args(arguments.0))?;
         plugin.ready("its registration socket", || wait::accepts(&registration))?;
         let mut stack = Self { processes: vec![plugin], node, controller: None };
         let found = ("--plugins-registry", registry.into());
@@ -155,7 +157,11 @@ impl Stack {
         let road = Road::new(wiring, scratch)?;
         self.add("hub", &components.hub, road.hub(certificates), logs)?;
         if let Some(cable) = road.cable() {
-            self.processes.push(Process::start("cable", &components.cable, cable.0, logs)?);
+            self.processes.push(Process::spawn(
+                logs,
+                "cable",
+                Command::new(&components.cable).args(cable.0),
+            )?);
         }
         self.add("agent", &components.agent, road.agent(found, certificates, scratch), logs)?;
         let controller = socket(scratch, "csi.sock")?;
@@ -175,7 +181,8 @@ impl Stack {
         let (node, controller) = (socket(scratch, "d.sock")?, socket(scratch, "csi.sock")?);
         let road = Road::new(LinkKind::Uds, scratch)?;
         let arguments = road.endpoint(CLASSIFIED, &controller, certificates, scratch).flag("-vv");
-        let mut endpoint = Process::start("endpoint", &components.endpoint, arguments.0, logs)?;
+        let mut endpoint =
+            Process::spawn(logs, "endpoint", Command::new(&components.endpoint).args(arguments.0))?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
     }
@@ -195,7 +202,8 @@ impl Stack {
         let road = Road::new(LinkKind::Uds, &scratch)?;
         let arguments = road.endpoint(CLASSIFIED, &controller, certificates, &scratch);
         let arguments = arguments.pair("--reconnect-grace", grace).flag("-vv");
-        let mut endpoint = Process::start("endpoint-waiting", &components.endpoint, arguments.0, logs)?;
+        let mut endpoint =
+            Process::spawn(logs, "endpoint-waiting", Command::new(&components.endpoint).args(arguments.0))?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok((endpoint, controller))
     }
@@ -226,7 +234,7 @@ impl Stack {
         let port = port::free();
         let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
         // What it logged when it ran before has to be there to be searched.
-        let mut process = Process::respawn(name, Command::new(program).args(arguments.0), logs)?;
+        let mut process = Process::respawn(logs, name, Command::new(program).args(arguments.0))?;
         process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], port).into()))?;
         self.processes.push(process);
         Ok(())
@@ -234,7 +242,8 @@ impl Stack {
 
     /// Stops all, the last one first. All are stopped even if one of them does not in good order.
     pub(crate) fn stop(self) -> Result<(), RealError> {
-        self.processes.into_iter().rev().map(Process::stop).fold(Ok(()), Result::and)
+        self.processes.into_iter().rev().map(Process::stop).fold(Ok(()), Result::and)?;
+        Ok(())
     }
 }
 
@@ -252,12 +261,12 @@ fn start_hostpath(
         .pair("--attach-limit", "20")
         .pair("--mutable-parameters", "iops")
         .flag("-v");
-    Process::start("driver", &components.hostpath_driver, arguments.0, logs)
+    Ok(Process::spawn(logs, "driver", Command::new(&components.hostpath_driver).args(arguments.0))?)
 }
 
 fn start_classified(components: &Components, node: &Path, logs: &Path) -> Result<Process, RealError> {
     let arguments = Arguments::new().flag("driver").pair("--endpoint", node).pair("--drivername", CLASSIFIED);
-    let mut driver = Process::start("driver", &components.sidecars, arguments.0, logs)?;
+    let mut driver = Process::spawn(logs, "driver", Command::new(&components.sidecars).args(arguments.0))?;
     driver.ready("its socket", || wait::accepts(node))?;
     Ok(driver)
 }

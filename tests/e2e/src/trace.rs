@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::volumes::rounds;
 
 use super::component::Components;
 use super::error::RealError;
-use super::process::Process;
 use super::stack::{HOSTPATH, MOCK, NODE};
 use super::table::Fact;
 
@@ -151,7 +152,7 @@ fn put(
     subject.deviations.iter().for_each(|word| pair("--deviation", word.as_ref()));
     arguments.push("--".into());
     arguments.extend(subject.command.iter().map(Into::into));
-    let mut trace = Process::start("trace", Path::new("unshare"), arguments, &own)?;
+    let mut trace = Process::spawn(&own, "trace", Command::new(Path::new("unshare")).args(arguments))?;
     trace.finish(BOUND)?;
     let lines = fs::read_to_string(&record).map_err(|_| RealError::Trace { tail: trace.reason() })?;
     Ok(lines.lines().map(ToOwned::to_owned).collect())

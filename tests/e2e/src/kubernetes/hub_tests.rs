@@ -3,11 +3,12 @@
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::process::Process;
+
 use super::Ground;
 use super::cluster::{Cluster, Findings, text};
 use super::objects::ATTACHMENTS;
 use crate::error::RealError;
-use crate::process::Process;
 
 /// The test that takes an API server, and where it finds it.
 const TEST: &str = "all_of_it_at_a_real_api_server";
@@ -30,9 +31,9 @@ pub(super) fn run(
 ) -> Result<(), RealError> {
     let mut command = Command::new(&ground.components.hub_tests);
     command.args(["--ignored", "--exact", TEST]).env(KUBECONFIG, &cluster.plane.kubeconfig);
-    let mut test = Process::spawn("hub-tests", &mut command, ground.logs)?;
+    let mut test = Process::spawn(ground.logs, "hub-tests", &mut command)?;
     let good = test.finish(BOUND)?;
-    let passed = good && test.printed().contains(PASSED);
+    let passed = good && test.log().contains(PASSED);
     let words = if passed { format!("{TEST}: {PASSED}") } else { test.reason() };
     findings.note(passed, words);
     // Its pods are bound to Nodes that are gone, and its driver has no attacher: nobody would confirm that either ends.

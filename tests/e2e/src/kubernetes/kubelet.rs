@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 use serde_json::json;
 
@@ -12,7 +13,6 @@ use super::image::{self, IMAGE};
 use super::objects::has_condition;
 use super::plane::{Plane, write};
 use crate::error::RealError;
-use crate::process::Process;
 
 /// Time for containerd, for kubelet, and for a driver's registration.
 const START: Duration = Duration::from_secs(90);
@@ -75,7 +75,7 @@ impl Kubelet {
         let mut command = Command::new(&ground.components.registrar);
         command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
         command.arg("--plugin-registration-path").arg(&registry);
-        self.processes.push(Process::spawn(&format!("registrar-{driver}"), &mut command, ground.logs)?);
+        self.processes.push(Process::spawn(ground.logs, &format!("registrar-{driver}"), &mut command)?);
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
         plane.api.until(&path, &format!("with {driver}"), START, |node| {
             let drivers = node["spec"]["drivers"].as_array()?;
@@ -104,7 +104,7 @@ fn start_containerd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, Path
     write(&config, &text)?;
     let mut command = Command::new("containerd");
     command.arg("--config").arg(&config);
-    let mut process = Process::spawn("containerd", &mut command, ground.logs)?;
+    let mut process = Process::spawn(ground.logs, "containerd", &mut command)?;
     let answers = || {
         let mut version = Command::new("ctr");
         version.arg("--address").arg(&socket).arg("version");
@@ -156,5 +156,5 @@ fn start_kubelet(
     write(&path, &config.to_string())?;
     let mut command = plane.client(ground, "kubelet");
     command.arg("--config").arg(&path).args(["--root-dir", ROOT, "--hostname-override", node, "-v=2"]);
-    Process::spawn("kubelet", &mut command, ground.logs)
+    Ok(Process::spawn(ground.logs, "kubelet", &mut command)?)
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use edge_csi_tests::port;
+use edge_csi_tests::process::Process;
 
 use super::Ground;
 use super::edge::{DRIVERS, FOREIGN, NODES, start, unix};
@@ -11,7 +12,6 @@ use super::part::{Part, Ready};
 use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::leg::LinkKind;
-use crate::process::Process;
 use crate::sanity::SECRET;
 use crate::weather::Weather;
 
@@ -147,7 +147,7 @@ impl Cable {
         let cable = options.iter().fold(Arguments::new(), |cable, option| cable.flag(option));
         let arguments = cable.pair("--tcp", &self.ends);
         let mut command = Command::new(&ground.components.cable);
-        self.process = Some(Process::respawn(&self.log, command.args(arguments.0), ground.logs)?);
+        self.process = Some(Process::respawn(ground.logs, &self.log, command.args(arguments.0))?);
         Ok(())
     }
 }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 
 use super::Ground;
 use crate::arguments::Arguments;
 use crate::error::RealError;
-use crate::process::Process;
 
 /// When it is there.
 #[derive(Debug)]
@@ -61,10 +61,13 @@ impl Part {
         self.revive(ground)?;
         let Some(process) = &mut self.process else { return Ok(()) };
         match &self.ready {
-            Ready::Page(port) => process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], *port).into())),
-            Ready::Socket(socket) => process.ready("its socket", || wait::accepts(socket)),
-            Ready::AtOnce => Ok(()),
+            Ready::Page(port) => {
+                process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], *port).into()))?;
+            }
+            Ready::Socket(socket) => process.ready("its socket", || wait::accepts(socket))?,
+            Ready::AtOnce => {}
         }
+        Ok(())
     }
 
     /// The same without waiting until it is there, since what it needs for that is away.
@@ -73,7 +76,7 @@ impl Part {
         let mut command = Command::new(&self.program);
         // The provisioner's objects for capacities are in a namespace.
         command.args(&self.arguments).args(&self.more).env("NAMESPACE", "default");
-        self.process = Some(Process::respawn(&self.name, &mut command, ground.logs)?);
+        self.process = Some(Process::respawn(ground.logs, &self.name, &mut command)?);
         Ok(())
     }
 
@@ -84,7 +87,8 @@ impl Part {
         waited_for: &'static str,
         reached: impl Fn() -> bool,
     ) -> Result<(), RealError> {
-        self.process.as_mut().map_or(Ok(()), |process| process.ready_within(bound, waited_for, reached))
+        let Some(process) = &mut self.process else { return Ok(()) };
+        Ok(process.ready_within(bound, waited_for, reached)?)
     }
 
     /// It dies.
@@ -94,7 +98,7 @@ impl Part {
 
     /// Asks it to stop, if it runs.
     pub(super) fn stop(self) -> Result<(), RealError> {
-        self.process.map_or(Ok(()), Process::stop)
+        Ok(self.process.map_or(Ok(()), Process::stop)?)
     }
 
     pub(super) const fn process(&self) -> Option<&Process> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use edge_csi_tests::certificates::Authority;
 use edge_csi_tests::port;
+use edge_csi_tests::process::Process;
 use serde_json::Value;
 
 use super::Ground;
@@ -16,7 +17,6 @@ use super::objects::has_condition;
 use super::part::{Part, Ready};
 use crate::arguments::Arguments;
 use crate::error::RealError;
-use crate::process::Process;
 
 /// Time for the server to come up: most of it goes to its own start.
 const START: Duration = Duration::from_secs(120);
@@ -54,9 +54,9 @@ impl Plane {
         let kubeconfig = folder.join("kubeconfig");
         let mut server = start_server(ground, &folder, &etcd.1, &kubeconfig)?;
         let mut proxy = Process::spawn(
+            ground.logs,
             "kubectl-proxy",
             part(ground, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
-            ground.logs,
         )?;
         let log = ground.logs.join("kubectl-proxy.log");
         let address = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
@@ -103,7 +103,7 @@ impl Plane {
         for (name, command) in
             [("kube-controller-manager", &mut controllers), ("kube-scheduler", &mut scheduler)]
         {
-            self.processes.push(Process::spawn(name, command, ground.logs)?);
+            self.processes.push(Process::spawn(ground.logs, name, command)?);
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ fn start_etcd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, String), R
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("one={peer}")]);
-    let mut process = Process::spawn("etcd", &mut command, ground.logs)?;
+    let mut process = Process::spawn(ground.logs, "etcd", &mut command)?;
     let address = client.trim_start_matches("http://").to_owned();
     process.ready("its port", || std::net::TcpStream::connect(&address).is_ok())?;
     Ok((process, client))

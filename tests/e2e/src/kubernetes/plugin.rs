@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
@@ -227,6 +228,6 @@ impl Node {
     }
 
     fn agent_tail(&self) -> String {
-        self.agent.process().map(crate::process::Process::tail).unwrap_or_default()
+        self.agent.process().map(Process::tail).unwrap_or_default()
     }
 }

@@ -1,7 +1,9 @@
 //! A driver that hands secrets and tokens to pods, and is told of each pod anew now and then.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
@@ -12,7 +14,6 @@ use super::objects::CSI_DRIVERS;
 use super::secrets;
 use crate::arguments::Arguments;
 use crate::error::RealError;
-use crate::process::Process;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
 
@@ -36,7 +37,8 @@ impl Vault {
             .pair("--endpoint", &socket)
             .pair("--drivername", DRIVER)
             .pair("--nodeid", node.name);
-        let mut process = Process::start("vault", &ground.components.vault, arguments.0, ground.logs)?;
+        let mut process =
+            Process::spawn(ground.logs, "vault", Command::new(&ground.components.vault).args(arguments.0))?;
         process.ready("its socket", || wait::accepts(&socket))?;
         Ok(Self { _process: process, socket })
     }
