@@ -8,6 +8,7 @@
     reason = "a test that cannot be set up must fail"
 )]
 
+pub mod arguments;
 pub mod binaries;
 pub mod cable;
 pub mod certificates;
@@ -15,6 +16,7 @@ pub mod command_line;
 pub mod counting;
 pub mod csi;
 pub mod guide;
+pub mod link;
 pub mod manifest;
 pub mod memory;
 pub mod metrics;

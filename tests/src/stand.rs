@@ -3,54 +3,23 @@
 mod site;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 pub use self::site::Site;
+use crate::arguments::{Arguments, unix};
 use crate::certificates::{Authority, Files};
+use crate::link::{HubLink, LinkKind};
 use crate::process::Process;
-use crate::{csi, port, wait};
+use crate::{csi, wait};
 
 /// The CSI name of the driver in a stand.
 pub const DRIVER: &str = "hostpath.csi.edge";
 
 /// The node that the driver is on.
 pub const NODE: &str = "edge-1";
-
-/// The link between the agent and the hub, and between the proxy and the hub.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Over {
-    /// Unix socket.
-    Uds,
-    /// Plain websocket.
-    Ws,
-    /// Websocket over TLS with certificates on both ends.
-    Wss,
-    /// QUIC with certificates on both ends.
-    Quic,
-    /// QUIC without verification.
-    QuicInsecure,
-}
-
-impl Over {
-    /// Every link.
-    pub const ALL: [Self; 5] = [Self::Uds, Self::Ws, Self::Wss, Self::Quic, Self::QuicInsecure];
-
-    const fn scheme(self) -> &'static str {
-        match self {
-            Self::Uds => "unix",
-            Self::Ws => "ws",
-            Self::Wss => "wss",
-            Self::Quic | Self::QuicInsecure => "quic",
-        }
-    }
-
-    const fn certificates(self) -> bool {
-        matches!(self, Self::Wss | Self::Quic)
-    }
-}
 
 /// The processes; each may be taken out, killed or replaced by a test.
 pub struct Stand {
@@ -62,11 +31,8 @@ pub struct Stand {
     pub hub: Option<Process>,
     /// The proxy, if it runs.
     pub proxy: Option<Process>,
-    over: Over,
+    link: HubLink,
     authority: Authority,
-    hub_url: String,
-    /// Another way to the hub, in the place of its own address.
-    detour: Option<String>,
     hub_options: Vec<String>,
     agent_binary: String,
     // Last, so that the processes are gone before their files.
@@ -76,7 +42,7 @@ pub struct Stand {
 impl fmt::Debug for Stand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stand")
-            .field("over", &self.over)
+            .field("link", &self.link)
             .field("directory", &self.directory.path())
             .finish_non_exhaustive()
     }
@@ -88,24 +54,19 @@ impl Stand {
     /// # Panics
     /// If there is no room for temporary files.
     #[must_use]
-    pub fn empty(over: Over) -> Self {
+    pub fn empty(kind: LinkKind) -> Self {
         // Unix socket paths are short: the system's own directory, not one below the target directory.
         let directory =
             tempfile::Builder::new().prefix("edge-csi-").tempdir_in("/tmp").expect("a temporary directory");
         let authority = Authority::new(directory.path(), "authority");
-        let hub_url = match over {
-            Over::Uds => format!("unix://{}", directory.path().join("hub.sock").display()),
-            _ => String::new(),
-        };
+        let link = HubLink::new(kind, "127.0.0.1", directory.path());
         Self {
             driver: None,
             agent: None,
             hub: None,
             proxy: None,
-            over,
+            link,
             authority,
-            hub_url,
-            detour: None,
             hub_options: Vec::new(),
             agent_binary: "edge-agent".to_owned(),
             directory,
@@ -113,8 +74,8 @@ impl Stand {
     }
 
     /// Everything runs and the proxy says that it is ready.
-    pub async fn start(over: Over) -> Self {
-        let mut stand = Self::empty(over);
+    pub async fn start(kind: LinkKind) -> Self {
+        let mut stand = Self::empty(kind);
         stand.start_driver();
         stand.start_hub().await;
         stand.start_agent(&[]);
@@ -147,33 +108,22 @@ impl Stand {
         self.path("csi.sock")
     }
 
-    /// Where the hub is reached. Known once it listens, except over a unix socket.
+    /// Where agents and proxies that are started from now on dial the hub.
     #[must_use]
     pub fn hub_url(&self) -> &str {
-        &self.hub_url
+        self.link.url()
     }
 
-    /// Lets agents and proxies that are started from now on dial another address, at which something forwards to the hub.
-    pub fn detour(&mut self, address: std::net::SocketAddr) {
-        let scheme = self.over.scheme();
-        self.detour = Some(format!("{scheme}://{address}"));
+    /// Lets agents and proxies that are started from now on dial another address of the loopback interface, at which something
+    /// forwards to the hub.
+    pub fn detour(&mut self, address: SocketAddr) {
+        self.link = self.link.clone().through(address.port());
     }
 
-    /// Where the hub itself listens.
-    ///
-    /// # Panics
-    /// If it does not listen on a port.
+    /// Where the hub itself listens, unless it has only its socket.
     #[must_use]
-    pub fn hub_address(&self) -> std::net::SocketAddr {
-        let (_, place) = self.hub_url.split_once("://").expect("the hub listens");
-        place.parse().unwrap_or_else(|cause| panic!("{place}: {cause}"))
-    }
-
-    /// Lets hubs that are started from now on listen on one free port of the loopback address.
-    ///
-    /// A port that is taken again after the hub was killed should not be one that the kernel gives to those who dial.
-    pub fn hub_port(&mut self) {
-        self.hub_url = format!("{}://127.0.0.1:{}", self.over.scheme(), port::free());
+    pub const fn hub_address(&self) -> SocketAddr {
+        self.link.address()
     }
 
     /// Gives hubs that are started from now on these options too.
@@ -184,10 +134,6 @@ impl Stand {
     /// Makes agents that are started from now on this program, in place of the examples' own.
     pub fn agent_binary(&mut self, path: &str) {
         path.clone_into(&mut self.agent_binary);
-    }
-
-    fn dialled(&self) -> &str {
-        self.detour.as_deref().unwrap_or(&self.hub_url)
     }
 
     /// A certificate of the stand's authority.
@@ -202,11 +148,7 @@ impl Stand {
     }
 
     fn driver_at(&self, name: &str, socket: &Path, node: &str, state: &str) -> Process {
-        let (socket, state) = (unix(socket), self.path(state));
-        let state = state.to_string_lossy();
-        let arguments =
-            ["--drivername", DRIVER, "--endpoint", &socket, "--nodeid", node, "--state-dir", &state];
-        self.process(name, "hostpath-driver", &arguments)
+        self.process(name, "hostpath-driver", Arguments::driver(DRIVER, socket, node, &self.path(state)))
     }
 
     /// Starts the hub and waits until it listens.
@@ -214,33 +156,13 @@ impl Stand {
     /// # Panics
     /// If it does not.
     pub async fn start_hub(&mut self) {
-        let uds = unix(&self.path("hub.sock"));
-        let mut arguments = vec!["--uds".to_owned(), uds];
-        let again = self.hub_url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0_u16);
-        let address = format!("127.0.0.1:{again}");
-        match self.over {
-            Over::Uds => {}
-            Over::Ws | Over::Wss => arguments.extend(["--ws".to_owned(), address]),
-            Over::Quic | Over::QuicInsecure => arguments.extend(["--quic".to_owned(), address]),
-        }
-        if self.over.certificates() {
-            let files = self.issue(&["127.0.0.1", "hub"]);
-            arguments.extend(tls_arguments(&files, "--client-ca"));
-        } else if self.over != Over::Uds {
-            arguments.push("--insecure".to_owned());
-        }
-        arguments.extend(self.hub_options.iter().cloned());
-        let hub = self.process("hub", "edge-hub", &arguments);
-        let scheme = self.over.scheme();
-        let marker = format!("listening on {scheme}://");
-        let rest = wait::until("the hub listens", async || {
-            let log = hub.log();
-            // The last one: a restarted hub appends to the same log.
-            log.rsplit_once(&marker).map(|(_, rest)| rest.to_owned()).filter(|rest| rest.contains('\n'))
-        })
-        .await;
-        let place = rest.split_whitespace().next().unwrap_or_default();
-        self.hub_url = format!("{scheme}://{place}");
+        let marker = format!("listening on {}://", self.link.kind().scheme());
+        let times = |log: &str| log.matches(&marker).count();
+        // A hub that is started again appends to the same log.
+        let before = times(&std::fs::read_to_string(self.path("hub.log")).unwrap_or_default());
+        let arguments = self.link.hub(&self.issue(&["127.0.0.1", "hub"])).flags(&self.hub_options);
+        let hub = self.process("hub", "edge-hub", arguments);
+        wait::until("the hub listens", async || (times(&hub.log()) > before).then_some(())).await;
         self.hub = Some(hub);
     }
 
@@ -250,15 +172,8 @@ impl Stand {
     }
 
     fn agent_at(&self, name: &str, driver: &Path, node: &str, state: &str, more: &[&str]) -> Process {
-        let (driver, state) = (format!("{DRIVER}={}", unix(driver)), self.path(state));
-        let state = state.to_string_lossy();
-        let mut arguments: Vec<String> =
-            ["--nodeid", node, "--hub", self.dialled(), "--state-dir", &state, "--driver", &driver]
-                .map(String::from)
-                .to_vec();
-        arguments.extend(self.client_tls(node));
-        arguments.extend(more.iter().map(ToString::to_string));
-        self.process(name, &self.agent_binary, &arguments)
+        let agent = self.link.agent(node, &self.path(state), &self.issue(&[node]));
+        self.process(name, &self.agent_binary, agent.serving(DRIVER, driver).flags(more))
     }
 
     /// Waits until the driver has answered the agent's first call of this method, and gives what was logged after that.
@@ -288,53 +203,15 @@ impl Stand {
     /// Starts one more proxy on its own socket, for a node that may not exist.
     #[must_use]
     pub fn proxy_at(&self, name: &str, socket: &Path, node: &str, more: &[&str]) -> Process {
-        let mut arguments: Vec<String> = [
-            "--drivername",
-            DRIVER,
-            "--endpoint",
-            &unix(socket),
-            "--kubeedge-endpoint",
-            self.dialled(),
-            "--nodeid",
-            node,
-        ]
-        .map(String::from)
-        .to_vec();
-        arguments.extend(self.client_tls("proxy"));
-        arguments.extend(more.iter().map(ToString::to_string));
-        self.process(name, "edge-csi-driver", &arguments)
+        let proxy = self.proxy_command().pair("--endpoint", unix(socket)).pair("--nodeid", node).flags(more);
+        self.process(name, "edge-csi-driver", proxy)
     }
 
-    fn client_tls(&self, name: &str) -> Vec<String> {
-        match self.over {
-            Over::Uds => Vec::new(),
-            Over::Ws | Over::QuicInsecure => vec!["--insecure".to_owned()],
-            Over::Wss | Over::Quic => tls_arguments(&self.issue(&[name]), "--tls-ca"),
-        }
+    fn proxy_command(&self) -> Arguments {
+        self.link.proxy(DRIVER, &self.issue(&["proxy"]))
     }
 
-    fn process<A: AsRef<std::ffi::OsStr>>(&self, name: &str, binary: &str, arguments: &[A]) -> Process {
-        let arguments = arguments.iter().map(AsRef::as_ref).chain([std::ffi::OsStr::new("-vv")]);
-        Process::start(self.directory.path(), name, binary, arguments)
+    fn process(&self, name: &str, binary: &str, arguments: Arguments) -> Process {
+        Process::start(self.directory.path(), name, binary, arguments.flag("-vv"))
     }
-}
-
-/// The options for a certificate, its key and the authority.
-#[must_use]
-pub fn tls_arguments(files: &Files, authority: &str) -> Vec<String> {
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    vec![
-        "--tls-cert".to_owned(),
-        path(&files.certificate),
-        "--tls-key".to_owned(),
-        path(&files.key),
-        authority.to_owned(),
-        path(&files.authority),
-    ]
-}
-
-/// A socket as the options take it.
-#[must_use]
-pub fn unix(path: &Path) -> String {
-    format!("unix://{}", path.display())
 }

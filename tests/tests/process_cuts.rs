@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::cable::{Cable, Plan};
 use edge_csi_tests::counting::{Counting, id_of};
 use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::Sidecar;
-use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::stand::Stand;
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 
@@ -29,10 +30,10 @@ fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-async fn cable(over: Over, hub: SocketAddr, plan: Plan) -> Cable {
+async fn cable(over: LinkKind, hub: SocketAddr, plan: Plan) -> Cable {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let cable = match over {
-        Over::Quic | Over::QuicInsecure => Cable::udp(any, hub, plan).await,
+        LinkKind::Quic | LinkKind::QuicInsecure => Cable::udp(any, hub, plan).await,
         _ => Cable::tcp(any, hub, plan).await,
     };
     cable.unwrap()
@@ -47,7 +48,7 @@ struct Wired {
 }
 
 impl Wired {
-    async fn start(over: Over, plans: [Plan; 2], work: Duration) -> Self {
+    async fn start(over: LinkKind, plans: [Plan; 2], work: Duration) -> Self {
         let driver = Counting::working(work);
         let mut stand = Stand::empty(over);
         let served = driver.serve(&stand.driver_socket());
@@ -101,7 +102,7 @@ impl Wired {
 }
 
 /// Callers that repeat as sidecars do, over links that are cut every two seconds: every operation is carried out once.
-async fn once_over(over: Over) {
+async fn once_over(over: LinkKind) {
     let (seconds, seed) = (number("EDGE_CSI_CUT_SECONDS", 20), number("EDGE_CSI_SEED", 1));
     println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
     let every = |milliseconds| Plan {
@@ -126,13 +127,13 @@ async fn once_over(over: Over) {
 /// Anchors (f) 1, the counting driver.
 #[tokio::test]
 async fn every_operation_is_carried_out_once_while_a_websocket_is_cut_every_two_seconds() {
-    once_over(Over::Wss).await;
+    once_over(LinkKind::Wss).await;
 }
 
 /// Anchors (f) 1, the counting driver.
 #[tokio::test]
 async fn every_operation_is_carried_out_once_while_quic_is_cut_every_two_seconds() {
-    once_over(Over::Quic).await;
+    once_over(LinkKind::Quic).await;
 }
 
 /// Anchors (f) 1: 1 % loss and a round trip of 200 ms.
@@ -141,7 +142,7 @@ async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
     let seed = number("EDGE_CSI_SEED", 1);
     println!("EDGE_CSI_SEED={seed} cargo test -p edge-csi-tests --test process_cuts");
     let plan = Plan { delay: Duration::from_millis(50), loss_per_million: 10_000, seed, ..Plan::default() };
-    for over in [Over::Wss, Over::Quic] {
+    for over in [LinkKind::Wss, LinkKind::Quic] {
         let wired = Wired::start(over, [plan, plan], Duration::ZERO).await;
         let (volumes, slowest) = wired.volumes(Duration::from_secs(5)).await;
         println!("{over:?}: {volumes} volumes, the slowest {slowest:?}");
@@ -151,7 +152,7 @@ async fn a_slow_and_lossy_way_costs_time_and_nothing_else() {
 /// A cut that lasts while the driver works, on either side of the hub in turn: the answer comes when the link is back.
 #[tokio::test]
 async fn an_answer_that_comes_while_the_link_is_away_is_there_when_it_is_back() {
-    for over in [Over::Wss, Over::Quic] {
+    for over in [LinkKind::Wss, LinkKind::Quic] {
         let wired = Wired::start(over, [Plan::default(); 2], Duration::ZERO).await;
         let sidecar = Sidecar::new(controller(&wired.stand.proxy_socket()), CALL);
         for (side, cable) in wired.cables.iter().enumerate() {

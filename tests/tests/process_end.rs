@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edge_csi_tests::csi::{controller, create_volume, ready, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::Code;
@@ -15,7 +16,7 @@ use tonic::Code;
 #[tokio::test]
 async fn each_binary_ends_with_0_on_sigterm_and_takes_its_socket_along() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut stand = Stand::start(Over::Uds).await;
+        let mut stand = Stand::start(LinkKind::Uds).await;
         let sockets = [stand.proxy_socket(), stand.path("hub.sock"), stand.driver_socket()];
         for process in [&mut stand.proxy, &mut stand.agent, &mut stand.hub, &mut stand.driver] {
             let process = process.as_mut().unwrap();
@@ -31,7 +32,7 @@ async fn each_binary_ends_with_0_on_sigterm_and_takes_its_socket_along() {
 
 #[tokio::test]
 async fn a_proxy_that_ends_lets_the_open_call_finish() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     stand.driver.as_ref().unwrap().signal(Signal::STOP);
     let client = controller(&stand.proxy_socket());
     let call = tokio::spawn(async move {
@@ -48,7 +49,7 @@ async fn a_proxy_that_ends_lets_the_open_call_finish() {
 
 #[tokio::test]
 async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     // The proxy may just be asking the driver what it offers, which keeps the session open for up to 10 s.
@@ -85,7 +86,7 @@ async fn an_agent_that_ends_waits_for_work_that_nobody_waits_for() {
 
 #[tokio::test]
 async fn a_proxy_whose_time_to_drain_is_over_tells_open_calls_so() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_agent(&[]);
@@ -104,7 +105,7 @@ async fn a_proxy_whose_time_to_drain_is_over_tells_open_calls_so() {
 
 #[tokio::test]
 async fn a_hub_that_ends_first_does_not_wait_for_its_peers() {
-    for over in [Over::Wss, Over::Quic] {
+    for over in [LinkKind::Wss, LinkKind::Quic] {
         let mut stand = Stand::start(over).await;
         let hub = stand.hub.as_mut().unwrap();
         hub.signal(Signal::TERM);

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use edge_csi_tests::counting::Counting;
 use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::Sidecar;
-use edge_csi_tests::stand::{NODE, Over, Stand};
+use edge_csi_tests::stand::{NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::task::JoinSet;
 
 /// What a sidecar gives a call, more than any call should take here.
 const CALL: Duration = Duration::from_secs(120);
 
-async fn one_hangs_over(over: Over) {
+async fn one_hangs_over(over: LinkKind) {
     let driver = Counting::working(Duration::ZERO);
     let mut stand = Stand::empty(over);
     let _served = driver.serve(&stand.driver_socket());
@@ -54,11 +55,11 @@ async fn one_hangs_over(over: Over) {
 /// Anchors (f) 9: one ControllerPublish hangs, 100 calls for other volumes do not.
 #[tokio::test]
 async fn a_controller_publish_that_hangs_delays_no_other_volume_over_a_websocket() {
-    one_hangs_over(Over::Wss).await;
+    one_hangs_over(LinkKind::Wss).await;
 }
 
 /// Anchors (f) 9, over QUIC.
 #[tokio::test]
 async fn a_controller_publish_that_hangs_delays_no_other_volume_over_quic() {
-    one_hangs_over(Over::Quic).await;
+    one_hangs_over(LinkKind::Quic).await;
 }

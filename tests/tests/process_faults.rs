@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::{Code, Status};
@@ -28,7 +29,7 @@ async fn refused(socket: &Path, name: &str) -> Status {
 
 #[tokio::test]
 async fn an_unknown_node_is_unavailable_and_named() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let socket = stand.path("other.sock");
     // A proxy that has just started waits for its node as for one that was just lost.
     let _proxy = stand.proxy_at("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]);
@@ -43,7 +44,7 @@ async fn an_unknown_node_is_unavailable_and_named() {
 
 #[tokio::test]
 async fn a_driver_that_is_not_registered_is_unavailable_and_named() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     stand.agent = None;
     let agent = ["--nodeid", NODE, "--hub", stand.hub_url()].map(String::from);
     let agent = agent
@@ -61,7 +62,7 @@ async fn a_driver_that_is_not_registered_is_unavailable_and_named() {
 
 #[tokio::test]
 async fn a_missing_driver_socket_is_unavailable_and_heals_when_the_driver_comes() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_hub().await;
     stand.start_agent(&[]);
     stand.start_proxy(&[]);
@@ -104,7 +105,7 @@ async fn ends_unavailable(call: tokio::task::JoinHandle<Result<(), Status>>) {
 
 #[tokio::test]
 async fn a_driver_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     let call = stuck_call(&stand).await;
     stand.driver.as_mut().unwrap().kill();
     ends_unavailable(call).await;
@@ -118,7 +119,7 @@ async fn a_driver_that_is_killed_in_mid_call_ends_the_call_and_a_new_one_serves(
 
 #[tokio::test]
 async fn an_agent_that_is_killed_in_mid_call_ends_the_call_and_the_retry_succeeds() {
-    for over in [Over::Uds, Over::Ws] {
+    for over in [LinkKind::Uds, LinkKind::Ws] {
         let mut stand = Stand::start(over).await;
         let call = stuck_call(&stand).await;
         stand.agent.as_mut().unwrap().kill();
@@ -137,7 +138,7 @@ async fn an_agent_that_is_killed_in_mid_call_ends_the_call_and_the_retry_succeed
 
 #[tokio::test]
 async fn a_call_outlives_the_hub_that_is_killed_under_it() {
-    let mut stand = Stand::start(Over::Ws).await;
+    let mut stand = Stand::start(LinkKind::Ws).await;
     let call = stuck_call(&stand).await;
     stand.hub.as_mut().unwrap().kill();
     stand.driver.as_ref().unwrap().signal(Signal::CONT);
@@ -147,7 +148,7 @@ async fn a_call_outlives_the_hub_that_is_killed_under_it() {
 
 #[tokio::test]
 async fn without_a_hub_the_socket_is_up_and_says_not_ready_until_the_hub_comes() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_agent(&[]);
     stand.start_proxy(&[]);
@@ -164,7 +165,7 @@ async fn without_a_hub_the_socket_is_up_and_says_not_ready_until_the_hub_comes()
 
 #[tokio::test]
 async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     stand.driver.as_ref().unwrap().signal(Signal::STOP);
     let mut client = controller(&stand.proxy_socket());
     let request = within(Duration::from_millis(300), create_volume("pvc-slow"));
@@ -184,7 +185,7 @@ async fn a_deadline_ends_the_wait_and_the_retry_finds_the_volume() {
 
 #[tokio::test]
 async fn a_driver_socket_that_nobody_listens_on_is_unavailable_and_named() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     // Killed, the driver leaves its socket behind.
     stand.driver.as_mut().unwrap().kill();
     assert!(stand.driver_socket().exists());
@@ -195,7 +196,7 @@ async fn a_driver_socket_that_nobody_listens_on_is_unavailable_and_named() {
 
 #[tokio::test]
 async fn a_second_agent_of_a_name_is_refused_until_the_first_has_ended() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     let driver = format!("{DRIVER}=unix://{}", stand.driver_socket().display());
     let arguments = ["--nodeid", NODE, "--hub", stand.hub_url(), "--driver", &driver, "-vv"];
     let second = Process::start(stand.directory(), "agent-2", "edge-agent", arguments);

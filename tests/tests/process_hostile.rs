@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use edge_csi_tests::csi::{controller, create_volume};
-use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use edge_transport::frame::{self, Frame, Hello, Kind, Lane};
 use edge_transport::link::uds::UdsDialer;
@@ -35,13 +36,13 @@ async fn still_serves(stand: &Stand, name: &str) {
 
 #[tokio::test]
 async fn garbage_on_every_socket_harms_no_other_call() {
-    for over in [Over::Ws, Over::Wss, Over::Quic] {
+    for over in [LinkKind::Ws, LinkKind::Wss, LinkKind::Quic] {
         let mut stand = Stand::start(over).await;
         for socket in [stand.path("hub.sock"), stand.proxy_socket(), stand.driver_socket()] {
             rejected(UnixStream::connect(&socket).await.unwrap()).await;
         }
         let address = stand.hub_url().rsplit_once('/').unwrap().1.to_owned();
-        if over == Over::Quic {
+        if over == LinkKind::Quic {
             let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             socket.send_to(GARBAGE, &address).await.unwrap();
         } else {
@@ -75,7 +76,7 @@ async fn last_words(mut link: Link) -> String {
 
 #[tokio::test]
 async fn a_peer_of_another_protocol_version_is_told_so() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let mut link = dial(&stand.path("hub.sock")).await;
     let mut hello = Hello::new(PeerId::new("edge-9").unwrap(), SessionId { instance: 1, number: 1 });
     (hello.version_min, hello.version_max) = (98, 99);
@@ -87,7 +88,7 @@ async fn a_peer_of_another_protocol_version_is_told_so() {
 
 #[tokio::test]
 async fn a_frame_beyond_the_bound_ends_only_the_link_that_it_came_on() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let mut stream = UnixStream::connect(stand.path("hub.sock")).await.unwrap();
     // A length of 2 GiB: nothing may be set aside for it.
     stream.write_all(&[0x7f, 0xff, 0xff, 0xff]).await.unwrap();
@@ -98,7 +99,7 @@ async fn a_frame_beyond_the_bound_ends_only_the_link_that_it_came_on() {
 
 #[tokio::test]
 async fn another_instance_of_the_agent_does_not_take_its_place() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let mut link = dial(&stand.path("hub.sock")).await;
     let hello = Hello::new(PeerId::new("edge-1").unwrap(), SessionId { instance: 1, number: 1 });
     say_hello(&mut link, hello).await;

@@ -6,9 +6,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use edge_csi_tests::certificates::Authority;
+use edge_csi_tests::arguments::{Arguments, unix};
+use edge_csi_tests::certificates::{Authority, Files};
+use edge_csi_tests::link::{HubLink, LinkKind};
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, tls_arguments, unix};
+use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::wait;
 use tempfile::TempDir;
 
@@ -288,23 +290,15 @@ async fn a_stale_socket_is_replaced_and_the_new_one_is_for_the_owner_only() {
 
 /// A hub on `wss` with certificates, and its URL.
 async fn hub_with_certificates(directory: &Path, authority: &Authority) -> (Process, String) {
-    let uds = unix(&directory.join("hub.sock"));
-    let mut arguments: Vec<String> = ["--uds", &uds, "--ws", "127.0.0.1:0"].map(String::from).to_vec();
-    arguments.extend(tls_arguments(&authority.issue(&["127.0.0.1"]), "--client-ca"));
-    let hub = Process::start(directory, "hub", "edge-hub", &arguments);
-    let url = wait::until("the hub listens", async || {
-        let log = hub.log();
-        let (_, rest) = log.split_once("listening on wss://")?;
-        rest.contains('\n').then(|| format!("wss://{}", rest.split_whitespace().next().unwrap_or_default()))
-    })
-    .await;
-    (hub, url)
+    let link = HubLink::new(LinkKind::Wss, "127.0.0.1", directory);
+    let hub = Process::start(directory, "hub", "edge-hub", link.hub(&authority.issue(&["127.0.0.1"])));
+    hub.logged("listening on wss://").await;
+    (hub, link.url().to_owned())
 }
 
-fn agent(directory: &Path, name: &str, url: &str, tls: &[String]) -> Process {
-    let driver = format!("{DRIVER}={}", unix(&directory.join("driver.sock")));
-    let arguments = ["--nodeid", NODE, "--hub", url, "--driver", &driver].map(String::from);
-    Process::start(directory, name, "edge-agent", arguments.into_iter().chain(tls.iter().cloned()))
+fn agent(directory: &Path, name: &str, url: &str, own: &Files) -> Process {
+    let agent = Arguments::new().pair("--nodeid", NODE).pair("--hub", url).dialer(own);
+    Process::start(directory, name, "edge-agent", agent.serving(DRIVER, &directory.join("driver.sock")))
 }
 
 #[tokio::test]
@@ -315,8 +309,7 @@ async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in()
     let (hub, url) = hub_with_certificates(directory.path(), &authority).await;
 
     // The agent does not trust the hub, and says so.
-    let untrusting =
-        agent(directory.path(), "untrusting", &url, &tls_arguments(&stranger.issue(&[NODE]), "--tls-ca"));
+    let untrusting = agent(directory.path(), "untrusting", &url, &stranger.issue(&[NODE]));
     wait::until("the agent names the bad certificate", async || {
         untrusting.log().contains("not signed by an authority in --tls-ca").then_some(())
     })
@@ -325,15 +318,14 @@ async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in()
     // The hub does not trust the agent.
     let mut files = stranger.issue(&[NODE]);
     files.authority = directory.path().join("authority.pem");
-    let unknown = agent(directory.path(), "unknown", &url, &tls_arguments(&files, "--tls-ca"));
+    let unknown = agent(directory.path(), "unknown", &url, &files);
     wait::until("the agent tells that it was not let in", async || {
         unknown.log().contains("refuses the certificate in --tls-cert").then_some(())
     })
     .await;
 
     // A good certificate, for another name than the hello claims.
-    let other =
-        agent(directory.path(), "other", &url, &tls_arguments(&authority.issue(&["edge-2"]), "--tls-ca"));
+    let other = agent(directory.path(), "other", &url, &authority.issue(&["edge-2"]));
     wait::until("the refusal names both", async || {
         let log = other.log();
         (log.contains("edge-2") && log.contains(NODE)).then_some(())
@@ -341,7 +333,7 @@ async fn a_certificate_of_another_authority_or_of_another_name_does_not_get_in()
     .await;
 
     assert!(!hub.log().contains("peer is up"), "{}", hub.log());
-    let good = agent(directory.path(), "good", &url, &tls_arguments(&authority.issue(&[NODE]), "--tls-ca"));
+    let good = agent(directory.path(), "good", &url, &authority.issue(&[NODE]));
     good.logged("connected").await;
 }
 

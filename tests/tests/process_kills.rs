@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use edge_csi_tests::counting::{Counting, REFUSED, id_of, refusal};
 use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::memory::Course;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::random::Random;
 use edge_csi_tests::sidecar::{Learnt, Sidecar};
-use edge_csi_tests::stand::{NODE, Over, Stand};
+use edge_csi_tests::stand::{NODE, Stand};
 use edge_csi_tests::{metrics, wait};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
@@ -107,10 +108,8 @@ async fn nobody_is_told_a_final_word_that_the_driver_did_not_say_while_hub_agent
     assert!(victims.iter().all(|victim| PARTS.contains(victim)), "{killed}: there are {PARTS:?}");
     let mut random = Random::new(seed);
     let driver = Counting::working(WORK);
-    let mut stand = Stand::empty(Over::Wss);
+    let mut stand = Stand::empty(LinkKind::Wss);
     let _served = driver.serve(&stand.driver_socket());
-    // Below the ports that the kernel gives to those who dial: somebody else could have it when the hub comes back.
-    stand.hub_port();
     stand.hub_options(&["--http", "127.0.0.1:0"]);
     stand.start_hub().await;
     stand.start_agent(&[]);

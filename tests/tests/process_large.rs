@@ -11,7 +11,8 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use csi_proto::csi::v1::snapshot_metadata_server::{SnapshotMetadata, SnapshotMetadataServer};
 use edge_csi_tests::csi::channel;
-use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::net::UnixListener;
@@ -64,7 +65,7 @@ impl SnapshotMetadata for Large {
     }
 }
 
-async fn stand_with(driver: Large, over: Over) -> Stand {
+async fn stand_with(driver: Large, over: LinkKind) -> Stand {
     let mut stand = Stand::empty(over);
     let listener = UnixListener::bind(stand.driver_socket()).unwrap();
     let server = tonic::transport::Server::builder()
@@ -103,7 +104,7 @@ async fn read_to_end(mut stream: tonic::Streaming<csi::GetMetadataAllocatedRespo
     blocks
 }
 
-async fn large_answers_over(over: Over) {
+async fn large_answers_over(over: LinkKind) {
     let stand = stand_with(Large::default(), over).await;
     let mut client = metadata(&stand);
     let stream = client.get_metadata_allocated(of(1, 17 * BLOCKS)).await.unwrap().into_inner();
@@ -115,12 +116,12 @@ async fn large_answers_over(over: Over) {
 
 #[tokio::test]
 async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_a_websocket_with_certificates() {
-    large_answers_over(Over::Wss).await;
+    large_answers_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
 async fn a_message_of_4_mib_and_a_stream_of_16_mib_arrive_whole_over_quic_with_certificates() {
-    large_answers_over(Over::Quic).await;
+    large_answers_over(LinkKind::Quic).await;
 }
 
 /// Most memory that hub, agent and proxy ever had, in KiB.
@@ -129,7 +130,7 @@ fn peaks(stand: &Stand) -> [u64; 3] {
 }
 
 /// Anchors (f) 10: a reader that takes nothing; the others go on, and no process grows by what lies unread.
-async fn a_reader_stops_over(over: Over) {
+async fn a_reader_stops_over(over: LinkKind) {
     let driver = Large::default();
     let taken = Arc::clone(&driver.taken);
     let stand = stand_with(driver, over).await;
@@ -168,10 +169,10 @@ async fn a_reader_stops_over(over: Over) {
 
 #[tokio::test]
 async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_a_websocket() {
-    a_reader_stops_over(Over::Wss).await;
+    a_reader_stops_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
 async fn a_reader_that_stops_reading_stops_the_driver_and_neither_others_nor_the_memory_over_quic() {
-    a_reader_stops_over(Over::Quic).await;
+    a_reader_stops_over(LinkKind::Quic).await;
 }

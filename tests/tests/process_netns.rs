@@ -9,11 +9,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::counting::{Counting, Served, id_of};
 use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::sidecar::{Learnt, Sidecar};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::task::JoinHandle;
 
@@ -111,7 +113,7 @@ impl Ground {
     async fn start(roads: &[&str]) -> Self {
         let networks = Networks::new();
         let driver = Counting::working(Duration::ZERO);
-        let stand = Stand::empty(Over::Uds);
+        let stand = Stand::empty(LinkKind::Uds);
         let served = driver.serve(&stand.driver_socket());
         let start = |namespace: &str, name: &str, binary: &str, arguments: &[&str]| {
             let before = ["ip", "netns", "exec", namespace];

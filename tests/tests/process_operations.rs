@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, within};
-use edge_csi_tests::stand::{Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::Stand;
 use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::{Code, Status};
@@ -47,7 +48,7 @@ async fn retried(stand: &Stand, name: &str) -> String {
 
 #[tokio::test]
 async fn an_answer_that_came_too_late_is_given_to_the_retry() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let agent = stand.agent.as_ref().unwrap();
     signal_driver(&stand, Signal::STOP);
     too_late(&stand, "pvc-late").await;
@@ -61,7 +62,7 @@ async fn an_answer_that_came_too_late_is_given_to_the_retry() {
 
 #[tokio::test]
 async fn another_request_on_a_volume_that_the_driver_is_at_is_aborted() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     signal_driver(&stand, Signal::STOP);
     too_late(&stand, "pvc-busy").await;
     let mut other = create_volume("pvc-busy");
@@ -76,7 +77,7 @@ async fn another_request_on_a_volume_that_the_driver_is_at_is_aborted() {
 /// The agent is killed while the driver is at it: the call ends without a final word, and the retry has it done.
 #[tokio::test]
 async fn an_operation_whose_agent_was_killed_is_done_by_the_retry() {
-    let mut stand = Stand::start(Over::Uds).await;
+    let mut stand = Stand::start(LinkKind::Uds).await;
     signal_driver(&stand, Signal::STOP);
     too_late(&stand, "pvc-killed").await;
     stand.agent.as_mut().unwrap().kill();

@@ -5,9 +5,11 @@
 use std::process::Command;
 
 use csi_proto::csi::v1 as csi;
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::csi::{controller, create_volume, probe_says, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{binaries, page};
 
 #[test]
@@ -87,7 +89,7 @@ fn help_names_every_option_of_the_contract_with_defaults_and_units() {
 
 #[tokio::test]
 async fn json_logs_are_one_object_a_line() {
-    let stand = Stand::empty(Over::Uds);
+    let stand = Stand::empty(LinkKind::Uds);
     let socket = unix(&stand.path("hub.sock"));
     let arguments = ["--uds", &socket, "--log-format", "json", "-v"];
     let hub = Process::start(stand.directory(), "hub", "edge-hub", arguments);
@@ -108,7 +110,7 @@ async fn get(address: &str, path: &str) -> Option<(String, String)> {
 
 #[tokio::test]
 async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     let http = ["--http", "127.0.0.1:0"];
     stand.start_agent(&http);
@@ -145,7 +147,7 @@ async fn readiness_follows_the_hub_and_metrics_count_the_calls() {
 
 #[tokio::test]
 async fn the_hub_counts_its_peers_and_their_calls() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     let arguments = ["--uds", &unix(&stand.path("hub.sock")), "--http", "127.0.0.1:0"];
     stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", arguments));
     let hub = page::address(stand.hub.as_ref().unwrap()).await;
@@ -163,7 +165,7 @@ async fn the_hub_counts_its_peers_and_their_calls() {
 
 #[tokio::test]
 async fn the_next_address_is_used_when_the_first_does_not_answer() {
-    let mut stand = Stand::empty(Over::Ws);
+    let mut stand = Stand::empty(LinkKind::Ws);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_agent(&[]);
@@ -189,7 +191,7 @@ async fn the_next_address_is_used_when_the_first_does_not_answer() {
 
 #[tokio::test]
 async fn the_proxy_takes_its_options_from_the_environment_of_the_proposal() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_agent(&[]);
@@ -210,7 +212,7 @@ async fn the_proxy_takes_its_options_from_the_environment_of_the_proposal() {
 
 #[tokio::test]
 async fn after_a_restart_with_the_node_off_the_capabilities_are_still_known() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     let state = stand.path("proxy-state");
     let more = ["--state-dir".to_owned(), state.to_string_lossy().into_owned()];
     let more: Vec<&str> = more.iter().map(String::as_str).collect();

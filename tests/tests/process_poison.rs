@@ -6,8 +6,9 @@ use bytes::Bytes;
 use csi_proxy::CSI_SERVICE;
 use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId};
 use edge_csi_tests::csi::{controller, create_volume, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{raw, wait};
 use edge_transport::frame::{self, End, Frame, Hello, Kind, Lane, Part, Reply, Request, WireFrame};
 use edge_transport::link::uds::UdsDialer;
@@ -41,7 +42,7 @@ fn other_calls(stand: &Stand) -> (tokio::sync::oneshot::Sender<()>, tokio::task:
     (stop, task)
 }
 
-async fn poison_over(over: Over) {
+async fn poison_over(over: LinkKind) {
     let stand = Stand::start(over).await;
     let (stop, others) = other_calls(&stand);
     let with_parameters = |bytes: usize| {
@@ -77,13 +78,13 @@ async fn poison_over(over: Over) {
 /// Anchors (f) 17 over a websocket: one error each, the link stays up and other calls go on.
 #[tokio::test]
 async fn over_a_websocket_what_nobody_can_digest_costs_one_call_and_no_link() {
-    poison_over(Over::Ws).await;
+    poison_over(LinkKind::Ws).await;
 }
 
 /// Anchors (f) 17 over QUIC.
 #[tokio::test]
 async fn over_quic_what_nobody_can_digest_costs_one_call_and_no_link() {
-    poison_over(Over::Quic).await;
+    poison_over(LinkKind::Quic).await;
 }
 
 /// A peer that speaks the session protocol by hand.
@@ -143,7 +144,7 @@ impl Hand {
 /// a call.
 #[tokio::test]
 async fn frames_that_nobody_can_digest_cost_at_most_their_call_and_never_the_link() {
-    let stand = Stand::start(Over::Uds).await;
+    let stand = Stand::start(LinkKind::Uds).await;
     let (stop, others) = other_calls(&stand);
     let mut hand = Hand::at(&stand).await;
     // A header with field 99; a length of nothing; a header that is cut; junk.

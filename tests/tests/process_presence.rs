@@ -7,8 +7,10 @@ use std::process::{Command, Output};
 
 use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::csi::{controller, create_volume, ready};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Site, Stand, unix};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::{DRIVER, NODE, Site, Stand};
 use edge_csi_tests::{binaries, page, wait};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::{Peer, PeerId, Reason, ReplySender, Request, Service, ServiceName};
@@ -53,7 +55,7 @@ fn said(output: &Output) -> String {
 
 #[tokio::test]
 async fn a_proxy_without_a_list_finds_the_nodes_that_come_and_a_decommissioned_one_frees_its_names() {
-    let mut site = Site::start(Over::Ws, &["edge-1"]).await;
+    let mut site = Site::start(LinkKind::Ws, &["edge-1"]).await;
     let socket = site.stand.proxy_socket();
     let endpoint = site.endpoint();
     site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
@@ -81,7 +83,7 @@ async fn a_proxy_without_a_list_finds_the_nodes_that_come_and_a_decommissioned_o
 /// Over a kill of the proxy and one of the hub, which keeps nothing.
 #[tokio::test]
 async fn a_decommissioned_node_that_returns_is_quarantined_until_it_is_recommissioned() {
-    let mut site = Site::start(Over::Uds, &["edge-1", "edge-2"]).await;
+    let mut site = Site::start(LinkKind::Uds, &["edge-1", "edge-2"]).await;
     let endpoint = site.endpoint();
     let route = ["--endpoint", &endpoint, "--route", "topology", "--http", "127.0.0.1:0"];
     site.start_proxy(&route);
@@ -118,7 +120,7 @@ async fn a_decommissioned_node_that_returns_is_quarantined_until_it_is_recommiss
 
 #[tokio::test]
 async fn a_proxy_with_a_fixed_route_keeps_nothing_of_nodes_and_decommissions_none() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     let state = stand.path("state").to_string_lossy().into_owned();
     stand.start_proxy(&["--state-dir", &state]);
     stand.proxy.as_ref().unwrap().logged("serving CSI").await;
@@ -127,7 +129,7 @@ async fn a_proxy_with_a_fixed_route_keeps_nothing_of_nodes_and_decommissions_non
 
 #[tokio::test]
 async fn a_socket_appears_for_each_node_that_comes_and_is_there_after_a_restart_without_the_hub() {
-    let mut site = Site::start(Over::Uds, &[]).await;
+    let mut site = Site::start(LinkKind::Uds, &[]).await;
     let directory = site.stand.path("s").to_string_lossy().into_owned();
     let route = ["--route", "sockets", "--endpoint-dir", &directory];
     site.start_proxy(&route);
@@ -163,7 +165,7 @@ async fn a_socket_appears_for_each_node_that_comes_and_is_there_after_a_restart_
 /// csi-spec section 5: sidecars elect leaders, and two proxies of one driver are active at once only with a table each.
 #[tokio::test]
 async fn two_proxies_on_one_state_directory_are_refused() {
-    let mut site = Site::start(Over::Uds, &[]).await;
+    let mut site = Site::start(LinkKind::Uds, &[]).await;
     let endpoint = site.endpoint();
     site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
     let proxy = site.stand.proxy.take().unwrap();
@@ -199,7 +201,7 @@ async fn refused(peer: &Peer, service: &str, body: &'static [u8]) -> Reason {
 
 #[tokio::test]
 async fn a_node_that_asks_who_is_there_is_refused() {
-    let mut site = Site::start(Over::Uds, &["edge-1"]).await;
+    let mut site = Site::start(LinkKind::Uds, &["edge-1"]).await;
     let endpoint = site.endpoint();
     site.start_proxy(&["--endpoint", &endpoint, "--route", "topology"]);
     ready(&site.stand.proxy_socket()).await;
@@ -212,7 +214,7 @@ async fn a_node_that_asks_who_is_there_is_refused() {
 /// clock. Here the ways of the news are what they are.
 #[tokio::test]
 async fn a_fixed_route_is_told_that_its_node_is_there() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_proxy(&[]);

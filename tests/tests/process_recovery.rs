@@ -8,8 +8,9 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::node_client::NodeClient;
 use edge_csi_tests::counting::{Counting, HELD, id_of};
 use edge_csi_tests::csi::{channel, controller, create_volume, ready, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::{Sidecar, is_final};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::volumes::ground::{mounts_below, private};
 use edge_csi_tests::wait;
 use rustix::process::Signal;
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_that_gets_the_same_volume() {
     let driver = Counting::working(Duration::ZERO);
-    let mut stand = Stand::empty(Over::Wss);
+    let mut stand = Stand::empty(LinkKind::Wss);
     let _served = driver.serve(&stand.driver_socket());
     stand.start_hub().await;
     stand.start_agent(&[]);
@@ -57,7 +58,7 @@ async fn a_provisioner_that_loses_its_lease_in_mid_create_is_followed_by_one_tha
 
 #[tokio::test]
 async fn a_claim_that_is_deleted_while_its_create_is_uncertain_leaves_no_volume() {
-    let mut stand = Stand::start(Over::Wss).await;
+    let mut stand = Stand::start(LinkKind::Wss).await;
     stand.driver.as_ref().unwrap().signal(Signal::STOP);
     let create = async |patience| {
         let request = within(patience, create_volume("pvc-unwanted"));
@@ -91,8 +92,7 @@ async fn a_claim_that_is_deleted_while_its_create_is_uncertain_leaves_no_volume(
 #[tokio::test]
 async fn what_the_node_does_goes_on_while_the_link_is_cut() {
     let Some(_) = private("what_the_node_does_goes_on_while_the_link_is_cut") else { return };
-    let mut stand = Stand::empty(Over::Wss);
-    stand.hub_port();
+    let mut stand = Stand::empty(LinkKind::Wss);
     stand.start_driver();
     stand.start_hub().await;
     let shims = stand.path("shim");

@@ -12,8 +12,9 @@ use csi_proto::pluginregistration::v1::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 use edge_csi_tests::csi::{channel, controller, create_volume, ready};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -48,7 +49,7 @@ impl Registration for Registrar {
 
 #[tokio::test]
 async fn a_driver_is_found_in_the_registry_directory_and_lost_with_its_socket() {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_proxy(&[]);

@@ -16,10 +16,12 @@ use bytes::Bytes;
 use csi_proto::csi::v1 as csi;
 use csi_proto::method::{Method, Service};
 use csi_proxy::{Call, CallId, DriverName, MethodPath, NodeId, Relay, Replies, SessionRelay};
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::csi::{channel, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::raw::Raw;
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand, unix};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{page, wait};
 use edge_transport::link::Limits;
 use edge_transport::link::uds::UdsDialer;
@@ -209,7 +211,7 @@ struct Search {
 }
 
 impl Search {
-    async fn start(over: Over) -> Self {
+    async fn start(over: LinkKind) -> Self {
         let mut stand = Stand::empty(over);
         let secret = random_secret();
         let driver = Driver {
@@ -222,7 +224,7 @@ impl Search {
         let server = tonic::transport::Server::builder();
         tokio::spawn(server.serve_with_incoming(driver.clone(), incoming));
         let common = ["--http", "127.0.0.1:0", "--log-format", "json"];
-        if over == Over::Uds {
+        if over == LinkKind::Uds {
             let socket = unix(&stand.path("hub.sock"));
             let hub = ["--uds", &socket, "-vv"].into_iter().chain(common);
             stand.hub = Some(Process::start(stand.directory(), "hub", "edge-hub", hub));
@@ -366,7 +368,7 @@ fn every_file(directory: &Path, files: &mut Vec<PathBuf>) {
 /// garbage, and are no protobuf: no log at any level, no state directory, metric or page has it.
 #[tokio::test]
 async fn no_secret_of_any_method_is_in_a_log_a_state_directory_a_metric_or_a_page() {
-    let search = Search::start(Over::Uds).await;
+    let search = Search::start(LinkKind::Uds).await;
     let methods = Method::ALL.iter().filter(|method| method.secrets_field().is_some()).count();
     assert_eq!(methods, 22);
 
@@ -387,7 +389,7 @@ async fn a_crash_of_hub_agent_or_proxy_leaves_no_core_dump() {
     let limit = rustix::process::getrlimit(Resource::Core);
     let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(Resource::Core, most).unwrap();
-    let mut search = Search::start(Over::Uds).await;
+    let mut search = Search::start(LinkKind::Uds).await;
     let mut other = std::process::Command::new("sleep")
         .arg("1000")
         .current_dir(search.stand.directory())

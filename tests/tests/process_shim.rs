@@ -14,8 +14,9 @@ use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::identity_client::IdentityClient;
 use csi_proto::csi::v1::node_client::NodeClient;
 use edge_csi_tests::csi::{channel, controller, create_volume, identity, ready, within};
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::raw::{self, Raw};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::volumes::ground::{mounts_below, private};
 use edge_csi_tests::{metrics, wait};
 use prost::Message as _;
@@ -152,7 +153,7 @@ fn start_agent(stand: &mut Stand, more: &[&str]) {
 
 /// Everything but the driver, with the sockets for kubelet.
 async fn stand() -> Stand {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_hub().await;
     start_agent(&mut stand, &[]);
     stand.start_proxy(&[]);

@@ -9,7 +9,8 @@ use std::time::Duration;
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::node_client::NodeClient;
 use edge_csi_tests::csi::{channel, controller, create_volume, ready, within};
-use edge_csi_tests::stand::{DRIVER, Over, Site};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::{DRIVER, Site};
 use edge_csi_tests::{page, wait};
 use tonic::Code;
 
@@ -37,7 +38,7 @@ async fn node_info(socket: &Path) -> csi::NodeGetInfoResponse {
 
 #[tokio::test]
 async fn each_node_has_a_socket_whose_calls_go_to_it_and_which_stays_while_it_is_off() {
-    let mut site = Site::start(Over::Uds, &["edge-1", "edge-2"]).await;
+    let mut site = Site::start(LinkKind::Uds, &["edge-1", "edge-2"]).await;
     start_proxy(&mut site);
     for node in ["edge-1", "edge-2"] {
         ready(&socket(&site, node)).await;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, identity, probe_says, ready};
-use edge_csi_tests::stand::{DRIVER, Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::{DRIVER, Stand};
 use edge_csi_tests::{page, wait};
 use tonic::Code;
 
@@ -45,7 +46,7 @@ async fn kept(stand: &Stand) {
 
 /// A stand whose proxy has learnt everything, and what it answers.
 async fn learnt() -> (Stand, Answers) {
-    let mut stand = Stand::empty(Over::Uds);
+    let mut stand = Stand::empty(LinkKind::Uds);
     stand.start_driver();
     stand.start_hub().await;
     stand.start_agent(&[]);

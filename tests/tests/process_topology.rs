@@ -6,7 +6,8 @@ use std::path::Path;
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, identity, ready};
-use edge_csi_tests::stand::{Over, Site};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::Site;
 use edge_csi_tests::{page, wait};
 use tonic::{Code, Status};
 
@@ -14,7 +15,7 @@ const NODES: [&str; 2] = ["edge-1", "edge-2"];
 
 /// Two nodes behind one socket.
 async fn start() -> Site {
-    let mut site = Site::start(Over::Uds, &NODES).await;
+    let mut site = Site::start(LinkKind::Uds, &NODES).await;
     start_proxy(&mut site).await;
     site
 }

@@ -4,11 +4,12 @@
 
 use csi_proto::csi::v1 as csi;
 use edge_csi_tests::csi::{controller, create_volume, identity, ready};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::wait;
 use tonic::Code;
 
-async fn one_volume_over(over: Over) {
+async fn one_volume_over(over: LinkKind) {
     let stand = Stand::start(over).await;
     let mut client = controller(&stand.proxy_socket());
 
@@ -48,31 +49,31 @@ async fn one_volume_over(over: Over) {
 
 #[tokio::test]
 async fn a_volume_is_made_and_deleted_over_a_unix_socket() {
-    one_volume_over(Over::Uds).await;
+    one_volume_over(LinkKind::Uds).await;
 }
 
 #[tokio::test]
 async fn a_volume_is_made_and_deleted_over_a_websocket() {
-    one_volume_over(Over::Ws).await;
+    one_volume_over(LinkKind::Ws).await;
 }
 
 #[tokio::test]
 async fn a_volume_is_made_and_deleted_over_a_websocket_with_certificates() {
-    one_volume_over(Over::Wss).await;
+    one_volume_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
 async fn a_volume_is_made_and_deleted_over_quic_with_certificates() {
-    one_volume_over(Over::Quic).await;
+    one_volume_over(LinkKind::Quic).await;
 }
 
 #[tokio::test]
 async fn a_volume_is_made_and_deleted_over_quic_without_verification() {
-    one_volume_over(Over::QuicInsecure).await;
+    one_volume_over(LinkKind::QuicInsecure).await;
 }
 
 /// Both know the node, and one certificate serves both. The node takes calls of the later one only.
-async fn a_second_proxy_over(over: Over) {
+async fn a_second_proxy_over(over: LinkKind) {
     let mut stand = Stand::start(over).await;
     controller(&stand.proxy_socket()).create_volume(create_volume("pvc-1")).await.unwrap();
     let second_socket = stand.path("csi-2.sock");
@@ -91,18 +92,18 @@ async fn a_second_proxy_over(over: Over) {
 
 #[tokio::test]
 async fn a_second_proxy_of_a_driver_replaces_the_first_which_ends() {
-    a_second_proxy_over(Over::Uds).await;
+    a_second_proxy_over(LinkKind::Uds).await;
 }
 
 #[tokio::test]
 async fn a_second_proxy_with_the_same_certificate_replaces_the_first() {
-    a_second_proxy_over(Over::Wss).await;
+    a_second_proxy_over(LinkKind::Wss).await;
 }
 
 #[tokio::test]
 async fn a_trace_names_every_hop_with_one_call_id_and_no_secret() {
     const CANARY: &str = "canary-5f2b9d";
-    let stand = Stand::start(Over::Ws).await;
+    let stand = Stand::start(LinkKind::Ws).await;
     let mut request = create_volume("pvc-traced");
     request.secrets.insert("password".to_owned(), CANARY.to_owned());
     controller(&stand.proxy_socket()).create_volume(request).await.unwrap();

@@ -1,15 +1,15 @@
 //! A certificate for each process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use edge_csi_tests::certificates::{Authority, Files};
+use edge_csi_tests::stand::NODE;
 
-use super::stack::{NODE, PROXY};
+use super::stack::PROXY;
 
 /// PEM files.
 #[derive(Debug)]
 pub(crate) struct Certificates {
-    pub(crate) authority: PathBuf,
     pub(crate) hub: Files,
     pub(crate) agent: Files,
     pub(crate) endpoint: Files,
@@ -24,7 +24,6 @@ impl Certificates {
             hub: issuer.issue(&["localhost", "127.0.0.1"]),
             agent: issuer.issue(&[NODE]),
             endpoint: issuer.issue(&[PROXY]),
-            authority: folder.join("ca.pem"),
             issuer,
         }
     }

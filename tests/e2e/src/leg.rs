@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use edge_csi_tests::link::LinkKind;
+
 use super::weather::Weather;
 
 /// The driver at the end of the way, and the kind of volume that is asked of it.
@@ -25,19 +27,6 @@ pub(crate) enum Way {
     Relayed(LinkKind, Weather),
     /// On the socket that the agent puts before the driver's, for everything.
     Shim,
-}
-
-/// What hub, agent and edge-csi-driver speak over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LinkKind {
-    /// Unix sockets, all on one host.
-    Uds,
-    /// Websocket without TLS.
-    Ws,
-    /// Websocket with certificates on both sides.
-    Wss,
-    /// QUIC with certificates on both sides.
-    Quic,
 }
 
 /// One run.
@@ -130,12 +119,6 @@ impl fmt::Display for Leg {
             Way::Direct => return write!(f, "{subject}-direct"),
             Way::Shim => return write!(f, "{subject}-shim"),
             Way::Relayed(kind, weather) => (kind, weather),
-        };
-        let kind = match kind {
-            LinkKind::Uds => "uds",
-            LinkKind::Ws => "ws",
-            LinkKind::Wss => "wss",
-            LinkKind::Quic => "quic",
         };
         write!(f, "{subject}-{kind}{}", weather.suffix())
     }

@@ -16,7 +16,6 @@
 //!
 //! As root they run in namespaces of their own, whose mounts and processes end with them.
 
-mod arguments;
 mod certificates;
 mod component;
 mod deploy;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::arguments::unix;
 use edge_csi_tests::process::Process;
 
 use super::component::Components;
@@ -109,8 +110,4 @@ fn once(
 
 fn flag(name: &str, value: &str) -> String {
     format!("-{name}={value}")
-}
-
-fn unix(socket: &Path) -> String {
-    format!("unix://{}", socket.display())
 }

@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use serde::Deserialize;
 
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
-use super::leg::LinkKind;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 

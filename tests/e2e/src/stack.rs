@@ -3,18 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::arguments::{Arguments, unix};
+use edge_csi_tests::link::{HubLink, LinkKind};
 use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::{port, wait};
 
-use super::arguments::Arguments;
 use super::certificates::Certificates;
 use super::component::Components;
 use super::error::RealError;
-use super::leg::{Leg, LinkKind, Subject, Way};
-use super::weather::{Weather, Wiring};
-
-/// The node that the driver is on.
-pub(crate) const NODE: &str = "edge-1";
+use super::leg::{Leg, Subject, Way};
+use super::weather::{Wiring, cable_option};
 
 /// Name of edge-csi-driver in its certificate.
 pub(crate) const PROXY: &str = "csi-proxy";
@@ -51,13 +50,13 @@ impl Stack {
             Subject::Mock => {
                 let arguments =
                     Arguments::new().pair("--endpoint", &node).pair("--drivername", driver_name(leg));
-                Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments.0))?
+                Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments))?
             }
         };
         driver.ready("its socket", || wait::accepts(&node))?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
         let driver = driver_name(leg);
-        let named = ("--driver", format!("{driver}={}", unix(&stack.node)).into());
+        let named = Arguments::new().serving(driver, &stack.node);
         match leg.way {
             Way::Direct => {}
             Way::Relayed(kind, weather) => {
@@ -88,7 +87,7 @@ impl Stack {
         let node = socket(scratch, "d.sock")?;
         let arguments = Arguments::new().pair("--endpoint", &node).pair("--drivername", MOCK);
         let mut driver =
-            Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments.0))?;
+            Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments))?;
         driver.ready("its socket", || wait::accepts(&node))?;
         Ok(Self { processes: vec![driver], node, controller: None })
     }
@@ -109,10 +108,10 @@ impl Stack {
             .pair("--endpoint", &node)
             .pair("--drivername", REGISTERED);
         let mut plugin =
-            Process::spawn(logs, "plugin", Command::new(&components.example_plugin).args(arguments.0))?;
+            Process::spawn(logs, "plugin", Command::new(&components.example_plugin).args(arguments))?;
         plugin.ready("its registration socket", || wait::accepts(&registration))?;
         let mut stack = Self { processes: vec![plugin], node, controller: None };
-        let found = ("--plugins-registry", registry.into());
+        let found = Arguments::new().pair("--plugins-registry", registry);
         stack.relay(REGISTERED, found, LinkKind::Uds, components, certificates, scratch, logs)?;
         Ok(stack)
     }
@@ -128,7 +127,7 @@ impl Stack {
         let node = socket(scratch, "d.sock")?;
         let driver = start_classified(components, &node, logs)?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
-        let named = ("--driver", format!("{CLASSIFIED}={}", unix(&stack.node)).into());
+        let named = Arguments::new().serving(CLASSIFIED, &stack.node);
         stack.relay(CLASSIFIED, named, kind, components, certificates, scratch, logs)?;
         Ok(stack)
     }
@@ -147,7 +146,7 @@ impl Stack {
     fn relay(
         &mut self,
         driver: &str,
-        found: (&str, std::ffi::OsString),
+        drivers: Arguments,
         wiring: impl Into<Wiring>,
         components: &Components,
         certificates: &Certificates,
@@ -156,14 +155,10 @@ impl Stack {
     ) -> Result<(), RealError> {
         let road = Road::new(wiring, scratch)?;
         self.add("hub", &components.hub, road.hub(certificates), logs)?;
-        if let Some(cable) = road.cable() {
-            self.processes.push(Process::spawn(
-                logs,
-                "cable",
-                Command::new(&components.cable).args(cable.0),
-            )?);
+        if let Some(cable) = &road.cable {
+            self.processes.push(Process::spawn(logs, "cable", Command::new(&components.cable).args(cable))?);
         }
-        self.add("agent", &components.agent, road.agent(found, certificates, scratch), logs)?;
+        self.add("agent", &components.agent, road.agent(drivers, certificates, scratch), logs)?;
         let controller = socket(scratch, "csi.sock")?;
         let endpoint = road.endpoint(driver, &controller, certificates, scratch);
         self.add("endpoint", &components.endpoint, endpoint, logs)?;
@@ -182,7 +177,7 @@ impl Stack {
         let road = Road::new(LinkKind::Uds, scratch)?;
         let arguments = road.endpoint(CLASSIFIED, &controller, certificates, scratch).flag("-vv");
         let mut endpoint =
-            Process::spawn(logs, "endpoint", Command::new(&components.endpoint).args(arguments.0))?;
+            Process::spawn(logs, "endpoint", Command::new(&components.endpoint).args(arguments))?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
     }
@@ -203,7 +198,7 @@ impl Stack {
         let arguments = road.endpoint(CLASSIFIED, &controller, certificates, &scratch);
         let arguments = arguments.pair("--reconnect-grace", grace).flag("-vv");
         let mut endpoint =
-            Process::spawn(logs, "endpoint-waiting", Command::new(&components.endpoint).args(arguments.0))?;
+            Process::spawn(logs, "endpoint-waiting", Command::new(&components.endpoint).args(arguments))?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok((endpoint, controller))
     }
@@ -219,7 +214,7 @@ impl Stack {
         self.processes.push(start_classified(components, &self.node, logs)?);
         let road = Road::new(LinkKind::Uds, scratch)?;
         self.add("hub", &components.hub, road.hub(certificates), logs)?;
-        let named = ("--driver", format!("{CLASSIFIED}={}", unix(&self.node)).into());
+        let named = Arguments::new().serving(CLASSIFIED, &self.node);
         self.add("agent", &components.agent, road.agent(named, certificates, scratch), logs)
     }
 
@@ -234,7 +229,7 @@ impl Stack {
         let port = port::free();
         let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
         // What it logged when it ran before has to be there to be searched.
-        let mut process = Process::respawn(logs, name, Command::new(program).args(arguments.0))?;
+        let mut process = Process::respawn(logs, name, Command::new(program).args(arguments))?;
         process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], port).into()))?;
         self.processes.push(process);
         Ok(())
@@ -253,82 +248,47 @@ fn start_hostpath(
     scratch: &Path,
     logs: &Path,
 ) -> Result<Process, RealError> {
-    let arguments = Arguments::new()
-        .pair("--drivername", HOSTPATH)
-        .pair("--endpoint", unix(socket))
-        .pair("--nodeid", NODE)
-        .pair("--state-dir", scratch.join("driver"))
+    let arguments = Arguments::driver(DRIVER, socket, NODE, &scratch.join("driver"))
         .pair("--attach-limit", "20")
         .pair("--mutable-parameters", "iops")
         .flag("-v");
-    Ok(Process::spawn(logs, "driver", Command::new(&components.hostpath_driver).args(arguments.0))?)
+    Ok(Process::spawn(logs, "driver", Command::new(&components.hostpath_driver).args(arguments))?)
 }
 
 fn start_classified(components: &Components, node: &Path, logs: &Path) -> Result<Process, RealError> {
     let arguments = Arguments::new().flag("driver").pair("--endpoint", node).pair("--drivername", CLASSIFIED);
-    let mut driver = Process::spawn(logs, "driver", Command::new(&components.sidecars).args(arguments.0))?;
+    let mut driver = Process::spawn(logs, "driver", Command::new(&components.sidecars).args(arguments))?;
     driver.ready("its socket", || wait::accepts(node))?;
     Ok(driver)
 }
 
-/// The way between edge-csi-driver and edge-agent, and what each of them has to be told of it.
+/// The way between edge-csi-driver and edge-agent.
 struct Road {
-    kind: LinkKind,
-    weather: Weather,
-    hub_socket: PathBuf,
-    /// Where the hub listens.
-    port: u16,
-    /// Where others dial it: the cable, if there is one.
-    dialled: u16,
-    url: String,
+    link: HubLink,
+    /// What stands between the hub and those that dial it.
+    cable: Option<Arguments>,
 }
 
 impl Road {
     fn new(wiring: impl Into<Wiring>, scratch: &Path) -> Result<Self, RealError> {
         let Wiring { kind, weather } = wiring.into();
-        let (hub_socket, port) = (socket(scratch, "hub.sock")?, port::free());
-        let dialled = if weather.cable().is_some() { port::free() } else { port };
-        let url = match kind {
-            LinkKind::Uds => unix(&hub_socket),
-            LinkKind::Ws => format!("ws://127.0.0.1:{dialled}"),
-            LinkKind::Wss => format!("wss://localhost:{dialled}"),
-            LinkKind::Quic => format!("quic://localhost:{dialled}"),
-        };
-        Ok(Self { kind, weather, hub_socket, port, dialled, url })
-    }
-
-    /// What stands between the hub and those that dial it.
-    fn cable(&self) -> Option<Arguments> {
-        let ends = format!("127.0.0.1:{}=127.0.0.1:{}", self.dialled, self.port);
-        let options = self.weather.cable()?;
-        let cable = options.iter().fold(Arguments::new(), |cable, option| cable.flag(option));
-        Some(cable.pair(self.kind.cable_option(), ends))
+        socket(scratch, "hub.sock")?;
+        let link = HubLink::new(kind, "localhost", scratch);
+        let Some(options) = weather.cable() else { return Ok(Self { link, cable: None }) };
+        let dialled = port::free();
+        let ends = format!("127.0.0.1:{dialled}={}", link.address());
+        let cable = Arguments::new().flags(options).pair(cable_option(kind), ends);
+        Ok(Self { link: link.through(dialled), cable: Some(cable) })
     }
 
     fn hub(&self, certificates: &Certificates) -> Arguments {
-        let hub = Arguments::new().pair("--uds", unix(&self.hub_socket)).pair("--drain-timeout", DRAIN);
-        let address = format!("127.0.0.1:{}", self.port);
-        match self.kind {
-            LinkKind::Uds => hub,
-            LinkKind::Ws => hub.pair("--ws", address).flag("--insecure"),
-            LinkKind::Wss => hub.pair("--ws", address).listener(certificates),
-            LinkKind::Quic => hub.pair("--quic", address).listener(certificates),
-        }
+        self.link.hub(&certificates.hub).pair("--drain-timeout", DRAIN)
     }
 
-    fn agent(
-        &self,
-        found: (&str, std::ffi::OsString),
-        certificates: &Certificates,
-        scratch: &Path,
-    ) -> Arguments {
-        Arguments::new()
-            .pair("--nodeid", NODE)
-            .pair("--hub", &self.url)
-            .pair("--state-dir", scratch.join("agent"))
-            .pair("--drain-timeout", DRAIN)
-            .pair(found.0, found.1)
-            .dialer(self.kind, certificates, &certificates.agent)
+    /// The agent, with the drivers that it is started with.
+    fn agent(&self, drivers: Arguments, certificates: &Certificates, scratch: &Path) -> Arguments {
+        let agent = self.link.agent(NODE, &scratch.join("agent"), &certificates.agent);
+        agent.pair("--drain-timeout", DRAIN).flags(drivers)
     }
 
     fn endpoint(
@@ -338,18 +298,13 @@ impl Road {
         certificates: &Certificates,
         scratch: &Path,
     ) -> Arguments {
-        Arguments::new()
-            .pair("--drivername", driver)
+        self.link
+            .proxy(driver, &certificates.endpoint)
             .pair("--endpoint", unix(controller))
-            .pair("--kubeedge-endpoint", &self.url)
             .pair("--nodeid", NODE)
             .pair("--state-dir", scratch.join("endpoint"))
-            .dialer(self.kind, certificates, &certificates.endpoint)
     }
 }
-
-/// Name of our own driver.
-pub(crate) const HOSTPATH: &str = "hostpath.csi.edge";
 
 /// Name of the mock driver.
 pub(crate) const MOCK: &str = "mock.csi.edge";
@@ -365,13 +320,9 @@ pub(crate) const REGISTRATION: &str = "example-reg.sock";
 
 const fn driver_name(leg: Leg) -> &'static str {
     match leg.subject {
-        Subject::Hostpath | Subject::HostpathBlock => HOSTPATH,
+        Subject::Hostpath | Subject::HostpathBlock => DRIVER,
         Subject::Mock => MOCK,
     }
-}
-
-fn unix(socket: &Path) -> String {
-    format!("unix://{}", socket.display())
 }
 
 fn socket(scratch: &Path, name: &str) -> Result<PathBuf, RealError> {

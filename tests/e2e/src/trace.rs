@@ -7,11 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use edge_csi_tests::process::Process;
+use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::volumes::rounds;
 
 use super::component::Components;
 use super::error::RealError;
-use super::stack::{HOSTPATH, MOCK, NODE};
+use super::stack::MOCK;
 use super::table::Fact;
 
 /// A step takes 30 ms, and up to 20 s before it counts as lost.
@@ -78,19 +79,11 @@ fn subjects(components: &Components) -> Vec<Subject> {
         command.extend(words(arguments));
         command
     };
-    let hostpath = [
-        "--drivername",
-        HOSTPATH,
-        "--endpoint",
-        "unix://{socket}",
-        "--nodeid",
-        NODE,
-        "--state-dir",
-        "{state}",
-    ];
+    let hostpath =
+        ["--drivername", DRIVER, "--endpoint", "unix://{socket}", "--nodeid", NODE, "--state-dir", "{state}"];
     let mut subjects = vec![
         Subject {
-            name: HOSTPATH.to_owned(),
+            name: DRIVER.to_owned(),
             command: start(&components.hostpath_driver, &hostpath),
             deviations: Vec::new(),
         },

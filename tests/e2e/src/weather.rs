@@ -1,6 +1,6 @@
 //! What happens to the links of a leg.
 
-use super::leg::LinkKind;
+use edge_csi_tests::link::LinkKind;
 
 /// What the cable between hub, agent and edge-csi-driver does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +51,10 @@ impl Weather {
     }
 }
 
-impl LinkKind {
-    /// What the cable forwards.
-    pub(crate) const fn cable_option(self) -> &'static str {
-        match self {
-            Self::Quic => "--udp",
-            Self::Uds | Self::Ws | Self::Wss => "--tcp",
-        }
+/// What the cable forwards.
+pub(crate) const fn cable_option(kind: LinkKind) -> &'static str {
+    match kind {
+        LinkKind::Quic | LinkKind::QuicInsecure => "--udp",
+        LinkKind::Uds | LinkKind::Ws | LinkKind::Wss => "--tcp",
     }
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use csi_proto::csi::v1;
 use tonic::Status;
 
-use super::{DRIVER, Over, Stand, unix};
+use super::{DRIVER, Stand};
+use crate::arguments::unix;
 use crate::csi;
+use crate::link::LinkKind;
 use crate::process::Process;
 
 /// A hub, nodes with a driver and an agent each, which know nothing of each other, and a proxy for them. The driver and the
@@ -29,8 +31,8 @@ struct Node {
 
 impl Site {
     /// A hub that listens, and these nodes.
-    pub async fn start(over: Over, nodes: &[&str]) -> Self {
-        let mut stand = Stand::empty(over);
+    pub async fn start(kind: LinkKind, nodes: &[&str]) -> Self {
+        let mut stand = Stand::empty(kind);
         stand.start_hub().await;
         let mut site = Self { nodes: BTreeMap::new(), stand };
         nodes.iter().for_each(|node| site.add_node(node));
@@ -65,12 +67,8 @@ impl Site {
 
     /// Starts the proxy, with the state that one before it has left.
     pub fn start_proxy(&mut self, more: &[&str]) {
-        let (state, hub) = (self.proxy_state(), self.stand.hub_url());
-        let mut arguments = vec!["--drivername", DRIVER, "--hub", hub, "--state-dir", &state];
-        let tls = self.stand.client_tls("proxy");
-        arguments.extend(tls.iter().map(String::as_str));
-        arguments.extend(more);
-        self.stand.proxy = Some(self.stand.process("proxy", "edge-csi-driver", &arguments));
+        let proxy = self.stand.proxy_command().pair("--state-dir", self.proxy_state()).flags(more);
+        self.stand.proxy = Some(self.stand.process("proxy", "edge-csi-driver", proxy));
     }
 
     /// The proxy.

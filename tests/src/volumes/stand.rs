@@ -8,9 +8,10 @@ use csi_proto::csi::v1 as csi;
 use super::between::Between;
 use super::ground;
 use super::node::NodeOptions;
+use crate::arguments::Arguments;
 use crate::csi::{controller, create_volume};
 use crate::process::Process;
-use crate::stand::{DRIVER, NODE, unix};
+use crate::stand::{DRIVER, NODE};
 use crate::wait;
 
 /// hostpath-driver as a process, and [`Between`] before it. Its state is on disk, so it may be killed and started again.
@@ -34,11 +35,8 @@ impl Storage {
 
     /// Starts the driver, and waits until it serves.
     pub async fn start_driver(&mut self) {
-        let socket = unix(&self.driver_socket());
-        let state = self.directory.join("driver-state");
-        let state = state.to_string_lossy();
-        let arguments =
-            ["--drivername", DRIVER, "--endpoint", &socket, "--nodeid", NODE, "--state-dir", &state, "-v"];
+        let (socket, state) = (self.driver_socket(), self.directory.join("driver-state"));
+        let arguments = Arguments::driver(DRIVER, &socket, NODE, &state).flag("-v");
         self.driver = Some(Process::start(&self.directory, "driver", "hostpath-driver", arguments));
         crate::csi::ready(&self.driver_socket()).await;
     }

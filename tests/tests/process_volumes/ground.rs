@@ -9,7 +9,8 @@ use std::time::Duration;
 use csi_proto::csi::v1 as csi;
 use csi_proto::{DriverName, VolumeId};
 use edge_csi_tests::csi::{controller, create_volume, ready};
-use edge_csi_tests::stand::{DRIVER, NODE, Over, Stand};
+use edge_csi_tests::link::LinkKind;
+use edge_csi_tests::stand::{DRIVER, NODE, Stand};
 use edge_csi_tests::{binaries, wait};
 use edge_transport::link::{Address, DialOptions};
 use edge_transport::{Peer, PeerId, ReplyEvent, Request, ServiceName};
@@ -28,7 +29,7 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) fn new() -> Self {
-        let ground = Self { stand: Stand::empty(Over::Uds), peer: None };
+        let ground = Self { stand: Stand::empty(LinkKind::Uds), peer: None };
         ground.boots("11111111-1111-4111-8111-111111111111");
         ground
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use edge_csi_tests::arguments::{Arguments, unix};
 use edge_csi_tests::port;
 
 use super::Ground;
@@ -9,9 +10,7 @@ use super::node::Node;
 use super::objects::topology_key;
 use super::part::{Part, Ready};
 use super::plane::Plane;
-use crate::arguments::Arguments;
 use crate::error::RealError;
-use crate::leg::LinkKind;
 
 /// The two drivers that each node has.
 pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
@@ -199,7 +198,7 @@ fn start_proxy(ground: &Ground<'_>, driver: &str, nodes: Arguments, hub: u16) ->
         .pair("--hub", format!("wss://localhost:{hub}"))
         .pair("--route", "topology")
         .pair("--state-dir", ground.scratch.join("edge").join(driver))
-        .dialer(LinkKind::Wss, ground.certificates, &ground.certificates.endpoint);
+        .dialer(&ground.certificates.endpoint);
     start(&format!("proxy-{driver}"), &ground.components.endpoint, arguments, ground)
 }
 
@@ -208,7 +207,7 @@ fn start_hub(ground: &Ground<'_>, plane: &Plane, port: u16) -> Result<Part, Real
         .pair("--uds", unix(&ground.scratch.join("edge/hub.sock")))
         .pair("--ws", format!("127.0.0.1:{port}"))
         .pair("--kubeconfig", &plane.kubeconfig)
-        .listener(ground.certificates);
+        .listener(&ground.certificates.hub);
     start("hub", &ground.components.hub, arguments, ground)
 }
 
@@ -238,7 +237,7 @@ fn sidecar_options(
     let arguments =
         arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(ground, driver));
     let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
-    common.iter().chain(more).fold(arguments, |arguments, option| arguments.flag(option))
+    arguments.flags(common).flags(more)
 }
 
 /// One provisioner of several for the first driver, on what it takes for a host of this name: by that they tell each other apart.
@@ -278,8 +277,4 @@ pub(super) fn start(
 /// The socket of the proxy that stands for a driver.
 fn proxy_socket(ground: &Ground<'_>, driver: &str) -> PathBuf {
     ground.scratch.join("edge").join(format!("{driver}.sock"))
-}
-
-pub(super) fn unix(socket: &Path) -> String {
-    format!("unix://{}", socket.display())
 }

@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
 
 use super::Ground;
-use super::edge::{DRIVERS, FOREIGN, NODES, start, unix};
+use super::edge::{DRIVERS, FOREIGN, NODES, start};
 use super::part::{Part, Ready};
-use crate::arguments::Arguments;
 use crate::error::RealError;
-use crate::leg::LinkKind;
 use crate::sanity::SECRET;
 use crate::weather::Weather;
 
@@ -44,15 +43,11 @@ impl Node {
         let mut arguments = Arguments::new();
         for driver in DRIVERS {
             let socket = folder.join(format!("{driver}.sock"));
-            let options = Arguments::new()
-                .pair("--drivername", driver)
-                .pair("--endpoint", unix(&socket))
-                .pair("--nodeid", name)
-                .pair("--state-dir", folder.join(driver))
+            let options = Arguments::driver(driver, &socket, name, &folder.join(driver))
                 .pair("--mutable-parameters", "iops")
                 .flag("-v");
             let log = format!("driver-{name}-{driver}");
-            arguments = arguments.pair("--driver", format!("{driver}={}", unix(&socket)));
+            arguments = arguments.serving(driver, &socket);
             let program = &ground.components.hostpath_driver;
             drivers.push(Part::start(ground, log, program, options, Ready::Socket(socket))?);
         }
@@ -63,7 +58,7 @@ impl Node {
                 .pair("--drivername", FOREIGN)
                 .flag("--no-controller-expansion")
                 .pair("--secret", SECRET);
-            arguments = arguments.pair("--driver", format!("{FOREIGN}={}", unix(&socket)));
+            arguments = arguments.serving(FOREIGN, &socket);
             let program = &ground.components.mock_driver;
             drivers.push(Part::start(ground, FOREIGN.to_owned(), program, options, Ready::Socket(socket))?);
         }
@@ -76,7 +71,7 @@ impl Node {
             .pair("--hub", format!("wss://localhost:{dialled}"))
             .pair("--state-dir", folder.join("agent"))
             .pair("--shim", folder.join("shim"))
-            .dialer(LinkKind::Wss, ground.certificates, &ground.certificates.agent_of(name));
+            .dialer(&ground.certificates.agent_of(name));
         let agent = start(&format!("agent-{name}"), &ground.components.agent, arguments, ground)?;
         Ok(Self { name, drivers, agent, cable, folder, boots: 0 })
     }
@@ -144,10 +139,9 @@ impl Cable {
         // The port is free again once the one before has ended.
         self.process = None;
         let options = weather.cable().unwrap_or_default();
-        let cable = options.iter().fold(Arguments::new(), |cable, option| cable.flag(option));
-        let arguments = cable.pair("--tcp", &self.ends);
+        let arguments = Arguments::new().flags(options).pair("--tcp", &self.ends);
         let mut command = Command::new(&ground.components.cable);
-        self.process = Some(Process::respawn(ground.logs, &self.log, command.args(arguments.0))?);
+        self.process = Some(Process::respawn(ground.logs, &self.log, command.args(arguments))?);
         Ok(())
     }
 }

@@ -1,15 +1,14 @@
 //! A process that may die, and be there again.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 
 use super::Ground;
-use crate::arguments::Arguments;
 use crate::error::RealError;
 
 /// When it is there.
@@ -28,9 +27,9 @@ pub(super) enum Ready {
 pub(super) struct Part {
     pub(super) name: String,
     program: PathBuf,
-    arguments: Vec<OsString>,
+    arguments: Arguments,
     /// Options beside those that it has always.
-    more: Vec<OsString>,
+    more: Arguments,
     ready: Ready,
     process: Option<Process>,
 }
@@ -44,15 +43,15 @@ impl Part {
         arguments: Arguments,
         ready: Ready,
     ) -> Result<Self, RealError> {
-        let (program, arguments) = (program.to_owned(), arguments.0);
-        let mut part = Self { name, program, arguments, more: Vec::new(), ready, process: None };
+        let (program, more) = (program.to_owned(), Arguments::new());
+        let mut part = Self { name, program, arguments, more, ready, process: None };
         part.restart(ground)?;
         Ok(part)
     }
 
     /// Starts it anew with these options beside its own, in the place of those that it was given so before.
     pub(super) fn restart_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
-        self.more = more.0;
+        self.more = more;
         self.restart(ground)
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::certificates::Authority;
 use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
@@ -15,7 +16,6 @@ use super::Ground;
 use super::api::Api;
 use super::objects::has_condition;
 use super::part::{Part, Ready};
-use crate::arguments::Arguments;
 use crate::error::RealError;
 
 /// Time for the server to come up: most of it goes to its own start.

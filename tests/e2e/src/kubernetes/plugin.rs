@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
@@ -19,7 +20,6 @@ use super::edge::{DRIVERS, NODES};
 use super::node::Node;
 use super::objects::{self, CSI_NODES, NODES as ALL_NODES};
 use super::plane::write;
-use crate::arguments::Arguments;
 use crate::error::RealError;
 use crate::leftovers;
 

@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
 use super::Ground;
-use super::edge::unix;
 use super::node::Node;
 use super::objects::CSI_DRIVERS;
 use super::secrets;
-use crate::arguments::Arguments;
 use crate::error::RealError;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
@@ -38,16 +37,14 @@ impl Vault {
             .pair("--drivername", DRIVER)
             .pair("--nodeid", node.name);
         let mut process =
-            Process::spawn(ground.logs, "vault", Command::new(&ground.components.vault).args(arguments.0))?;
+            Process::spawn(ground.logs, "vault", Command::new(&ground.components.vault).args(arguments))?;
         process.ready("its socket", || wait::accepts(&socket))?;
         Ok(Self { _process: process, socket })
     }
 
     /// Options with which an agent has it.
     pub(super) fn options(&self) -> Arguments {
-        Arguments::new()
-            .pair("--driver", format!("{DRIVER}={}", unix(&self.socket)))
-            .pair("--republish-interval", INTERVAL)
+        Arguments::new().serving(DRIVER, &self.socket).pair("--republish-interval", INTERVAL)
     }
 }
 

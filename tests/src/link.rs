@@ -1,0 +1,138 @@
+//! The way between a hub and those that dial it, and the command lines of both.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use crate::arguments::{Arguments, unix};
+use crate::certificates::Files;
+use crate::port;
+
+/// What hub, agent and proxy speak over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "tests say what each means to them")]
+pub enum LinkKind {
+    /// Unix socket.
+    Uds,
+    /// Plain websocket.
+    Ws,
+    /// Websocket over TLS with certificates on both ends.
+    Wss,
+    /// QUIC with certificates on both ends.
+    Quic,
+    /// QUIC without verification.
+    QuicInsecure,
+}
+
+impl LinkKind {
+    /// The scheme of its URLs.
+    #[must_use]
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Uds => "unix",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic | Self::QuicInsecure => "quic",
+        }
+    }
+
+    /// With what a peer needs to be let in, of which this is the certificate.
+    #[must_use]
+    pub fn dialer(self, arguments: Arguments, own: &Files) -> Arguments {
+        match self {
+            Self::Uds => arguments,
+            Self::Ws | Self::QuicInsecure => arguments.flag("--insecure"),
+            Self::Wss | Self::Quic => arguments.dialer(own),
+        }
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uds => "uds",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic => "quic",
+            Self::QuicInsecure => "quic-insecure",
+        })
+    }
+}
+
+/// Where a hub listens, and where it is dialled.
+#[derive(Debug, Clone)]
+pub struct HubLink {
+    kind: LinkKind,
+    host: &'static str,
+    socket: PathBuf,
+    address: SocketAddr,
+    url: String,
+}
+
+impl HubLink {
+    /// A hub with its socket in `directory` and a free port, on which it listens again after its death. It is dialled by the name or
+    /// address `host` of the loopback interface.
+    #[must_use]
+    pub fn new(kind: LinkKind, host: &'static str, directory: &Path) -> Self {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port::free()));
+        let link = Self { kind, host, socket: directory.join("hub.sock"), address, url: String::new() };
+        link.through(address.port())
+    }
+
+    /// The same, dialled at another port, at which something forwards to the hub.
+    #[must_use]
+    pub fn through(mut self, port: u16) -> Self {
+        self.url = match self.kind {
+            LinkKind::Uds => unix(&self.socket),
+            kind => format!("{}://{}:{port}", kind.scheme(), self.host),
+        };
+        self
+    }
+
+    /// What it goes over.
+    #[must_use]
+    pub const fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    /// Where the hub is dialled.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where the hub itself listens, unless it has only its socket.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// edge-hub with this certificate.
+    #[must_use]
+    pub fn hub(&self, own: &Files) -> Arguments {
+        let (hub, address) = (Arguments::new().pair("--uds", unix(&self.socket)), self.address.to_string());
+        match self.kind {
+            LinkKind::Uds => hub,
+            LinkKind::Ws => hub.pair("--ws", address).flag("--insecure"),
+            LinkKind::Wss => hub.pair("--ws", address).listener(own),
+            LinkKind::Quic => hub.pair("--quic", address).listener(own),
+            LinkKind::QuicInsecure => hub.pair("--quic", address).flag("--insecure"),
+        }
+    }
+
+    /// edge-agent with this certificate, on a node. Its drivers are still to be named.
+    #[must_use]
+    pub fn agent(&self, node: &str, state: &Path, own: &Files) -> Arguments {
+        let agent =
+            Arguments::new().pair("--nodeid", node).pair("--hub", &self.url).pair("--state-dir", state);
+        self.kind.dialer(agent, own)
+    }
+
+    /// edge-csi-driver with this certificate. Where it listens and which nodes it has is still to be said.
+    #[must_use]
+    pub fn proxy(&self, driver: &str, own: &Files) -> Arguments {
+        // The alias, so that it is used too.
+        let proxy = Arguments::new().pair("--drivername", driver).pair("--kubeedge-endpoint", &self.url);
+        self.kind.dialer(proxy, own)
+    }
+}
