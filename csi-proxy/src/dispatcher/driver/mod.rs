@@ -1,7 +1,5 @@
 //! The client side: calls become gRPC on a driver's own socket.
 
-mod failure;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +9,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 #[cfg(feature = "testing")]
 pub use csi_proto::grpc::Connector;
-use csi_proto::grpc::{CallError, Client, InvalidRequest, Part, Request, Response, Windows};
-use csi_proto::{DriverName, Method};
+use csi_proto::grpc::{
+    CallError, Client, ConnectError, InvalidRequest, MessageError, Part, Request, Response, Windows,
+};
+use csi_proto::{Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
-use self::failure::fault_of;
 use crate::address::SocketAddress;
 use crate::call::{Call, Fault, MethodPath, Outcome, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
@@ -184,5 +183,23 @@ mod testing {
         ) -> Self {
             Self::with_clients(name, address, settings, |client| client.with_connector(connector.clone()))
         }
+    }
+}
+/// The fault for a call that has no answer. The driver's own status is none of these.
+fn fault_of(driver: &DriverName, error: CallError) -> Fault {
+    let driver = driver.clone();
+    match error {
+        CallError::Connect(ConnectError::Missing { path, .. }) => {
+            Fault::DriverSocketMissing { driver, path: path.display().to_string() }
+        }
+        // The one proof that the driver does not have the request is the client's.
+        error if error.delivery() == Delivery::NotSent => {
+            Fault::DriverRefused { driver, reason: error.to_string() }
+        }
+        CallError::Lost(error) => Fault::DriverGone { driver, reason: error.to_string() },
+        CallError::Message(MessageError::TooLarge { found, max }) => {
+            Fault::ReplyTooLarge { found: found as u64, max: max as u64 }
+        }
+        error => Fault::DriverProtocol { driver, reason: error.to_string() },
     }
 }

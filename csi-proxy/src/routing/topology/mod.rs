@@ -10,10 +10,8 @@ mod remove;
 mod room;
 mod seek;
 #[cfg(test)]
-mod storm;
+mod tests;
 mod token;
-#[cfg(test)]
-mod told;
 
 use std::collections::BTreeSet;
 use std::fmt;

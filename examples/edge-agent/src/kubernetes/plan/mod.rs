@@ -8,8 +8,6 @@ mod room;
 #[cfg(test)]
 mod tests;
 mod volume;
-#[cfg(test)]
-mod walk;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@ use csi_proto::csi::v1::plugin_capability::service::Type as Service;
 use prost::Message as _;
 use tokio::time::sleep;
 
-use super::*;
+use super::super::*;
 use crate::call::{Fault, NodeSession, Reply};
 use crate::relay::{ClockTerms, Reachability, RetryRelay};
 use crate::routing::store::{FaultyStore, MemoryStore, StoreFault};

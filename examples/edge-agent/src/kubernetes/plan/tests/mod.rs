@@ -1,3 +1,5 @@
+mod walk;
+
 use std::collections::BTreeSet;
 
 use csi_proto::VolumeId;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 use volume_manager::message::Request;
 
-use super::tests::{
+use super::super::*;
+use super::{
     DRIVER, attachment, claim, directory, driver, in_use, metadata, of_claim, persistent_volume, pod,
 };
-use super::*;
 use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::{InlineVolume, ObjectKey, Pod, PodVolume};
 
@@ -66,7 +66,7 @@ fn can_be_found(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> bool {
 
 fn walk(seed: u64) {
     let replay = format!(
-        "seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-agent --features kubernetes plan::walk"
+        "seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-agent --features kubernetes plan::tests::walk"
     );
     let mut chance = Rng::with_seed(seed);
     let mut objects: BTreeMap<ObjectKey, Kind> = BTreeMap::new();

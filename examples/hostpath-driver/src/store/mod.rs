@@ -226,5 +226,4 @@ impl Disk for RealDisk {
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;

@@ -10,7 +10,7 @@ use prost::Message as _;
 use tokio::sync::{RwLock, watch};
 use tokio::time::sleep;
 
-use super::*;
+use super::super::*;
 use crate::call::Fault;
 use crate::routing::store::MemoryStore;
 use csi_proto::Code;
@@ -328,7 +328,7 @@ async fn two_hundred_volumes_are_each_made_once_and_none_is_left_whatever_fails_
     for seed in seeds {
         if let Err(what) = storm(seed).await {
             panic!(
-                "{what}\nagain with: ROUTE_SEED={seed} cargo test -p csi-proxy --lib routing::topology::storm"
+                "{what}\nagain with: ROUTE_SEED={seed} cargo test -p csi-proxy --lib routing::topology::tests::storm"
             );
         }
     }

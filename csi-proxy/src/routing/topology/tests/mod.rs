@@ -1,0 +1,4 @@
+//! Routing by topology against nodes in this process.
+
+mod presence;
+mod storm;
