@@ -203,6 +203,6 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(found) && error.contains("1s to 60s"), "{error}");
         }
-        assert!(matches!(read("10"), Err(InvalidValue::Duration(_))));
+        assert!(matches!(read("10"), Err(InvalidValue::Duration { .. })));
     }
 }

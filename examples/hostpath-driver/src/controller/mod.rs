@@ -85,3 +85,20 @@ fn or_discard<T>(
     }
     made
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_half_made_is_discarded_and_what_is_made_is_not() {
+        let mut discarded = 0;
+        let mut discard = || {
+            discarded += 1;
+            Err(CallError::no_volume("left"))
+        };
+        assert_eq!(or_discard(Ok(7), "volume", &mut discard).unwrap(), 7);
+        let error = or_discard::<()>(Err(CallError::no_volume("first")), "volume", &mut discard).unwrap_err();
+        assert!(error.to_string().contains("first") && discarded == 1, "{error}");
+    }
+}
