@@ -34,7 +34,6 @@ pub struct Stand {
     link: HubLink,
     authority: Authority,
     hub_options: Vec<String>,
-    agent_binary: String,
     // Last, so that the processes are gone before their files.
     directory: TempDir,
 }
@@ -68,7 +67,6 @@ impl Stand {
             link,
             authority,
             hub_options: Vec::new(),
-            agent_binary: "edge-agent".to_owned(),
             directory,
         }
     }
@@ -131,11 +129,6 @@ impl Stand {
         self.hub_options = options.iter().map(ToString::to_string).collect();
     }
 
-    /// Makes agents that are started from now on this program, in place of the examples' own.
-    pub fn agent_binary(&mut self, path: &str) {
-        path.clone_into(&mut self.agent_binary);
-    }
-
     /// A certificate of the stand's authority.
     #[must_use]
     pub fn issue(&self, names: &[&str]) -> Files {
@@ -173,7 +166,7 @@ impl Stand {
 
     fn agent_at(&self, name: &str, driver: &Path, node: &str, state: &str, more: &[&str]) -> Process {
         let agent = self.link.agent(node, &self.path(state), &self.issue(&[node]));
-        self.process(name, &self.agent_binary, agent.serving(DRIVER, driver).flags(more))
+        self.process(name, "edge-agent", agent.serving(DRIVER, driver).flags(more))
     }
 
     /// Waits until the driver has answered the agent's first call of this method, and gives what was logged after that.

@@ -43,7 +43,6 @@ fn may_mount(test: &str) -> bool {
 /// A node whose hub is the cluster.
 async fn ground() -> Ground {
     let mut node = Ground::new();
-    node.stand.agent_binary(env!("CARGO_BIN_EXE_edge-agent-kubernetes"));
     node.stand.start_driver();
     ready(&node.stand.driver_socket()).await;
     node

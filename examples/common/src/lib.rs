@@ -4,11 +4,8 @@
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
 pub mod core_dumps;
-#[cfg(feature = "kubernetes")]
 pub mod excerpt;
-#[cfg(feature = "kubernetes")]
 mod generated;
-#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod logging;
 pub mod process;

@@ -3,13 +3,8 @@
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
 mod essential;
-#[cfg(feature = "kubernetes")]
 mod generated;
 mod inspect;
-#[cfg(feature = "kubernetes")]
-mod kubernetes;
-#[cfg(not(feature = "kubernetes"))]
-#[path = "without_kubernetes.rs"]
 mod kubernetes;
 mod options;
 mod registry;

@@ -59,7 +59,6 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     #[cfg(feature = "kubernetes")]
     let kubernetes = match &options.kubeconfig {
         Some(access) => {
-            let max_frame = HubSettings::default().session.max_frame;
             let kubernetes;
             (builder, kubernetes) = kubernetes::Kubernetes::start(access, builder).await?;
             Some(kubernetes)

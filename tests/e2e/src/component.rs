@@ -92,7 +92,7 @@ impl Components {
         let built = Command::new("cargo")
             .args(["build", "--locked", "--package", "edge-csi-tests"])
             .args(["--package", "edge-hub", "--package", "edge-agent", "--package", "edge-csi-driver"])
-            .args(["--package", "hostpath-driver", "--features", "edge-hub/kubernetes,edge-agent/kubernetes"])
+            .args(["--package", "hostpath-driver", "--features", "edge-hub/kubernetes"])
             .args(["--bins", "--test", HUB_TESTS])
             .args(["--message-format", "json"])
             .current_dir(root)

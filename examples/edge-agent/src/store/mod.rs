@@ -51,10 +51,8 @@ pub(super) struct AgentStore {
     /// The latest set of volumes that is wanted, as it came.
     pub(super) desired: Document,
     /// The node's objects, as the hub told of them.
-    #[cfg_attr(not(feature = "kubernetes"), allow(dead_code, reason = "what needs it is left out"))]
     pub(super) objects: Document,
     /// Which volumes were given to their fsGroup in this boot.
-    #[cfg_attr(not(feature = "kubernetes"), allow(dead_code, reason = "what needs it is left out"))]
     pub(super) groups: Document,
     /// The highest term of each driver's proxy.
     pub(super) terms: TermTable,

@@ -19,7 +19,6 @@
 mod desired;
 mod offline;
 mod open;
-#[cfg(feature = "kubernetes")]
 mod planned;
 mod secrets;
 mod service;

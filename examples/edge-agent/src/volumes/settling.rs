@@ -148,7 +148,6 @@ impl NodeVolumes {
     }
 
     /// Tries at once what could not be settled, since something has changed that may have been in its way.
-    #[cfg(feature = "kubernetes")]
     pub(in super::super) async fn settle_again(&self) {
         let mut state = self.0.state.lock().await;
         if state.unsettled {

@@ -65,9 +65,7 @@ fn can_be_found(metadata: &Metadata, pod: &Pod, volume: &PodVolume) -> bool {
 }
 
 fn walk(seed: u64) {
-    let replay = format!(
-        "seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-agent --features kubernetes plan::tests::walk"
-    );
+    let replay = format!("seed {seed}: EDGE_CSI_PLAN_SEED={seed} cargo test -p edge-agent plan::tests::walk");
     let mut chance = Rng::with_seed(seed);
     let mut objects: BTreeMap<ObjectKey, Kind> = BTreeMap::new();
     let mut before = DesiredSet::new(1, Vec::new());
