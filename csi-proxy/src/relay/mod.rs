@@ -1,15 +1,16 @@
 //! What carries a call to where its driver is.
 
+mod node_segment;
 mod retry;
 mod service;
 #[cfg(feature = "edge-transport")]
 mod session;
 #[cfg(any(test, feature = "testing"))]
 mod testing;
-mod topology;
 
 use async_trait::async_trait;
 
+pub use self::node_segment::{InvalidSegment, NodeSegment, TopologyRelay};
 pub use self::retry::{
     ClockTerms, DEFAULT_RECONNECT_GRACE, Missing, NodeStatus, Reachability, Replaced, RetryRelay, TermError,
     TermSource, next_term,
@@ -19,7 +20,6 @@ pub use self::service::{RelayService, ServiceRelay};
 pub use self::session::{CSI_SERVICE, NodeWatch, SessionRelay, SessionService};
 #[cfg(any(test, feature = "testing"))]
 pub use self::testing::{Fate, FaultyRelay, conformance};
-pub use self::topology::{InvalidSegment, NodeSegment, TopologyRelay};
 use crate::call::{Call, Fault, Replies};
 
 /// Carries a call to its node and its answer back. The only thing to write for another message bus.

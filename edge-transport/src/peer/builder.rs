@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::driver::Driver;
+use super::runtime::Driver;
 use super::{Backoff, Peer, Service};
 use crate::frame::{Hello, MAX_SERVICES, MIN_MAX_FRAME};
 use crate::link::Dialer;

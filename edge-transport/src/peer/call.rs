@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use tokio::sync::mpsc;
 
-use super::driver::{Inbox, Note};
+use super::runtime::{Inbox, Note};
 use crate::frame::{Failure, Reason, cost};
 
 /// A call was not made: nothing of it has left this peer.

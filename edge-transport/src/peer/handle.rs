@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::driver::{Command, Inbox, Note};
+use super::runtime::{Command, Inbox, Note};
 use super::{CallError, PeerBuilder, PeerSettings, PeerState, ReplyStream};
 use crate::frame::{HEADROOM, MAX_METADATA, Request};
 use crate::name::PeerId;

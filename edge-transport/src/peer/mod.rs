@@ -6,11 +6,11 @@ mod builder;
 #[cfg(feature = "runtime")]
 mod call;
 #[cfg(feature = "runtime")]
-mod driver;
-#[cfg(feature = "runtime")]
-mod gate;
+mod flow_control;
 #[cfg(feature = "runtime")]
 mod handle;
+#[cfg(feature = "runtime")]
+mod runtime;
 #[cfg(feature = "runtime")]
 mod service;
 #[cfg(feature = "runtime")]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::driver::{Command, Inbox, Note};
-use super::gate::Gate;
+use super::flow_control::Gate;
+use super::runtime::{Command, Inbox, Note};
 use crate::frame::{End, Failure, Reason, Request, cost};
 use crate::name::PeerId;
 use crate::session::ServingId;

@@ -10,7 +10,7 @@
 mod close;
 mod core;
 mod event;
-mod hop;
+mod link_state;
 mod requests;
 mod serving;
 mod settings;
@@ -19,7 +19,7 @@ mod used;
 pub use self::core::Session;
 pub use close::CloseReason;
 pub use event::{Action, Event, Incoming, Stats};
-pub use hop::{Hop, HopAction, HopEvent, HopState, Remote, Role};
+pub use link_state::{Hop, HopAction, HopEvent, HopState, Remote, Role};
 pub use serving::ServingId;
 pub use settings::Settings;
 pub(crate) use used::UsedNumbers;

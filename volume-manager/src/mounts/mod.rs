@@ -10,12 +10,12 @@
 //! The pure parts need no feature. The functions of the system are with the feature `linux`, and what is for
 //! tests is with the feature `testing`.
 
+mod check;
 mod entry;
 mod error;
 mod escape;
 mod mount;
 mod table;
-mod verdict;
 
 #[cfg(all(feature = "linux", target_os = "linux"))]
 pub mod linux;
@@ -23,13 +23,13 @@ pub mod linux;
 mod testing;
 
 pub use crate::driver::{InvalidMountPath, MountPath};
+pub use check::{Expectation, Expected, Verdict, held, verdict};
 pub use entry::{Inspection, Presence, Removed, SafeRemoval};
 pub use error::{CreateError, RemoveError, TableError, Trouble};
 pub use mount::{DeviceNumber, Mount, MountId, MountIdentity};
 pub use table::{InvalidMountTable, MountTable};
 #[cfg(feature = "testing")]
 pub use testing::{Fault, FaultyMounts, MemoryFileSystem, MemoryMounts, Operation, conformance};
-pub use verdict::{Expectation, Expected, Verdict, held, verdict};
 
 /// The mounts of a node. Only drivers mount and unmount, so there is no function for either.
 ///

@@ -41,6 +41,7 @@ pub mod boot;
 pub mod envelope;
 mod error;
 mod key;
+mod quarantine;
 #[cfg(feature = "redb")]
 pub mod redb;
 mod rows;

@@ -8,7 +8,7 @@ use csi_proto::DriverName;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
+use super::single_flight::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 use super::{Answer, Identity};
 use crate::call::{Call, Fault, Fence, Term};
 

@@ -33,7 +33,7 @@ impl PartialEq for Identity {
             || (this.method == that.method
                 && this.keys == that.keys
                 && this.driver == that.driver
-                && this.digest.digest() == that.digest.digest())
+                && this.digest.equals(&that.digest))
     }
 }
 

@@ -62,7 +62,6 @@
 
 mod answer;
 mod canonical;
-mod core;
 mod deferred;
 #[cfg(feature = "runtime")]
 mod executor;
@@ -70,14 +69,15 @@ mod fence;
 mod identity;
 mod limits;
 mod ranges;
+mod single_flight;
 mod subject;
 
 pub use self::answer::Answer;
 pub use self::canonical::Digest;
-pub use self::core::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 #[cfg(feature = "runtime")]
 pub(crate) use self::executor::{Executor, Ticket, Verdict, Waiting};
 pub use self::identity::Identity;
+pub use self::single_flight::{Action, Core, Counts, Event, OperationId, WaiterId, Way};
 #[cfg(feature = "runtime")]
 pub(crate) use self::subject::of_request as subjects_of;
 pub use self::subject::{BadRequest, Key, MAX_SUBJECT, MAX_SUBJECTS, Subject};

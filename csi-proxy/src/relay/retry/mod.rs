@@ -1,7 +1,7 @@
 //! Sends a call again after a failure of ours.
 
 mod attempts;
-mod numbers;
+mod call_numbers;
 mod open;
 mod reachability;
 mod sending;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::numbers::{Closed, MAX_OPEN, Numbers};
+use super::call_numbers::{Closed, MAX_OPEN, Numbers};
 use crate::call::{Call, CallNumber, Fault, Fence, NodeId, Term};
 
 /// Most bytes of requests that are held to be sent again, of all open calls together. A call beyond is sent once and never waits.

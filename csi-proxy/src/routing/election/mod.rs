@@ -1,4 +1,4 @@
-//! Which node a new volume is made on. Only for a volume whose name has no node yet: see [`Ledger`](super::Ledger).
+//! Which node a new volume is made on. Only for a volume whose name has no node yet: see [`Placements`](super::Placements).
 
 use csi_proto::csi::v1 as csi;
 

@@ -1,8 +1,8 @@
 //! The routing table of a hub: peers by name, their open calls, and the frames that wait for each.
 
 mod calls;
+mod dequeue;
 mod open;
-mod taking;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -29,7 +29,7 @@
 
 mod expansions;
 mod follow;
-mod groups;
+mod fs_group;
 mod hub;
 mod in_use;
 mod layout;
@@ -40,7 +40,7 @@ mod plugin;
 mod retries;
 mod secrets;
 mod status;
-mod tell;
+mod status_reporter;
 mod vacated;
 mod view;
 
@@ -54,7 +54,7 @@ use tokio::sync::{mpsc, watch};
 use volume_manager::driver::Secrets;
 use volume_manager::store::BootId;
 
-use self::groups::{DoneGroups, Groups};
+use self::fs_group::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
 use self::plugin::{Kept, Plugin};
@@ -133,7 +133,10 @@ impl NodePlugin {
         let follow = follow::follow(self.hub.clone(), position, changes, following, seed);
         tasks.spawn("the plugin for the volumes of pods", plugin.run(taken, written));
         tasks.spawn("what follows the node's objects", follow);
-        tasks.spawn("what tells the hub how the node is", tell::tell(self.hub, latest, tell_written, seed));
+        tasks.spawn(
+            "what tells the hub how the node is",
+            status_reporter::tell(self.hub, latest, tell_written, seed),
+        );
     }
 }
 

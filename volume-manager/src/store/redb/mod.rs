@@ -30,7 +30,8 @@ use ::redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend,
 
 use self::start_over::OpenedFile;
 use self::tables::{Layout, Names, Tables, failed};
-use super::rows::{self as contents, Loading, Plan, Rows as _, Totals};
+use super::quarantine;
+use super::rows::{Loading, Plan, Rows as _, Totals};
 use super::{Change, Loaded, OpenError, QuarantineId, Store, StoreError};
 
 pub use salvage::{MAX_SALVAGED_BYTES, Salvage, Salvaged, salvage};
@@ -260,15 +261,15 @@ impl Store for RedbStore {
     }
 
     fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
-        self.transact(|tables| Ok((contents::quarantined(tables, id)?, false)))
+        self.transact(|tables| Ok((quarantine::quarantined(tables, id)?, false)))
     }
 
     fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.transact(|tables| Ok((contents::release(tables, id)?, true)))
+        self.transact(|tables| Ok((quarantine::release(tables, id)?, true)))
     }
 
     fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        self.transact(|tables| Ok((contents::discard(tables, id)?, true)))
+        self.transact(|tables| Ok((quarantine::discard(tables, id)?, true)))
     }
 }
 

@@ -15,7 +15,8 @@ use ::redb::Database;
 use super::salvage::{Salvage, Salvaged, salvage};
 use super::tables::{Layout, TableSetAside, Tables, failed, unopened};
 use super::{RedbStore, begin, file};
-use crate::store::rows::{self as contents, Counter, Origin, Rows, Totals};
+use crate::store::quarantine::{Origin, keep_aside, pack};
+use crate::store::rows::{Counter, Rows, Totals};
 use crate::store::{OpenError, StoreError, envelope};
 
 /// What became of a damaged store.
@@ -164,7 +165,7 @@ fn keep(database: &Database, layout: &Layout, salvage: &Salvage) -> Result<(), S
         parts.set_counter(Counter::Sequence, last)?;
         for one in records() {
             let sealed = envelope::seal(&one.key, one.sequence, &one.payload);
-            contents::keep_aside(&mut parts, &contents::pack(Origin::Salvaged, one.key.as_row(), &sealed))?;
+            keep_aside(&mut parts, &pack(Origin::Salvaged, one.key.as_row(), &sealed))?;
         }
     }
     transaction.commit().map_err(failed(ACTION))

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::store::rows::{self, Counter, Loading, Plan, Rows, Totals};
+use crate::store::quarantine;
+use crate::store::rows::{Counter, Loading, Plan, Rows, Totals};
 use crate::store::{Change, Loaded, QuarantineId, Store, StoreError};
 
 /// Where [`MemoryStore`]s keep their rows. Cheap to clone; clones are the same disk.
@@ -90,15 +91,15 @@ impl Store for MemoryStore {
     }
 
     fn quarantined(&mut self, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
-        rows::quarantined(&*self.disk.contents(), id)
+        quarantine::quarantined(&*self.disk.contents(), id)
     }
 
     fn release(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        rows::release(&mut *self.disk.contents(), id)
+        quarantine::release(&mut *self.disk.contents(), id)
     }
 
     fn discard(&mut self, id: &QuarantineId) -> Result<(), StoreError> {
-        rows::discard(&mut *self.disk.contents(), id)
+        quarantine::discard(&mut *self.disk.contents(), id)
     }
 }
 

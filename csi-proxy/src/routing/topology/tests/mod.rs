@@ -1,4 +1,264 @@
 //! Routing by topology against nodes in this process.
 
-mod presence;
+mod decommission;
+mod many_nodes;
 mod storm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use csi_proto::csi::v1 as csi;
+use csi_proto::csi::v1::controller_service_capability::rpc::Type as Rpc;
+use csi_proto::csi::v1::plugin_capability::service::Type as Service;
+use prost::Message as _;
+use tokio::time::sleep;
+
+use super::*;
+use crate::call::{Fault, NodeSession, Reply};
+use crate::relay::{ClockTerms, Reachability, RetryRelay};
+use crate::routing::store::MemoryStore;
+use csi_proto::Code;
+
+/// The nodes as they are, whatever the route is told, and every call to them.
+#[derive(Default)]
+struct World(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Volumes by node.
+    nodes: BTreeMap<String, BTreeSet<String>>,
+    offline: BTreeSet<String>,
+    without_driver: BTreeSet<String>,
+    /// Their driver never says how much room there is, and sends no more than the first part of block metadata.
+    hanging: BTreeSet<String>,
+    calls: Vec<(String, Method)>,
+    /// Of the last CreateVolume.
+    remaining: Option<Duration>,
+    open: usize,
+    most_open: usize,
+}
+
+fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+fn place(name: &str) -> csi::Topology {
+    csi::Topology::from_iter([("node", name)])
+}
+
+fn ok(message: impl prost::Message) -> Result<Replies, Fault> {
+    Ok(Replies::unary(message.encode_to_vec(), Outcome::ok()))
+}
+
+impl World {
+    fn of(nodes: usize) -> Self {
+        let world = Self::default();
+        world.lock().nodes = (0..nodes).map(|number| (format!("edge-{number}"), BTreeSet::new())).collect();
+        world
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, name: &str, volume: &str) {
+        self.lock().nodes.get_mut(name).unwrap().insert(volume.to_owned());
+    }
+
+    /// Forgets the calls that were made, and says how many there were of each method.
+    fn take_calls(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for (_, method) in std::mem::take(&mut self.lock().calls) {
+            *counts.entry(method.path().rsplit('/').next().unwrap()).or_default() += 1;
+        }
+        counts
+    }
+
+    fn answer(&self, call: Call) -> Result<Replies, Fault> {
+        let (name, method) = (call.node.to_string(), Method::from_path(call.method.as_str()).unwrap());
+        let mut state = self.lock();
+        if state.offline.contains(&name) {
+            return Err(Fault::NodeOffline { node: call.node });
+        }
+        if state.without_driver.contains(&name) {
+            return Err(Fault::DriverNotRegistered { driver: call.driver });
+        }
+        let volumes = state.nodes.get_mut(&name).unwrap();
+        match method {
+            Method::GetPluginInfo => ok(csi::GetPluginInfoResponse::default()),
+            Method::NodeGetInfo => ok(csi::NodeGetInfoResponse {
+                node_id: name.clone(),
+                accessible_topology: Some(place(&name)),
+                ..Default::default()
+            }),
+            Method::GetPluginCapabilities => {
+                let services = [Service::ControllerService].map(csi::PluginCapability::service);
+                ok(services.into_iter().collect::<csi::GetPluginCapabilitiesResponse>())
+            }
+            Method::ControllerGetCapabilities => {
+                let rpcs = [Rpc::CreateDeleteVolume, Rpc::ListVolumes, Rpc::GetCapacity];
+                ok(rpcs.into_iter().collect::<csi::ControllerGetCapabilitiesResponse>())
+            }
+            Method::Probe => ok(csi::ProbeResponse::default()),
+            Method::ListVolumes => {
+                let entry = |id: &String| csi::list_volumes_response::Entry {
+                    volume: Some(csi::Volume { volume_id: id.clone(), ..Default::default() }),
+                    ..Default::default()
+                };
+                ok(csi::ListVolumesResponse {
+                    entries: volumes.iter().map(entry).collect(),
+                    ..Default::default()
+                })
+            }
+            Method::GetCapacity => {
+                ok(csi::GetCapacityResponse { available_capacity: 7, ..Default::default() })
+            }
+            Method::CreateVolume => {
+                let request = csi::CreateVolumeRequest::decode(call.body).unwrap();
+                let volume_id = format!("{name}/{}", request.name);
+                volumes.insert(volume_id.clone());
+                let volume = csi::Volume { volume_id, ..Default::default() };
+                ok(csi::CreateVolumeResponse { volume: Some(volume) })
+            }
+            Method::ControllerGetVolume => {
+                let volume_id = csi::ControllerGetVolumeRequest::decode(call.body).unwrap().volume_id;
+                if !volumes.contains(&volume_id) {
+                    return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "no such volume")));
+                }
+                let volume = csi::Volume { volume_id, ..Default::default() };
+                ok(csi::ControllerGetVolumeResponse { volume: Some(volume), ..Default::default() })
+            }
+            Method::DeleteVolume => {
+                volumes.remove(&csi::DeleteVolumeRequest::decode(call.body).unwrap().volume_id);
+                ok(csi::DeleteVolumeResponse {})
+            }
+            Method::GetMetadataAllocated => {
+                let request = csi::GetMetadataAllocatedRequest::decode(call.body).unwrap();
+                if !volumes.contains(&request.snapshot_id) {
+                    return Ok(Replies::outcome(Outcome::from_driver(Code::NOT_FOUND, "no such snapshot")));
+                }
+                let message = || Reply::Message(name.clone().into());
+                if state.hanging.contains(&name) {
+                    return Ok(Replies::stream(stream::iter([message()]).chain(stream::pending())));
+                }
+                let parts = [message(), message(), Reply::End(Outcome::ok())];
+                Ok(Replies::stream(stream::iter(parts)))
+            }
+            _ => Ok(Replies::outcome(Outcome::from_driver(Code::UNIMPLEMENTED, "no"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Relay for World {
+    async fn relay(&self, call: Call) -> Result<Replies, Fault> {
+        {
+            let mut state = self.lock();
+            let method = Method::from_path(call.method.as_str()).unwrap();
+            state.calls.push((call.node.to_string(), method));
+            if method == Method::CreateVolume {
+                state.remaining = call.remaining;
+            }
+            state.open += 1;
+            state.most_open = state.most_open.max(state.open);
+        }
+        sleep(WAY).await;
+        self.lock().open -= 1;
+        let hangs = call.method.as_str() == Method::GetCapacity.path()
+            && self.lock().hanging.contains(call.node.as_str());
+        if hangs {
+            sleep(Duration::from_secs(3600)).await;
+        }
+        self.answer(call)
+    }
+}
+
+async fn open(disk: &MemoryStore) -> TopologyRouter {
+    let settings = TopologySettings { discovers: true, ..TopologySettings::default() };
+    let driver = DriverName::new("csi-hostpath").unwrap();
+    TopologyRouter::open(driver, [], disk.clone(), settings).await.unwrap()
+}
+
+/// Tells a route that all nodes of a world are there, and nobody else.
+fn tell_all(route: &TopologyRouter, world: &World) {
+    let names: Vec<_> = world.lock().nodes.keys().cloned().collect();
+    for name in names {
+        route.arrived(&node(&name));
+    }
+    route.current();
+}
+
+/// Plays a script while the route asks the nodes in the background.
+async fn while_running<T>(route: &TopologyRouter, world: &dyn Relay, script: impl Future<Output = T>) -> T {
+    tokio::select! {
+        () = route.drivers.run(world) => unreachable!(),
+        played = script => played,
+    }
+}
+
+async fn call(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    method: Method,
+    body: Vec<u8>,
+) -> (Option<Bytes>, Code) {
+    let (messages, code) = parts(route, relay, method, body).await;
+    (messages.into_iter().next(), code)
+}
+
+fn inquiry(method: Method, body: Vec<u8>) -> Inquiry {
+    let (metadata, abandoned) = (Metadata::default(), Abandoned::default());
+    let (method, end) = (MethodPath::new(method.path()).unwrap(), Instant::now() + Duration::from_secs(60));
+    Inquiry { method, metadata, body: body.into(), end, abandoned }
+}
+
+async fn parts(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    method: Method,
+    body: Vec<u8>,
+) -> (Vec<Bytes>, Code) {
+    let (messages, outcome) = route.answer(relay, inquiry(method, body)).await.collect().await;
+    (messages, outcome.code)
+}
+
+async fn create(route: &TopologyRouter, relay: &dyn Relay, name: &str, at: &str) -> Code {
+    created(route, relay, name, at).await.1
+}
+
+/// The answer to a CreateVolume: where the volume is, and the code.
+async fn created(
+    route: &TopologyRouter,
+    relay: &dyn Relay,
+    name: &str,
+    at: &str,
+) -> (Vec<csi::Topology>, Code) {
+    let requirement = csi::TopologyRequirement { preferred: vec![place(at)], requisite: vec![place(at)] };
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        accessibility_requirements: Some(requirement),
+        ..Default::default()
+    };
+    let (message, code) = call(route, relay, Method::CreateVolume, request.encode_to_vec()).await;
+    let answer = csi::CreateVolumeResponse::decode(message.unwrap_or_default()).unwrap();
+    (answer.volume.map(|volume| volume.accessible_topology).unwrap_or_default(), code)
+}
+
+async fn delete(route: &TopologyRouter, relay: &dyn Relay, id: &str) -> Code {
+    let request = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+    call(route, relay, Method::DeleteVolume, request.encode_to_vec()).await.1
+}
+
+async fn capacity(route: &TopologyRouter, world: &World, at: &str) -> i64 {
+    let request = csi::GetCapacityRequest { accessible_topology: Some(place(at)), ..Default::default() };
+    let (message, code) = call(route, world, Method::GetCapacity, request.encode_to_vec()).await;
+    assert_eq!(code, Code::OK, "{at}");
+    csi::GetCapacityResponse::decode(message.unwrap()).unwrap().available_capacity
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How long a call is on its way.
+const WAY: Duration = Duration::from_millis(20);

@@ -5,7 +5,7 @@ use std::path::Path;
 use volume_manager::lifecycle::Rpc;
 use volume_manager::node::{Explanation, Waiting};
 
-use super::super::groups::GroupState;
+use super::super::fs_group::GroupState;
 use super::super::plan::{Place, PodVolumePlan};
 use super::Seen;
 use edge_csi_common::kubernetes::message::PodVolumeFailure;

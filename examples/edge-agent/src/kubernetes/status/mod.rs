@@ -14,7 +14,7 @@ use volume_manager::node::{Explanation, Waiting};
 use volume_manager::{ConsumerId, VolumeKey};
 
 use self::failure::failure;
-use super::groups::GroupState;
+use super::fs_group::GroupState;
 use super::in_use::name_of;
 use super::plan::{Expansion, Place, Plan, PodVolumePlan};
 use edge_csi_common::excerpt::excerpt;

@@ -2,7 +2,7 @@
 //!
 //! A node is believed about the pods that are bound to it, and in the reasons that kubelet has.
 
-mod book;
+mod aggregator;
 mod write;
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 use tokio::sync::Semaphore;
 
-pub(super) use self::book::PodName;
-use self::book::{Book, Failure, Order, REASONS};
+pub(super) use self::aggregator::PodName;
+use self::aggregator::{Book, Failure, Order, REASONS};
 pub(super) use self::write::event;
 use super::node_name::NodeName;
 use edge_csi_common::excerpt::excerpt;

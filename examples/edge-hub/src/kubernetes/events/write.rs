@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::failure::ApiFailure;
 use super::super::node_name::NodeName;
-use super::book::Order;
+use super::aggregator::Order;
 use edge_csi_common::excerpt::excerpt;
 
 /// Who says so.
@@ -101,7 +101,7 @@ mod tests {
     use hyper::{Request, Response};
     use kube::client::Body;
 
-    use super::super::book::PodName;
+    use super::super::aggregator::PodName;
     use super::*;
 
     fn order() -> Order {

@@ -1,7 +1,7 @@
 //! The task of a peer: dials, and owns the session.
 
 mod connection;
-mod roads;
+mod dialing;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -19,8 +19,8 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
 use self::connection::Ended;
-use self::roads::{Road, dialling};
-use super::gate::Gate;
+use self::dialing::{Road, dialling};
+use super::flow_control::Gate;
 use super::handle::max_request;
 use super::{Backoff, PeerSettings, PeerState, ReplyEvent, ReplySender, Service};
 use crate::counted::ByCount;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-use super::roads::{Road, Scout};
+use super::dialing::{Road, Scout};
 use super::{Driver, Ending};
 use crate::link::{Link, LinkError};
 use crate::pump::{Pump, now};

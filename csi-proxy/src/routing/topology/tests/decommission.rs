@@ -1,0 +1,171 @@
+//! A node that an operator declares lost, and one that comes back.
+
+use super::*;
+use crate::routing::store::{FaultyStore, StoreFault};
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_the_driver_holds_up_nobody_and_a_decommissioned_one_frees_its_names() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    world.lock().without_driver.insert("edge-2".to_owned());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+        assert_eq!(create(&route, &world, "pvc-2", "edge-2").await, Code::RESOURCE_EXHAUSTED);
+        let connected = DecommissionError::Connected { node: node("edge-1") };
+        assert_eq!(route.decommission(&node("edge-1")).await, Err(connected));
+        let unknown = route.decommission(&node("edge-9")).await;
+        assert!(matches!(unknown, Err(DecommissionError::Unknown { .. })), "{unknown:?}");
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::UNAVAILABLE, "it is on edge-1");
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::UNAVAILABLE);
+        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 1, before: false }));
+        assert_eq!(route.decommission(&node("edge-1")).await, Ok(Decommissioned { rows: 0, before: true }));
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
+        assert_eq!(delete(&route, &world, "edge-1/pvc-1").await, Code::OK);
+        assert_eq!(call(&route, &world, Method::ListVolumes, Vec::new()).await.1, Code::OK);
+    })
+    .await;
+}
+
+/// Over a restart too. A call that waits for the node when it is decommissioned does not reach it either.
+#[tokio::test(start_paused = true)]
+async fn a_decommissioned_node_that_returns_gets_no_calls_until_recommissioned() {
+    let (world, disk) = (Arc::new(World::of(2)), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &*world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        let reachability = Reachability::new(MINUTE);
+        let session = |number| NodeSession { instance: 1, number };
+        reachability.hub_connected();
+        reachability.node_up(&node("edge-1"), session(1));
+        reachability.synced();
+        reachability.node_down(&node("edge-1"), session(1));
+        let retry = RetryRelay::start(Arc::clone(&world), reachability.clone(), ClockTerms::default());
+        let retry = retry.await.unwrap();
+        let decommission = async {
+            sleep(Duration::from_secs(1)).await;
+            route.decommission(&node("edge-1")).await.unwrap();
+            world.lock().offline.clear();
+            world.take_calls();
+            route.arrived(&node("edge-1"));
+            reachability.node_up(&node("edge-1"), session(2));
+            sleep(MINUTE).await;
+        };
+        let waiting = async {
+            let began = Instant::now();
+            (delete(&route, &retry, "edge-1/pvc-1").await, began.elapsed() < MINUTE / 2)
+        };
+        assert_eq!(tokio::join!(waiting, decommission).0, (Code::UNAVAILABLE, true));
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);
+        assert_eq!((route.node_counts(), route.decommissioned()), ((1, 1), vec![(node("edge-1"), true)]));
+    })
+    .await;
+    drop(route);
+
+    let route = open(&disk).await;
+    while_running(&route, &*world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::RESOURCE_EXHAUSTED);
+        assert!(world.lock().calls.iter().all(|(name, _)| name != "edge-1"), "{:?}", world.lock().calls);
+        assert_eq!(route.recommission(&node("edge-1")).await, Ok(true));
+        assert_eq!(route.recommission(&node("edge-1")).await, Ok(false));
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &*world, "pvc-1", "edge-1").await, Code::OK);
+        assert_eq!((route.node_counts(), route.decommissioned()), ((2, 2), vec![]));
+    })
+    .await;
+    drop(route);
+    assert_eq!(open(&disk).await.decommissioned(), []);
+}
+
+/// The node gets no calls from the moment of the command, wherever the disk fails: before it is known who it is, or while what it had
+/// is released. The rest is done when the command is repeated, or at the next start.
+#[tokio::test]
+async fn a_full_disk_gives_a_decommissioned_node_no_calls_and_the_rest_is_done_later() {
+    let named = [node("edge-0"), node("edge-1")];
+    let driver = DriverName::new("csi-hostpath").unwrap();
+    let open = async |store: FaultyStore<MemoryStore>| {
+        let settings = TopologySettings::default();
+        TopologyRouter::open(driver.clone(), named.clone(), store, settings).await.unwrap()
+    };
+    let volumes = ["vol-1", "vol-2"].map(|id| Subject::Volume(id.into()));
+    let still = |route: &TopologyRouter| {
+        volumes.iter().filter(|volume| route.placements.node_of(volume).is_some()).count()
+    };
+    for (writes, repeats) in [(0, true), (1, true), (1, false), (2, true), (2, false)] {
+        let disk = MemoryStore::default();
+        let (store, handle) = FaultyStore::new(disk.clone());
+        let route = open(store).await;
+        for volume in &volumes {
+            route.placements.found(volume, &named[1]).await.unwrap();
+        }
+        handle.cut_after(writes);
+        let failed = route.decommission(&named[1]).await.unwrap_err();
+        assert!(failed.to_string().contains("repeat the command"), "{failed}");
+        assert_eq!(route.decommissioned(), [(named[1].clone(), false)]);
+        assert_eq!(still(&route), if writes == 2 { 1 } else { 2 });
+        handle.cut_after(None);
+        if repeats {
+            let rows = still(&route);
+            let repeated = route.decommission(&named[1]).await;
+            assert_eq!(repeated, Ok(Decommissioned { rows, before: true }));
+        }
+        drop(route);
+
+        let next = open(FaultyStore::new(disk.clone()).0).await;
+        assert_eq!((next.decommissioned().len(), next.node_counts().0, still(&next)), (1, 1, 0), "{writes}");
+        assert!(volumes.iter().all(|volume| next.placements.is_deleted(volume)));
+        assert_eq!(next.recommission(&named[1]).await, Ok(true));
+        assert!(!volumes.iter().any(|volume| next.placements.is_deleted(volume)), "it may have them");
+        assert_eq!(next.node_counts().0, 2, "it was given by name");
+    }
+
+    let disk = MemoryStore::default();
+    let (store, handle) = FaultyStore::new(disk.clone());
+    let route = open(store).await;
+    route.placements.found(&volumes[0], &named[1]).await.unwrap();
+    handle.fail(StoreFault::Refused);
+    route.decommission(&named[1]).await.unwrap_err();
+    drop(route);
+    let next = open(FaultyStore::new(disk).0).await;
+    assert_eq!((next.decommissioned().len(), still(&next)), (0, 1), "nobody was told that it is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_streams_from_a_node_end_when_it_is_decommissioned() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
+    let snapshot_id = "snapshot".to_owned();
+    let request = csi::GetMetadataAllocatedRequest { snapshot_id, ..Default::default() }.encode_to_vec();
+    let allocated = || parts(&route, &world, Method::GetMetadataAllocated, request.clone());
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.has("edge-1", "snapshot");
+        world.lock().hanging.insert("edge-1".to_owned());
+        // The first one looks for the snapshot, the other one knows where it is.
+        let later = async {
+            sleep(Duration::from_secs(1)).await;
+            allocated().await
+        };
+        let decommission = async {
+            sleep(Duration::from_secs(2)).await;
+            route.left(&node("edge-1"));
+            route.decommission(&node("edge-1")).await.unwrap();
+        };
+        let cut = (vec![Bytes::from_static(b"edge-1")], Code::UNAVAILABLE);
+        let ended = async { tokio::join!(allocated(), later, decommission) };
+        let ended = tokio::time::timeout(MINUTE, ended).await.unwrap();
+        assert_eq!(ended, (cut.clone(), cut, ()));
+    })
+    .await;
+}

@@ -1,0 +1,203 @@
+//! A route that learns which nodes there are, up to a thousand of them.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_choosing_a_node_takes_is_the_callers() {
+    let (world, disk) = (World::of(1), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        let began = Instant::now();
+        // Its node has not been asked yet where it is.
+        assert_eq!(create(&route, &world, "pvc-1", "edge-0").await, Code::OK);
+        let choosing = began.elapsed() - WAY;
+        assert!(choosing >= 4 * WAY, "{choosing:?}");
+        assert_eq!(world.lock().remaining, Some(MINUTE - choosing));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_nodes_are_asked_once_when_they_come_a_few_at_a_time_and_then_seldom() {
+    let (world, disk) = (World::of(1000), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        let mut calls = world.take_calls();
+        let brief = calls.remove("Probe").unwrap();
+        assert!((1000..1020).contains(&brief), "{brief}: one node more often");
+        assert!(calls["ControllerGetCapabilities"] == 1000 && calls.len() == 5, "{calls:?}");
+        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        assert_eq!(route.node_counts(), (1000, 1000));
+        sleep(3 * MINUTE).await;
+        let calls = world.take_calls();
+        assert!(calls.values().all(|count| *count <= 20), "one node answers Probe: {calls:?}");
+
+        assert_eq!(create(&route, &world, "pvc-1", "edge-777").await, Code::OK);
+        assert_eq!(world.lock().nodes["edge-777"].len(), 1);
+        assert_eq!(delete(&route, &world, "edge-777/pvc-1").await, Code::OK);
+        let calls = world.take_calls();
+        assert_eq!((calls["CreateVolume"], calls["DeleteVolume"]), (1, 1), "each went to the one node");
+    })
+    .await;
+}
+
+/// A volume's name is placed, and what its node is was not kept: the restart came before that was on the disk.
+#[tokio::test(start_paused = true)]
+async fn no_volume_is_made_where_the_topology_is_not_known() {
+    let (world, disk) = (World::of(2), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::OK);
+    })
+    .await;
+    drop(route);
+    disk.save(&node("edge-1"), None).await.unwrap();
+    let route = open(&disk).await;
+    tell_all(&route, &world);
+    world.take_calls();
+    // Nobody asks the nodes what they are.
+    assert_eq!(created(&route, &world, "pvc-1", "edge-1").await, (vec![], Code::UNAVAILABLE));
+    assert_eq!(world.take_calls().len(), 0, "nothing was sent");
+    while_running(&route, &world, async {
+        assert_eq!(created(&route, &world, "pvc-1", "edge-1").await, (vec![place("edge-1")], Code::OK));
+    })
+    .await;
+    assert_eq!(route.rows(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_away_has_no_capacity_and_is_not_asked() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(capacity(&route, &world, "edge-1").await, 7);
+        world.take_calls();
+        route.left(&node("edge-1"));
+        assert_eq!(capacity(&route, &world, "edge-1").await, 0);
+        assert!(!world.take_calls().contains_key("GetCapacity"));
+        world.lock().offline.insert("edge-1".to_owned());
+        assert_eq!(create(&route, &world, "pvc-1", "edge-1").await, Code::UNAVAILABLE);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hangs_delays_only_its_own_capacity() {
+    let (world, disk) = (World::of(100), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.lock().hanging.insert("edge-50".to_owned());
+        world.lock().most_open = 0;
+        let room = async |topology: Option<csi::Topology>| {
+            let request = csi::GetCapacityRequest { accessible_topology: topology, ..Default::default() };
+            let began = Instant::now();
+            let (_, code) = call(&route, &world, Method::GetCapacity, request.encode_to_vec()).await;
+            (code, began.elapsed())
+        };
+        let (code, took) = room(Some(place("edge-50"))).await;
+        assert_eq!(code, Code::DEADLINE_EXCEEDED);
+        assert!(took <= Duration::from_secs(6), "{took:?}");
+        for number in 0..50 {
+            let (code, took) = room(Some(place(&format!("edge-{number}")))).await;
+            assert!(code == Code::OK && took <= Duration::from_millis(50), "edge-{number}: {code} {took:?}");
+        }
+        // All together: a sum without one of them would be a lie.
+        let (code, took) = room(None).await;
+        assert_eq!(code, Code::DEADLINE_EXCEEDED);
+        assert!(took <= Duration::from_secs(6), "{took:?}");
+        assert!(world.lock().most_open <= AT_ONCE, "{} at once", world.lock().most_open);
+        route.left(&node("edge-50"));
+        let (code, took) = room(Some(place("edge-50"))).await;
+        assert_eq!((code, took), (Code::OK, Duration::ZERO), "it is away and has no room");
+    })
+    .await;
+}
+
+/// Only a driver, or a durable record of what a driver said, makes a deletion successful.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_id_is_not_deleted_while_a_node_is_away() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    world.has("edge-1", "old");
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        assert_eq!(delete(&route, &world, "old").await, Code::OK);
+        assert!(world.lock().nodes["edge-1"].is_empty());
+        world.has("edge-1", "older");
+        world.lock().offline.insert("edge-1".to_owned());
+        route.left(&node("edge-1"));
+        assert_eq!(delete(&route, &world, "older").await, Code::UNAVAILABLE);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_metadata_comes_from_the_node_that_has_the_snapshot_which_is_known_from_then_on() {
+    let (world, disk) = (World::of(3), MemoryStore::default());
+    let route = open(&disk).await;
+    let allocated = async |id: &str| {
+        let request = csi::GetMetadataAllocatedRequest { snapshot_id: id.to_owned(), ..Default::default() };
+        parts(&route, &world, Method::GetMetadataAllocated, request.encode_to_vec()).await
+    };
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+        world.has("edge-1", "snapshot");
+        let whole = (vec![Bytes::from_static(b"edge-1"); 2], Code::OK);
+        assert_eq!(allocated("snapshot").await, whole);
+        world.take_calls();
+        assert_eq!(allocated("snapshot").await, whole);
+        assert_eq!(world.take_calls()["GetMetadataAllocated"], 1);
+        assert_eq!(allocated("none").await, (vec![], Code::NOT_FOUND));
+        world.lock().offline.insert("edge-2".to_owned());
+        assert_eq!(allocated("none").await, (vec![], Code::UNAVAILABLE), "edge-2 may have it");
+        assert_eq!(allocated("snapshot").await, whole);
+    })
+    .await;
+}
+
+/// With a relay that holds calls, each question to a node that is away would take its time. Who is there is reported late.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_are_away_hold_up_none_that_is_there_after_a_restart_with_calls_being_held() {
+    let (world, disk) = (Arc::new(World::of(500)), MemoryStore::default());
+    let route = open(&disk).await;
+    while_running(&route, &world, async {
+        tell_all(&route, &world);
+        sleep(MINUTE).await;
+    })
+    .await;
+    drop(route);
+    // The last of them in the order of their names is the only one that is there.
+    let names: BTreeSet<_> = world.lock().nodes.keys().cloned().collect();
+    let last = names.last().unwrap().clone();
+    world.lock().offline = names.into_iter().filter(|name| *name != last).collect();
+    let reachability = Reachability::new(Duration::from_secs(5));
+    reachability.hub_connected();
+    let retry = RetryRelay::start(Arc::clone(&world), reachability.clone(), ClockTerms::default());
+    let retry = retry.await.unwrap();
+    let route = open(&disk).await;
+    let presence = async {
+        sleep(Duration::from_secs(1)).await;
+        reachability.node_up(&node(&last), NodeSession { instance: 1, number: 1 });
+        reachability.synced();
+        route.arrived(&node(&last));
+        route.current();
+    };
+    while_running(&route, &retry, async {
+        let created = async { (create(&route, &retry, "pvc-1", &last).await, Instant::now()) };
+        let began = Instant::now();
+        let ((code, ended), ()) = tokio::join!(created, presence);
+        assert_eq!((code, ended - began < 2 * Duration::from_secs(1)), (Code::OK, true));
+    })
+    .await;
+}

@@ -1,0 +1,92 @@
+//! What cannot be read is kept as it is, out of the way: in its row, or moved aside, until somebody releases or discards it.
+
+use super::rows::{BYTES, Counter, RECORDS, Rows};
+use super::{Defect, MAX_BYTES, MAX_RECORDS, Place, QuarantineId, StoreError, envelope};
+
+/// Puts a packed row among those that are aside.
+pub(super) fn keep_aside(rows: &mut impl Rows, packed: &[u8]) -> Result<(), StoreError> {
+    let number = rows.counter(Counter::Aside)?.saturating_add(1);
+    rows.set_counter(Counter::Aside, number)?;
+    rows.set_aside(number, Some(packed))
+}
+
+/// The bytes of a quarantined record.
+pub(super) fn quarantined(rows: &impl Rows, id: &QuarantineId) -> Result<Vec<u8>, StoreError> {
+    let none = || StoreError::NotQuarantined { id: id.clone() };
+    match &id.0 {
+        Place::Row(row) => {
+            let bytes = rows.record(row)?.ok_or_else(none)?;
+            if envelope::open(row, &bytes).is_ok() { Err(none()) } else { Ok(bytes) }
+        }
+        Place::Aside(number) => {
+            let packed = rows.aside(*number)?.ok_or_else(none)?;
+            Ok(unpack(&packed).map_or(&packed[..], |(_, _, bytes)| bytes).to_vec())
+        }
+    }
+}
+
+/// Makes a quarantined record a live one.
+pub(super) fn release(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
+    let unreadable = |reason| StoreError::NotReadable { id: id.clone(), reason };
+    match &id.0 {
+        Place::Row(row) => {
+            let bytes = quarantined(rows, id)?;
+            // What can be read by now, say by a newer version, is no longer in quarantine.
+            envelope::open(row, &bytes).map(|_| ()).map_err(unreadable)
+        }
+        Place::Aside(number) => {
+            let packed = rows.aside(*number)?.ok_or_else(|| StoreError::NotQuarantined { id: id.clone() })?;
+            let (_, row, bytes) = unpack(&packed).ok_or_else(|| unreadable(Defect::NoRecord))?;
+            let opened = envelope::open(row, bytes).map_err(unreadable)?;
+            if rows.record(row)?.is_some() {
+                return Err(StoreError::Occupied { id: id.clone(), key: opened.key });
+            }
+            let mut records = rows.totals().records;
+            records.change(None, Some(opened.bytes));
+            records.check(&opened.key, [(RECORDS, MAX_RECORDS), (BYTES, MAX_BYTES)])?;
+            let sequence = rows.counter(Counter::Sequence)?.saturating_add(1);
+            rows.set_counter(Counter::Sequence, sequence)?;
+            rows.set_record(row, Some(&envelope::seal(&opened.key, sequence, opened.payload)))?;
+            rows.set_aside(*number, None)
+        }
+    }
+}
+
+/// Deletes a quarantined record.
+pub(super) fn discard(rows: &mut impl Rows, id: &QuarantineId) -> Result<(), StoreError> {
+    quarantined(rows, id)?;
+    match &id.0 {
+        Place::Row(row) => rows.set_record(row, None),
+        Place::Aside(number) => rows.set_aside(*number, None),
+    }
+}
+
+/// Where bytes were before they were aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the row of their key.
+    Row,
+    /// In a damaged file.
+    Salvaged,
+}
+
+/// Set in the key's length of what was salvaged. No key is so long.
+const SALVAGED: u32 = 1 << 31;
+
+/// A row's key and bytes as one: the key's length (4 bytes, little-endian), the key, the bytes.
+pub(super) fn pack(origin: Origin, row: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mut length = u32::try_from(row.len()).unwrap_or(u32::MAX);
+    if origin == Origin::Salvaged {
+        length |= SALVAGED;
+    }
+    [&length.to_le_bytes()[..], row, bytes].concat()
+}
+
+/// Where it was, its key and its bytes.
+pub(super) fn unpack(packed: &[u8]) -> Option<(Origin, &[u8], &[u8])> {
+    let (length, rest) = packed.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length);
+    let origin = if length & SALVAGED == 0 { Origin::Row } else { Origin::Salvaged };
+    let (row, bytes) = rest.split_at_checked(usize::try_from(length & !SALVAGED).ok()?)?;
+    Some((origin, row, bytes))
+}
