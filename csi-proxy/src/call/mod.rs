@@ -49,7 +49,7 @@ pub struct Call {
     /// itself.
     pub fence: Option<Fence>,
     /// The session of the node that the call is for, or any. It is for the relay underneath, and not part of the
-    /// [wire](crate::call::wire) form.
+    /// [wire] form.
     pub session: Option<NodeSession>,
     /// The request message.
     pub body: Bytes,
