@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use edge_csi_tests::wait;
 
-use super::certificates::Certificates;
 use super::component::{Components, Part};
 use super::error::RealError;
 use super::node::Node;
 use super::sanity;
+use super::setup::Setup;
 use super::stack::{MOCK, REGISTRATION, Stack};
 use super::table::Fact;
 use super::{offline, sidecars, trace};
@@ -58,28 +58,22 @@ impl Errand {
     }
 
     /// Does it, and answers what was found.
-    pub(crate) fn run(
-        self,
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<Vec<Fact>, RealError> {
+    pub(crate) fn run(self, setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
         match self {
-            Self::Trace => trace::run(components, scratch, logs),
-            Self::Codes => sidecars::compare_codes(components, certificates, scratch, logs),
-            Self::Offline => offline::run(components, certificates, scratch, logs),
-            Self::Faults => sidecars::make_trouble(components, certificates, scratch, logs),
+            Self::Trace => trace::run(setup),
+            Self::Codes => sidecars::compare_codes(setup),
+            Self::Offline => offline::run(setup),
+            Self::Faults => sidecars::make_trouble(setup),
             Self::LyingDriver => {
-                let stack = Stack::mock(components, scratch, logs)?;
-                let facts = lie(components, &stack, scratch, logs);
+                let stack = Stack::mock(setup)?;
+                let facts = lie(setup, &stack);
                 let stopped = stack.stop();
                 facts.and_then(|facts| stopped.map(|()| facts))
             }
             Self::ExamplePlugin => {
-                let registry = scratch.join("registry");
-                let stack = Stack::registered(components, certificates, &registry, scratch, logs)?;
-                let facts = register(components, &stack, &registry, scratch, logs);
+                let registry = setup.scratch.join("registry");
+                let stack = Stack::registered(setup, &registry)?;
+                let facts = register(setup, &stack, &registry);
                 let stopped = stack.stop();
                 facts.and_then(|facts| stopped.map(|()| facts))
             }
@@ -104,9 +98,9 @@ fn fact(right: bool, words: impl Into<String>) -> Fact {
     Fact { words: words.into(), right }
 }
 
-fn lie(components: &Components, stack: &Stack, scratch: &Path, logs: &Path) -> Result<Vec<Fact>, RealError> {
+fn lie(setup: Setup<'_>, stack: &Stack) -> Result<Vec<Fact>, RealError> {
     const CONTRADICTED: &str = "NodePublishVolume: OK, but";
-    let mut node = Node::start(&components.volume_node, (MOCK, &stack.node), scratch, logs)?;
+    let mut node = Node::start(setup, (MOCK, &stack.node))?;
     let id = node.ask(&format!("create {} lie", stack.node.display()))?.unwrap_or_default();
     let published = node.ask(&format!("publish {MOCK} {id} a pods/a/mount rw"))?;
     let mut facts = vec![match published {
@@ -130,11 +124,11 @@ fn lie(components: &Components, stack: &Stack, scratch: &Path, logs: &Path) -> R
         _ => None,
     });
     facts.push(fact(forgotten.is_some(), "nothing is looked after any more"));
-    let places = ["v", "pods"].map(|place| entries(&scratch.join(place)));
+    let places = ["v", "pods"].map(|place| entries(&setup.scratch.join(place)));
     let left: Vec<String> = places.into_iter().flatten().collect();
     facts.push(fact(left.is_empty(), format!("left at targets and staging paths: {left:?}")));
     // The mock itself does not tell what it was asked.
-    let log = fs::read_to_string(logs.join("node.log")).unwrap_or_default();
+    let log = fs::read_to_string(setup.logs.join("node.log")).unwrap_or_default();
     for method in ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"] {
         facts.push(fact(log.contains(&format!("after {method}")), format!("the mock was called: {method}")));
     }
@@ -148,15 +142,9 @@ fn entries(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.path().display().to_string()).collect()
 }
 
-fn register(
-    components: &Components,
-    stack: &Stack,
-    registry: &Path,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Vec<Fact>, RealError> {
+fn register(setup: Setup<'_>, stack: &Stack, registry: &Path) -> Result<Vec<Fact>, RealError> {
     let logged = |process: &str, text: &str| {
-        let path = logs.join(format!("{process}.log"));
+        let path = setup.logs.join(format!("{process}.log"));
         wait::poll(SOON, || fs::read_to_string(&path).ok()?.contains(text).then_some(())).is_some()
     };
     let mut facts = vec![
@@ -164,7 +152,7 @@ fn register(
         fact(logged("agent", "driver registered"), "the agent has the driver"),
     ];
     if let Some(controller) = stack.controller.as_deref() {
-        let outcomes = sanity::identity(controller, components, scratch, logs)?;
+        let outcomes = sanity::identity(controller, setup)?;
         let said = format!(
             "{} of {} identity cases through the relay",
             outcomes.run() - outcomes.failed(),

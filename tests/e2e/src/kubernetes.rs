@@ -34,29 +34,18 @@ mod secrets;
 mod vault;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libtest_mimic::Failed;
 
-use super::certificates::Certificates;
-use super::component::{Components, Part};
+use super::component::Part;
 use super::error::RealError;
-use super::{Place, offline, report, table};
+use super::setup::Setup;
+use super::{Place, report, table};
 use cluster::{Cluster, Findings};
 pub(crate) use kubelet::{CGROUP, HOST_FOLDERS};
-
-/// What all of this stands on.
-#[derive(Debug)]
-pub(crate) struct Ground<'a> {
-    pub(crate) components: &'a Components,
-    pub(crate) certificates: &'a Certificates,
-    pub(crate) scratch: &'a Path,
-    pub(crate) logs: &'a Path,
-    /// How long the edge is to be off at least.
-    pub(crate) offline: Duration,
-}
 
 /// One leg: what is done with claims, and what is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,37 +133,32 @@ impl Scene {
         !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline)
     }
 
-    fn run(
-        self,
-        ground: &Ground<'_>,
-        cluster: &mut Cluster,
-        findings: &mut Findings,
-    ) -> Result<(), RealError> {
+    fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
         match self {
             Self::Life => life::workflows(cluster, findings),
             Self::OtherNodes => life::other_nodes(cluster, findings),
             Self::Static => life::static_volume(cluster, findings),
             Self::Snapshot => features::snapshot(cluster, findings),
             Self::Expansion => features::expansion(cluster, findings),
-            Self::Growth => growth::run(ground, cluster, findings),
+            Self::Growth => growth::run(setup, cluster, findings),
             Self::Group => group::run(cluster, findings),
             Self::Modification => features::modification(cluster, findings),
             Self::Block => features::block(cluster, findings),
             Self::OnePod => features::one_pod(cluster, findings),
-            Self::Secrets => secrets::run(ground, cluster, findings),
+            Self::Secrets => secrets::run(setup, cluster, findings),
             Self::FileSystem => features::filesystem(cluster, findings),
-            Self::Capacity => absence::capacity(ground, cluster, findings),
-            Self::Own => own::workflows(ground, cluster, findings),
-            Self::OwnPods => own_pods::run(ground, cluster, findings),
-            Self::Offline => outage::offline(ground, cluster, findings),
-            Self::HubTests => hub_tests::run(ground, cluster, findings),
-            Self::Hub => absence::hub(ground, cluster, findings),
-            Self::Cut => cuts::deleted_meanwhile(ground, cluster, findings),
-            Self::Deaths => deaths::run(ground, cluster, findings),
-            Self::Lease => lease::run(ground, cluster, findings),
-            Self::Storm => cuts::storm(ground, cluster, findings),
-            Self::OwnStorm => own_storm::run(ground, cluster, findings),
-            Self::Crowd => crowd::run(ground, cluster, findings),
+            Self::Capacity => absence::capacity(setup, cluster, findings),
+            Self::Own => own::workflows(setup, cluster, findings),
+            Self::OwnPods => own_pods::run(setup, cluster, findings),
+            Self::Offline => outage::offline(setup, cluster, findings),
+            Self::HubTests => hub_tests::run(setup, cluster, findings),
+            Self::Hub => absence::hub(setup, cluster, findings),
+            Self::Cut => cuts::deleted_meanwhile(setup, cluster, findings),
+            Self::Deaths => deaths::run(setup, cluster, findings),
+            Self::Lease => lease::run(setup, cluster, findings),
+            Self::Storm => cuts::storm(setup, cluster, findings),
+            Self::OwnStorm => own_storm::run(setup, cluster, findings),
+            Self::Crowd => crowd::run(setup, cluster, findings),
         }
     }
 }
@@ -210,7 +194,7 @@ impl fmt::Display for Scene {
     }
 }
 
-impl Ground<'_> {
+impl Setup<'_> {
     /// A folder of one part, made.
     fn folder(&self, name: &str) -> Result<PathBuf, RealError> {
         let path = self.scratch.join(name);
@@ -223,7 +207,7 @@ impl Ground<'_> {
 pub(crate) struct Stage {
     place: &'static Place,
     with_kubelet: bool,
-    up: Mutex<Option<Result<(Ground<'static>, Cluster), String>>>,
+    up: Mutex<Option<Result<(Setup<'static>, Cluster), String>>>,
 }
 
 impl Stage {
@@ -235,9 +219,9 @@ impl Stage {
     pub(crate) fn play(&self, scene: Scene) -> Result<(), Failed> {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         let up = up.get_or_insert_with(|| self.set_up().map_err(|error| error.to_string()));
-        let (ground, cluster) = up.as_mut().map_err(|error| format!("the cluster is not up: {error}"))?;
+        let (setup, cluster) = up.as_mut().map_err(|error| format!("the cluster is not up: {error}"))?;
         let (started, mut findings) = (Instant::now(), Findings::default());
-        if let Err(error) = scene.run(ground, cluster, &mut findings) {
+        if let Err(error) = scene.run(setup, cluster, &mut findings) {
             findings.note(false, error.to_string());
             if let Err(error) = cluster.clear(&mut findings) {
                 findings.note(false, error.to_string());
@@ -246,7 +230,7 @@ impl Stage {
         table::found(&scene.to_string(), findings.0, started.elapsed())
     }
 
-    fn set_up(&self) -> Result<(Ground<'static>, Cluster), RealError> {
+    fn set_up(&self) -> Result<(Setup<'static>, Cluster), RealError> {
         let started = Instant::now();
         let components = self.place.components()?;
         for part in [Part::MockDriver, Part::Sidecars, Part::Kubernetes] {
@@ -255,17 +239,17 @@ impl Stage {
         let (scratch, logs) = self.place.folders("kubernetes")?;
         let certificates = &self.place.certificates;
         let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
-        let ground = Ground { components, certificates, scratch, logs, offline: offline::length()? };
-        let cluster = Cluster::start(&ground, self.with_kubelet)?;
+        let setup = Setup { components, certificates, scratch, logs };
+        let cluster = Cluster::start(&setup, self.with_kubelet)?;
         let seconds = started.elapsed().as_secs_f64();
         table::say(&format!("control plane, nodes, proxies and sidecars are up after {seconds:.1} s"));
-        Ok((ground, cluster))
+        Ok((setup, cluster))
     }
 
     /// Stops everything, and looks at what it leaves.
     pub(crate) fn end(&self) -> Result<(), Failed> {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Ok((ground, cluster))) = up else { return Ok(()) };
+        let Some(Ok((setup, cluster))) = up else { return Ok(()) };
         let (started, mut findings) = (Instant::now(), Findings::default());
         let mut check = |words: &str, result: Result<(), RealError>| match result {
             Ok(()) => findings.note(true, words),
@@ -274,8 +258,8 @@ impl Stage {
         check("hub, agents, proxies and drivers stop in good order", cluster.stop());
         let names = edge::Edge::logs();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        check("no secret and no panic in their logs", report::search_logs(ground.logs, &names));
-        let lines = report::broken_rules(&ground.logs.join(format!("agent-{}.log", edge::NODES[0])));
+        check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));
+        let lines = report::broken_rules(&setup.logs.join(format!("agent-{}.log", edge::NODES[0])));
         findings.note(true, format!("rules of the spec that kubelet and the sidecars broke: {lines:?}"));
         table::found("kubernetes-down", findings.0, started.elapsed())
     }

@@ -30,6 +30,7 @@ mod offline;
 mod report;
 mod sanity;
 mod schedule;
+mod setup;
 mod sidecars;
 mod stack;
 mod table;
@@ -52,6 +53,7 @@ use kubernetes::Scene;
 use leg::{Leg, Subject, Way};
 use report::Outcomes;
 use schedule::Kind;
+use setup::Setup;
 use stack::Stack;
 
 /// Runs the legs and errands that the command line asks for.
@@ -245,9 +247,10 @@ impl Place {
             components.build(Part::MockDriver)?;
         }
         let (scratch, logs) = self.folders(&leg.to_string())?;
-        let run = Stack::start(leg, components, &self.certificates, &scratch, &logs)
+        let setup = Setup { components, certificates: &self.certificates, scratch: &scratch, logs: &logs };
+        let run = Stack::start(leg, setup)
             .and_then(|stack| {
-                let outcomes = sanity::run(leg, components, &stack, &scratch, &logs);
+                let outcomes = sanity::run(leg, setup, &stack);
                 let stopped = stack.stop();
                 outcomes.and_then(|outcomes| stopped.map(|()| outcomes))
             })
@@ -268,9 +271,8 @@ impl Place {
         let _turn = Kind::from(errand).turn();
         let started = Instant::now();
         let (scratch, logs) = self.folders(&errand.to_string())?;
-        let facts = errand
-            .run(components, &self.certificates, &scratch, &logs)
-            .and_then(|facts| report::search_below(&logs).map(|()| facts));
+        let setup = Setup { components, certificates: &self.certificates, scratch: &scratch, logs: &logs };
+        let facts = errand.run(setup).and_then(|facts| report::search_below(&logs).map(|()| facts));
         let clean = leftovers::clear(&scratch);
         table::found(&errand.to_string(), facts.and_then(|facts| clean.map(|()| facts))?, started.elapsed())
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use super::error::RealError;
+use super::setup::Setup;
 
 /// A running `volume-node`. Killed when dropped.
 #[derive(Debug)]
@@ -18,17 +19,12 @@ pub(crate) struct Node {
 
 impl Node {
     /// Starts it for one driver, and waits until it is there.
-    pub(crate) fn start(
-        program: &Path,
-        driver: (&str, &Path),
-        directory: &Path,
-        logs: &Path,
-    ) -> Result<Self, RealError> {
-        let log = logs.join("node.log");
+    pub(crate) fn start(setup: Setup<'_>, driver: (&str, &Path)) -> Result<Self, RealError> {
+        let log = setup.logs.join("node.log");
         let file = |cause| RealError::File { path: log.clone(), cause };
-        let mut child = Command::new(program)
+        let mut child = Command::new(&setup.components.volume_node)
             .arg("--directory")
-            .arg(directory)
+            .arg(setup.scratch)
             .args(["--driver", &format!("{}={}", driver.0, driver.1.display())])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

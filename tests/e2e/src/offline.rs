@@ -10,9 +10,8 @@ use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 use serde::Deserialize;
 
-use super::certificates::Certificates;
-use super::component::Components;
 use super::error::RealError;
+use super::setup::Setup;
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
@@ -77,63 +76,60 @@ const SIDECARS: [(&str, &str); 4] = [
 ];
 
 /// Anchors of the relay, (f) 15: with the edge off the sidecars start and stay, and they need no start to go on.
-pub(crate) fn run(
-    components: &Components,
-    certificates: &Certificates,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let port = port::free();
     let listen = format!("127.0.0.1:{port}");
-    let mut api =
-        Process::spawn(logs, "api", Command::new(&components.sidecars).args(["api", "--listen", &listen]))?;
+    let mut api = Process::spawn(
+        setup.logs,
+        "api",
+        Command::new(&setup.components.sidecars).args(["api", "--listen", &listen]),
+    )?;
     api.ready("its port", || std::net::TcpStream::connect(&listen).is_ok())?;
-    let kubeconfig = scratch.join("kubeconfig");
+    let kubeconfig = setup.scratch.join("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
          clusters: [{{name: c, cluster: {{server: 'http://{listen}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
     );
     std::fs::write(&kubeconfig, text).map_err(|cause| RealError::File { path: kubeconfig.clone(), cause })?;
 
-    let mut stack = Stack::offline(components, certificates, scratch, logs)?;
+    let mut stack = Stack::offline(setup)?;
     let mut facts = Vec::new();
-    let mut sidecars = start(components, &stack, &kubeconfig, logs)?;
-    waits(&mut sidecars, logs, "never having seen the edge", &mut facts);
-    stack.come_online(components, certificates, scratch, logs)?;
-    works(&mut sidecars, logs, "when the edge comes", &mut facts);
-    let online = planes("plane-online", Duration::ZERO, components, &stack, logs)?;
+    let mut sidecars = start(setup, &stack, &kubeconfig)?;
+    waits(&mut sidecars, setup.logs, "never having seen the edge", &mut facts);
+    stack.come_online(setup)?;
+    works(&mut sidecars, setup.logs, "when the edge comes", &mut facts);
+    let online = planes("plane-online", Duration::ZERO, setup, &stack)?;
 
     for process in ["hub", "agent", "driver"] {
         stack.kill(process);
     }
-    answers(components, &stack, logs, &mut facts)?;
+    answers(setup, &stack, &mut facts)?;
     for (sidecar, _) in &mut sidecars {
         let words = format!("{} stays when the edge goes", sidecar.name());
         facts.push(Fact { words, right: sidecar.runs() });
     }
     drop(sidecars);
     // Who starts before edge-csi-driver has asked once more is still told that the driver is ready.
-    let noticed = wait::poll(BOUND, || (log(logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
+    let noticed = wait::poll(BOUND, || (log(setup.logs, "endpoint").matches(TOLD).count() > 1).then_some(()));
     facts.push(Fact { words: "edge-csi-driver notices it".to_owned(), right: noticed.is_some() });
-    let mut sidecars = start(components, &stack, &kubeconfig, logs)?;
+    let mut sidecars = start(setup, &stack, &kubeconfig)?;
     let length = length()?.max(SHORT);
-    let offline = planes("plane-offline", length, components, &stack, logs)?;
+    let offline = planes("plane-offline", length, setup, &stack)?;
     compare(&online, &offline, length, &mut facts);
-    waits(&mut sidecars, logs, "started while the edge is off", &mut facts);
-    waits_for_the_hub(components, certificates, scratch, logs, &mut facts)?;
+    waits(&mut sidecars, setup.logs, "started while the edge is off", &mut facts);
+    waits_for_the_hub(setup, &mut facts)?;
     std::fs::remove_file(&stack.node).map_err(|cause| RealError::File { path: stack.node.clone(), cause })?;
-    stack.come_online(components, certificates, scratch, logs)?;
-    works(&mut sidecars, logs, "when the edge is back", &mut facts);
+    stack.come_online(setup)?;
+    works(&mut sidecars, setup.logs, "when the edge is back", &mut facts);
     drop(sidecars);
     stack.stop()?;
     Ok(facts)
 }
 
 fn start(
-    components: &Components,
+    setup: Setup<'_>,
     stack: &Stack,
     kubeconfig: &Path,
-    logs: &Path,
 ) -> Result<Vec<(Process, &'static str)>, RealError> {
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
     let start = |(name, works): (&'static str, &'static str)| {
@@ -147,7 +143,8 @@ fn start(
             "--v".as_ref(),
             "5".as_ref(),
         ];
-        let process = Process::spawn(logs, name, Command::new(components.sidecar(name)).args(arguments))?;
+        let process =
+            Process::spawn(setup.logs, name, Command::new(setup.components.sidecar(name)).args(arguments))?;
         Ok((process, works))
     };
     SIDECARS.into_iter().map(start).collect()
@@ -186,20 +183,19 @@ fn works(sidecars: &mut [(Process, &'static str)], logs: &Path, when: &str, fact
 fn planes(
     name: &'static str,
     length: Duration,
-    components: &Components,
+    setup: Setup<'_>,
     stack: &Stack,
-    logs: &Path,
 ) -> Result<Vec<Plane>, RealError> {
     let seconds = format!("{}s", length.as_secs());
     let more = ["--for", &seconds, "--every", "1s"];
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
     let mut asker = Process::spawn(
-        logs,
+        setup.logs,
         name,
-        Command::new(&components.sidecars).args(arguments("plane", socket, &more)),
+        Command::new(&setup.components.sidecars).args(arguments("plane", socket, &more)),
     )?;
     asker.finish(length + BOUND)?;
-    let (said, path) = (log(logs, name), logs.join(format!("{name}.log")));
+    let (said, path) = (log(setup.logs, name), setup.logs.join(format!("{name}.log")));
     // The Go library says more than what is asked of it.
     let lines = said.lines().filter(|line| line.starts_with('{'));
     let planes = lines.map(serde_json::from_str).collect::<Result<Vec<_>, _>>();
@@ -237,26 +233,20 @@ fn compare(online: &[Plane], offline: &[Plane], length: Duration, facts: &mut Ve
 }
 
 /// By policy, a call waits for the edge about as long as its caller does.
-fn waits_for_the_hub(
-    components: &Components,
-    certificates: &Certificates,
-    scratch: &Path,
-    logs: &Path,
-    facts: &mut Vec<Fact>,
-) -> Result<(), RealError> {
-    let (endpoint, socket) = Stack::waiting(GRACE, components, certificates, scratch, logs)?;
+fn waits_for_the_hub(setup: Setup<'_>, facts: &mut Vec<Fact>) -> Result<(), RealError> {
+    let (endpoint, socket) = Stack::waiting(GRACE, setup)?;
     let timeout = format!("{}s", PATIENCE.as_secs());
     let more = ["--logic", "client", "--timeout", &timeout];
     let begun = Instant::now();
     Process::spawn(
-        logs,
+        setup.logs,
         "ask-waiting",
-        Command::new(&components.sidecars).args(arguments("ask", &socket, &more)),
+        Command::new(&setup.components.sidecars).args(arguments("ask", &socket, &more)),
     )?
     .finish(BOUND)?;
     let took = begun.elapsed();
     drop(endpoint);
-    let said = log(logs, "ask-waiting");
+    let said = log(setup.logs, "ask-waiting");
     let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     // It ends a little before its caller's time, with the reason.
     let right = verdict.contains(r#""code":"Unavailable""#) && took > PATIENCE / 2;
@@ -268,16 +258,12 @@ fn waits_for_the_hub(
 }
 
 /// A call while the edge is off fails by itself, at once.
-fn answers(
-    components: &Components,
-    stack: &Stack,
-    logs: &Path,
-    facts: &mut Vec<Fact>,
-) -> Result<(), RealError> {
+fn answers(setup: Setup<'_>, stack: &Stack, facts: &mut Vec<Fact>) -> Result<(), RealError> {
     let socket = stack.controller.as_deref().unwrap_or(&stack.node);
     let arguments = arguments("ask", socket, &["--logic", "provisioner"]);
-    Process::spawn(logs, "ask", Command::new(&components.sidecars).args(arguments))?.finish(BOUND)?;
-    let said = log(logs, "ask");
+    Process::spawn(setup.logs, "ask", Command::new(&setup.components.sidecars).args(arguments))?
+        .finish(BOUND)?;
+    let said = log(setup.logs, "ask");
     let verdict = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
     let right = verdict.contains(r#""code":"Unavailable","final":false"#);
     facts.push(Fact { words: format!("a claim while the edge is off: {verdict}"), right });

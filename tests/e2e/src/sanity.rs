@@ -7,10 +7,10 @@ use std::time::Duration;
 use edge_csi_tests::arguments::unix;
 use edge_csi_tests::process::Process;
 
-use super::component::Components;
 use super::error::RealError;
 use super::leg::{Leg, Subject};
 use super::report::{self, Outcomes};
+use super::setup::Setup;
 use super::stack::Stack;
 
 /// A whole run takes a second or two, ten where other work is running, and minutes over bad links; one that hangs is ended.
@@ -40,61 +40,44 @@ const WITH_SECRETS: [&str; 12] = [
 ];
 
 /// Runs the suite. The identity calls are run once more on the controller's socket, since sidecars start with them.
-pub(crate) fn run(
-    leg: Leg,
-    components: &Components,
-    stack: &Stack,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Outcomes, RealError> {
+pub(crate) fn run(leg: Leg, setup: Setup<'_>, stack: &Stack) -> Result<Outcomes, RealError> {
     let mut arguments =
         vec![flag("csi.endpoint", &unix(&stack.node)), "-csi.testnodevolumeattachlimit".to_owned()];
     arguments.extend(stack.controller.as_deref().map(|socket| flag("csi.controllerendpoint", &unix(socket))));
     if leg.subject == Subject::HostpathBlock {
         arguments.push(flag("csi.testvolumeaccesstype", "block"));
     }
-    let mut outcomes = once("sanity", arguments, components, scratch, logs)?;
+    let mut outcomes = once("sanity", arguments, setup)?;
 
     if let Some(controller) = stack.controller.as_deref() {
-        outcomes.merge(&identity(controller, components, scratch, logs)?);
+        outcomes.merge(&identity(controller, setup)?);
     }
     Ok(outcomes)
 }
 
 /// Runs the identity calls on one socket.
-pub(crate) fn identity(
-    socket: &Path,
-    components: &Components,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Outcomes, RealError> {
+pub(crate) fn identity(socket: &Path, setup: Setup<'_>) -> Result<Outcomes, RealError> {
     let arguments = vec![flag("csi.endpoint", &unix(socket)), flag("ginkgo.focus", "Identity Service")];
-    let identity = once("identity", arguments, components, scratch, logs)?;
+    let identity = once("identity", arguments, setup)?;
     if identity.run() == 0 {
-        let path = logs.join("identity.json");
+        let path = setup.logs.join("identity.json");
         let cause = "no identity case ran".to_owned();
         return Err(RealError::Report { path, cause, tail: String::new() });
     }
     Ok(identity)
 }
 
-fn once(
-    name: &'static str,
-    mut arguments: Vec<String>,
-    components: &Components,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Outcomes, RealError> {
-    let report = logs.join(name).with_extension("json");
-    let secrets = scratch.join("secrets.yaml");
-    let mutable = scratch.join("mutable.yaml");
+fn once(name: &'static str, mut arguments: Vec<String>, setup: Setup<'_>) -> Result<Outcomes, RealError> {
+    let report = setup.logs.join(name).with_extension("json");
+    let secrets = setup.scratch.join("secrets.yaml");
+    let mutable = setup.scratch.join("mutable.yaml");
     let text: String = WITH_SECRETS.iter().map(|request| format!("{request}:\n  key: {SECRET}\n")).collect();
     for (path, text) in [(&secrets, text.as_str()), (&mutable, "iops: \"100\"\n")] {
         std::fs::write(path, text).map_err(|cause| RealError::File { path: path.clone(), cause })?;
     }
     arguments.extend([
-        flag("csi.mountdir", &scratch.join("mnt").display().to_string()),
-        flag("csi.stagingdir", &scratch.join("stage").display().to_string()),
+        flag("csi.mountdir", &setup.scratch.join("mnt").display().to_string()),
+        flag("csi.stagingdir", &setup.scratch.join("stage").display().to_string()),
         flag("csi.secrets", &secrets.display().to_string()),
         flag("csi.testvolumemutableparameters", &mutable.display().to_string()),
         flag("csi.testvolumesize", VOLUME),
@@ -102,7 +85,8 @@ fn once(
         flag("ginkgo.json-report", &report.display().to_string()),
         "-ginkgo.no-color".to_owned(),
     ]);
-    let mut suite = Process::spawn(logs, name, Command::new(&components.csi_sanity).args(arguments))?;
+    let mut suite =
+        Process::spawn(setup.logs, name, Command::new(&setup.components.csi_sanity).args(arguments))?;
     suite.finish(BOUND)?;
     // Its exit code says only whether a case failed, which the report says better.
     report::read(&report, || suite.tail())

@@ -2,7 +2,6 @@
 //! on every code that a driver may give and on every trouble of our own.
 
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -11,9 +10,8 @@ use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::process::Process;
 use serde::Deserialize;
 
-use super::certificates::Certificates;
-use super::component::Components;
 use super::error::RealError;
+use super::setup::{Folders, Setup};
 use super::stack::{CLASSIFIED, Stack};
 use super::table::Fact;
 
@@ -103,16 +101,11 @@ struct Verdict {
 }
 
 /// Anchors of the relay, (f) 2: each of the 17 codes is seen through the relay as the driver gives it.
-pub(crate) fn compare_codes(
-    components: &Components,
-    certificates: &Certificates,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn compare_codes(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let mut facts = Vec::new();
     for kind in [LinkKind::Uds, LinkKind::Ws, LinkKind::Quic] {
-        let (scratch, logs) = folders(scratch, logs, &format!("{kind:?}"))?;
-        let stack = Stack::classified(components, certificates, kind, &scratch, &logs)?;
+        let part = Folders::make(setup, &format!("{kind:?}"))?;
+        let stack = Stack::classified(part.of(setup), kind)?;
         let relayed = stack.controller.as_deref().unwrap_or(&stack.node);
         let arguments = [
             "codes".as_ref(),
@@ -126,7 +119,7 @@ pub(crate) fn compare_codes(
             relayed.as_os_str(),
         ];
         let lines =
-            lines_of(Command::new(&components.sidecars).args(arguments).stdin(Stdio::null()).output())?;
+            lines_of(Command::new(&setup.components.sidecars).args(arguments).stdin(Stdio::null()).output())?;
         stack.stop()?;
         let compared: Vec<Comparison> =
             lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -143,19 +136,14 @@ pub(crate) fn compare_codes(
 }
 
 /// Anchors of the relay, (f) 3: none of our own troubles is taken for the end of the work.
-pub(crate) fn make_trouble(
-    components: &Components,
-    certificates: &Certificates,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn make_trouble(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let mut facts = Vec::new();
     for (number, (words, trouble)) in TROUBLES.into_iter().enumerate() {
         let ask = |logic| {
             // Each has a stack of its own, since it is broken afterwards.
-            let (scratch, logs) = folders(scratch, logs, &format!("{number}-{logic}"))?;
-            let stack = Stack::classified(components, certificates, LinkKind::Uds, &scratch, &logs)?;
-            Ok((logic, ask_in(trouble, stack, logic, components, &logs)?))
+            let part = Folders::make(setup, &format!("{number}-{logic}"))?;
+            let stack = Stack::classified(part.of(setup), LinkKind::Uds)?;
+            Ok((logic, ask_in(trouble, stack, logic, part.of(setup))?))
         };
         // Side by side, since each may wait until a lost link is given up.
         let verdicts = thread::scope(|scope| {
@@ -184,13 +172,7 @@ pub(crate) fn make_trouble(
 }
 
 /// Makes the trouble, and asks; the stack is gone afterwards.
-fn ask_in(
-    trouble: Trouble,
-    mut stack: Stack,
-    logic: &str,
-    components: &Components,
-    logs: &Path,
-) -> Result<Verdict, RealError> {
+fn ask_in(trouble: Trouble, mut stack: Stack, logic: &str, setup: Setup<'_>) -> Result<Verdict, RealError> {
     let socket = stack.controller.clone().unwrap_or_else(|| stack.node.clone());
     let manner = match trouble {
         Trouble::Manner(word) => word,
@@ -222,9 +204,10 @@ fn ask_in(
         "--endpoint".as_ref(),
         socket.as_os_str(),
     ];
-    let mut asker = Process::spawn(logs, "ask", Command::new(&components.sidecars).args(arguments))?;
+    let mut asker =
+        Process::spawn(setup.logs, "ask", Command::new(&setup.components.sidecars).args(arguments))?;
     if let Trouble::EndsMeanwhile(process) | Trouble::KilledMeanwhile(process) = trouble {
-        let driver = logs.join("driver.log");
+        let driver = setup.logs.join("driver.log");
         asker.ready("a call that is with the driver", || {
             std::fs::read_to_string(&driver).is_ok_and(|log| log.contains("called:"))
         })?;
@@ -235,24 +218,12 @@ fn ask_in(
         }
     }
     asker.finish(BOUND)?;
-    let path = logs.join("ask.log");
+    let path = setup.logs.join("ask.log");
     let log =
         std::fs::read_to_string(&path).map_err(|cause| RealError::File { path: path.clone(), cause })?;
     let verdict = log.lines().find_map(|line| serde_json::from_str(line).ok());
     let cause = || "no verdict in it".to_owned();
     verdict.ok_or_else(|| RealError::Report { path, cause: cause(), tail: asker.tail() })
-}
-
-fn folders(
-    scratch: &Path,
-    logs: &Path,
-    name: &str,
-) -> Result<(std::path::PathBuf, std::path::PathBuf), RealError> {
-    let folders = (scratch.join(name), logs.join(name));
-    for folder in [&folders.0, &folders.1] {
-        std::fs::create_dir_all(folder).map_err(|cause| RealError::Folder { path: folder.clone(), cause })?;
-    }
-    Ok(folders)
 }
 
 fn lines_of(output: std::io::Result<std::process::Output>) -> Result<String, RealError> {

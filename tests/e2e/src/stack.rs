@@ -9,10 +9,9 @@ use edge_csi_tests::process::Process;
 use edge_csi_tests::stand::{DRIVER, NODE};
 use edge_csi_tests::{port, wait};
 
-use super::certificates::Certificates;
-use super::component::Components;
 use super::error::RealError;
 use super::leg::{Leg, Subject, Way};
+use super::setup::{Folders, Setup};
 use super::weather::{Wiring, cable_option};
 
 /// Name of edge-csi-driver in its certificate.
@@ -37,20 +36,18 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Starts every process, each after the one before it is ready.
-    pub(crate) fn start(
-        leg: Leg,
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<Self, RealError> {
-        let node = socket(scratch, "d.sock")?;
+    pub(crate) fn start(leg: Leg, setup: Setup<'_>) -> Result<Self, RealError> {
+        let node = socket(setup.scratch, "d.sock")?;
         let mut driver = match leg.subject {
-            Subject::Hostpath | Subject::HostpathBlock => start_hostpath(components, &node, scratch, logs)?,
+            Subject::Hostpath | Subject::HostpathBlock => start_hostpath(setup, &node)?,
             Subject::Mock => {
                 let arguments =
                     Arguments::new().pair("--endpoint", &node).pair("--drivername", driver_name(leg));
-                Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments))?
+                Process::spawn(
+                    setup.logs,
+                    "driver",
+                    Command::new(&setup.components.mock_driver).args(arguments),
+                )?
             }
         };
         driver.ready("its socket", || wait::accepts(&node))?;
@@ -60,22 +57,14 @@ impl Stack {
         match leg.way {
             Way::Direct => {}
             Way::Relayed(kind, weather) => {
-                stack.relay(
-                    driver,
-                    named,
-                    Wiring { kind, weather },
-                    components,
-                    certificates,
-                    scratch,
-                    logs,
-                )?;
+                stack.relay(driver, named, Wiring { kind, weather }, setup)?;
             }
             Way::Shim => {
-                let road = Road::new(LinkKind::Uds, scratch)?;
-                stack.add("hub", &components.hub, road.hub(certificates), logs)?;
-                let shim = scratch.join("shim");
-                let agent = road.agent(named, certificates, scratch).pair("--shim", &shim);
-                stack.add("agent", &components.agent, agent, logs)?;
+                let road = Road::new(LinkKind::Uds, setup.scratch)?;
+                stack.add("hub", &setup.components.hub, road.hub(setup), setup)?;
+                let shim = setup.scratch.join("shim");
+                let agent = road.agent(named, setup).pair("--shim", &shim);
+                stack.add("agent", &setup.components.agent, agent, setup)?;
                 stack.node = socket(&shim, &format!("{driver}.sock"))?;
             }
         }
@@ -83,52 +72,46 @@ impl Stack {
     }
 
     /// The mock driver by itself.
-    pub(crate) fn mock(components: &Components, scratch: &Path, logs: &Path) -> Result<Self, RealError> {
-        let node = socket(scratch, "d.sock")?;
+    pub(crate) fn mock(setup: Setup<'_>) -> Result<Self, RealError> {
+        let node = socket(setup.scratch, "d.sock")?;
         let arguments = Arguments::new().pair("--endpoint", &node).pair("--drivername", MOCK);
-        let mut driver =
-            Process::spawn(logs, "driver", Command::new(&components.mock_driver).args(arguments))?;
+        let mut driver = Process::spawn(
+            setup.logs,
+            "driver",
+            Command::new(&setup.components.mock_driver).args(arguments),
+        )?;
         driver.ready("its socket", || wait::accepts(&node))?;
         Ok(Self { processes: vec![driver], node, controller: None })
     }
 
     /// A driver that the agent finds by its registration socket in `registry`, and the way to it.
-    pub(crate) fn registered(
-        components: &Components,
-        certificates: &Certificates,
-        registry: &Path,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<Self, RealError> {
+    pub(crate) fn registered(setup: Setup<'_>, registry: &Path) -> Result<Self, RealError> {
         std::fs::create_dir_all(registry)
             .map_err(|cause| RealError::Folder { path: registry.to_owned(), cause })?;
-        let (node, registration) = (socket(scratch, "d.sock")?, socket(registry, REGISTRATION)?);
+        let (node, registration) = (socket(setup.scratch, "d.sock")?, socket(registry, REGISTRATION)?);
         let arguments = Arguments::new()
             .pair("--registration", &registration)
             .pair("--endpoint", &node)
             .pair("--drivername", REGISTERED);
-        let mut plugin =
-            Process::spawn(logs, "plugin", Command::new(&components.example_plugin).args(arguments))?;
+        let mut plugin = Process::spawn(
+            setup.logs,
+            "plugin",
+            Command::new(&setup.components.example_plugin).args(arguments),
+        )?;
         plugin.ready("its registration socket", || wait::accepts(&registration))?;
         let mut stack = Self { processes: vec![plugin], node, controller: None };
         let found = Arguments::new().pair("--plugins-registry", registry);
-        stack.relay(REGISTERED, found, LinkKind::Uds, components, certificates, scratch, logs)?;
+        stack.relay(REGISTERED, found, LinkKind::Uds, setup)?;
         Ok(stack)
     }
 
     /// A driver that answers as its caller tells it to, and the way to it.
-    pub(crate) fn classified(
-        components: &Components,
-        certificates: &Certificates,
-        kind: LinkKind,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<Self, RealError> {
-        let node = socket(scratch, "d.sock")?;
-        let driver = start_classified(components, &node, logs)?;
+    pub(crate) fn classified(setup: Setup<'_>, kind: LinkKind) -> Result<Self, RealError> {
+        let node = socket(setup.scratch, "d.sock")?;
+        let driver = start_classified(setup, &node)?;
         let mut stack = Self { processes: vec![driver], node, controller: None };
         let named = Arguments::new().serving(CLASSIFIED, &stack.node);
-        stack.relay(CLASSIFIED, named, kind, components, certificates, scratch, logs)?;
+        stack.relay(CLASSIFIED, named, kind, setup)?;
         Ok(stack)
     }
 
@@ -142,80 +125,65 @@ impl Stack {
         self.processes.iter().filter(|process| process.name() == name).for_each(Process::terminate);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is a part of the way")]
     fn relay(
         &mut self,
         driver: &str,
         drivers: Arguments,
         wiring: impl Into<Wiring>,
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
+        setup: Setup<'_>,
     ) -> Result<(), RealError> {
-        let road = Road::new(wiring, scratch)?;
-        self.add("hub", &components.hub, road.hub(certificates), logs)?;
+        let road = Road::new(wiring, setup.scratch)?;
+        self.add("hub", &setup.components.hub, road.hub(setup), setup)?;
         if let Some(cable) = &road.cable {
-            self.processes.push(Process::spawn(logs, "cable", Command::new(&components.cable).args(cable))?);
+            self.processes.push(Process::spawn(
+                setup.logs,
+                "cable",
+                Command::new(&setup.components.cable).args(cable),
+            )?);
         }
-        self.add("agent", &components.agent, road.agent(drivers, certificates, scratch), logs)?;
-        let controller = socket(scratch, "csi.sock")?;
-        let endpoint = road.endpoint(driver, &controller, certificates, scratch);
-        self.add("endpoint", &components.endpoint, endpoint, logs)?;
+        self.add("agent", &setup.components.agent, road.agent(drivers, setup), setup)?;
+        let controller = socket(setup.scratch, "csi.sock")?;
+        let endpoint = road.endpoint(driver, &controller, setup);
+        self.add("endpoint", &setup.components.endpoint, endpoint, setup)?;
         self.controller = Some(controller);
         Ok(())
     }
 
     /// edge-csi-driver alone, with nothing behind it.
-    pub(crate) fn offline(
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<Self, RealError> {
-        let (node, controller) = (socket(scratch, "d.sock")?, socket(scratch, "csi.sock")?);
-        let road = Road::new(LinkKind::Uds, scratch)?;
-        let arguments = road.endpoint(CLASSIFIED, &controller, certificates, scratch).flag("-vv");
+    pub(crate) fn offline(setup: Setup<'_>) -> Result<Self, RealError> {
+        let (node, controller) = (socket(setup.scratch, "d.sock")?, socket(setup.scratch, "csi.sock")?);
+        let road = Road::new(LinkKind::Uds, setup.scratch)?;
+        let arguments = road.endpoint(CLASSIFIED, &controller, setup).flag("-vv");
         let mut endpoint =
-            Process::spawn(logs, "endpoint", Command::new(&components.endpoint).args(arguments))?;
+            Process::spawn(setup.logs, "endpoint", Command::new(&setup.components.endpoint).args(arguments))?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok(Self { processes: vec![endpoint], node, controller: Some(controller) })
     }
 
     /// One more edge-csi-driver with nothing behind it, whose calls wait so long for the hub, and its socket.
-    pub(crate) fn waiting(
-        grace: &str,
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<(Process, PathBuf), RealError> {
-        let scratch = scratch.join("waiting");
-        std::fs::create_dir_all(&scratch)
-            .map_err(|cause| RealError::Folder { path: scratch.clone(), cause })?;
-        let controller = socket(&scratch, "csi.sock")?;
-        let road = Road::new(LinkKind::Uds, &scratch)?;
-        let arguments = road.endpoint(CLASSIFIED, &controller, certificates, &scratch);
+    pub(crate) fn waiting(grace: &str, setup: Setup<'_>) -> Result<(Process, PathBuf), RealError> {
+        let part = Folders::make(setup, "waiting")?;
+        let setup = part.of(setup);
+        let controller = socket(setup.scratch, "csi.sock")?;
+        let road = Road::new(LinkKind::Uds, setup.scratch)?;
+        let arguments = road.endpoint(CLASSIFIED, &controller, setup);
         let arguments = arguments.pair("--reconnect-grace", grace).flag("-vv");
-        let mut endpoint =
-            Process::spawn(logs, "endpoint-waiting", Command::new(&components.endpoint).args(arguments))?;
+        let mut endpoint = Process::spawn(
+            setup.logs,
+            "endpoint-waiting",
+            Command::new(&setup.components.endpoint).args(arguments),
+        )?;
         endpoint.ready("its socket", || wait::accepts(&controller))?;
         Ok((endpoint, controller))
     }
 
     /// Starts all that is behind an edge-csi-driver that was [`offline`](Self::offline).
-    pub(crate) fn come_online(
-        &mut self,
-        components: &Components,
-        certificates: &Certificates,
-        scratch: &Path,
-        logs: &Path,
-    ) -> Result<(), RealError> {
-        self.processes.push(start_classified(components, &self.node, logs)?);
-        let road = Road::new(LinkKind::Uds, scratch)?;
-        self.add("hub", &components.hub, road.hub(certificates), logs)?;
+    pub(crate) fn come_online(&mut self, setup: Setup<'_>) -> Result<(), RealError> {
+        self.processes.push(start_classified(setup, &self.node)?);
+        let road = Road::new(LinkKind::Uds, setup.scratch)?;
+        self.add("hub", &setup.components.hub, road.hub(setup), setup)?;
         let named = Arguments::new().serving(CLASSIFIED, &self.node);
-        self.add("agent", &components.agent, road.agent(named, certificates, scratch), logs)
+        self.add("agent", &setup.components.agent, road.agent(named, setup), setup)
     }
 
     /// Starts one of the binaries that have a status page.
@@ -224,12 +192,12 @@ impl Stack {
         name: &'static str,
         program: &Path,
         arguments: Arguments,
-        logs: &Path,
+        setup: Setup<'_>,
     ) -> Result<(), RealError> {
         let port = port::free();
         let arguments = arguments.pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
         // What it logged when it ran before has to be there to be searched.
-        let mut process = Process::respawn(logs, name, Command::new(program).args(arguments))?;
+        let mut process = Process::respawn(setup.logs, name, Command::new(program).args(arguments))?;
         process.ready("/readyz", || wait::is_ready(([127, 0, 0, 1], port).into()))?;
         self.processes.push(process);
         Ok(())
@@ -242,22 +210,18 @@ impl Stack {
     }
 }
 
-fn start_hostpath(
-    components: &Components,
-    socket: &Path,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Process, RealError> {
-    let arguments = Arguments::driver(DRIVER, socket, NODE, &scratch.join("driver"))
+fn start_hostpath(setup: Setup<'_>, socket: &Path) -> Result<Process, RealError> {
+    let arguments = Arguments::driver(DRIVER, socket, NODE, &setup.scratch.join("driver"))
         .pair("--attach-limit", "20")
         .pair("--mutable-parameters", "iops")
         .flag("-v");
-    Ok(Process::spawn(logs, "driver", Command::new(&components.hostpath_driver).args(arguments))?)
+    Ok(Process::spawn(setup.logs, "driver", Command::new(&setup.components.hostpath_driver).args(arguments))?)
 }
 
-fn start_classified(components: &Components, node: &Path, logs: &Path) -> Result<Process, RealError> {
+fn start_classified(setup: Setup<'_>, node: &Path) -> Result<Process, RealError> {
     let arguments = Arguments::new().flag("driver").pair("--endpoint", node).pair("--drivername", CLASSIFIED);
-    let mut driver = Process::spawn(logs, "driver", Command::new(&components.sidecars).args(arguments))?;
+    let mut driver =
+        Process::spawn(setup.logs, "driver", Command::new(&setup.components.sidecars).args(arguments))?;
     driver.ready("its socket", || wait::accepts(node))?;
     Ok(driver)
 }
@@ -281,28 +245,22 @@ impl Road {
         Ok(Self { link: link.through(dialled), cable: Some(cable) })
     }
 
-    fn hub(&self, certificates: &Certificates) -> Arguments {
-        self.link.hub(&certificates.hub).pair("--drain-timeout", DRAIN)
+    fn hub(&self, setup: Setup<'_>) -> Arguments {
+        self.link.hub(&setup.certificates.hub).pair("--drain-timeout", DRAIN)
     }
 
     /// The agent, with the drivers that it is started with.
-    fn agent(&self, drivers: Arguments, certificates: &Certificates, scratch: &Path) -> Arguments {
-        let agent = self.link.agent(NODE, &scratch.join("agent"), &certificates.agent);
+    fn agent(&self, drivers: Arguments, setup: Setup<'_>) -> Arguments {
+        let agent = self.link.agent(NODE, &setup.scratch.join("agent"), &setup.certificates.agent);
         agent.pair("--drain-timeout", DRAIN).flags(drivers)
     }
 
-    fn endpoint(
-        &self,
-        driver: &str,
-        controller: &Path,
-        certificates: &Certificates,
-        scratch: &Path,
-    ) -> Arguments {
+    fn endpoint(&self, driver: &str, controller: &Path, setup: Setup<'_>) -> Arguments {
         self.link
-            .proxy(driver, &certificates.endpoint)
+            .proxy(driver, &setup.certificates.endpoint)
             .pair("--endpoint", unix(controller))
             .pair("--nodeid", NODE)
-            .pair("--state-dir", scratch.join("endpoint"))
+            .pair("--state-dir", setup.scratch.join("endpoint"))
     }
 }
 

@@ -12,6 +12,7 @@ use edge_csi_tests::volumes::rounds;
 
 use super::component::Components;
 use super::error::RealError;
+use super::setup::Setup;
 use super::stack::MOCK;
 use super::table::Fact;
 
@@ -36,7 +37,7 @@ struct Subject {
 }
 
 /// Puts the trace to each driver.
-pub(crate) fn run(components: &Components, scratch: &Path, logs: &Path) -> Result<Vec<Fact>, RealError> {
+pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, RealError> {
     let seed = rounds::seed();
     let again = format!(
         "{}={seed} cargo test -p edge-csi-e2e --test drivers -- --ignored volumes-trace",
@@ -44,8 +45,8 @@ pub(crate) fn run(components: &Components, scratch: &Path, logs: &Path) -> Resul
     );
     let mut facts = vec![Fact { words: format!("seed {seed}; again with {again}"), right: true }];
     let mut first: Option<Vec<String>> = None;
-    for subject in subjects(components) {
-        let lines = match put(&subject, seed, components, scratch, logs) {
+    for subject in subjects(setup.components) {
+        let lines = match put(&subject, seed, setup) {
             Ok(lines) => lines,
             Err(error) => {
                 facts.push(Fact { words: format!("{}: {error}", subject.name), right: false });
@@ -112,32 +113,26 @@ fn subjects(components: &Components) -> Vec<Subject> {
 }
 
 /// Puts the trace to one driver, in namespaces of its own: a line for each step.
-fn put(
-    subject: &Subject,
-    seed: u64,
-    components: &Components,
-    scratch: &Path,
-    logs: &Path,
-) -> Result<Vec<String>, RealError> {
+fn put(subject: &Subject, seed: u64, setup: Setup<'_>) -> Result<Vec<String>, RealError> {
     let file = |path: &Path, cause| RealError::File { path: path.to_owned(), cause };
-    let directory: PathBuf = scratch.join("t");
+    let directory: PathBuf = setup.scratch.join("t");
     if directory.exists() {
         fs::remove_dir_all(&directory).map_err(|cause| file(&directory, cause))?;
     }
     fs::create_dir_all(&directory).map_err(|cause| file(&directory, cause))?;
-    let own = logs.join(&subject.name);
+    let own = setup.logs.join(&subject.name);
     fs::create_dir_all(&own).map_err(|cause| file(&own, cause))?;
     let record = own.join("record");
     let mut arguments: Vec<std::ffi::OsString> =
         ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
             .map(Into::into)
             .into();
-    arguments.push(components.volume_trace.clone().into());
+    arguments.push(setup.components.volume_trace.clone().into());
     let mut pair = |option: &str, value: &std::ffi::OsStr| {
         arguments.extend([option.into(), value.to_owned()]);
     };
     pair("--directory", directory.as_os_str());
-    pair("--program", components.volume_node.as_os_str());
+    pair("--program", setup.components.volume_node.as_os_str());
     pair("--seed", seed.to_string().as_ref());
     pair("--steps", STEPS.to_string().as_ref());
     pair("--record", record.as_os_str());
@@ -145,7 +140,7 @@ fn put(
     subject.deviations.iter().for_each(|word| pair("--deviation", word.as_ref()));
     arguments.push("--".into());
     arguments.extend(subject.command.iter().map(Into::into));
-    let mut trace = Process::spawn(&own, "trace", Command::new(Path::new("unshare")).args(arguments))?;
+    let mut trace = Process::spawn(&own, "trace", Command::new("unshare").args(arguments))?;
     trace.finish(BOUND)?;
     let lines = fs::read_to_string(&record).map_err(|_| RealError::Trace { tail: trace.reason() })?;
     Ok(lines.lines().map(ToOwned::to_owned).collect())

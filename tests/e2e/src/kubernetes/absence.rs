@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES, STRICT, Victim};
 use super::objects::{self, CAPACITIES, CLAIMS, CSI_DRIVERS, PODS, class_of};
 use crate::error::RealError;
+use crate::offline;
+use crate::setup::Setup;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -26,12 +27,12 @@ const SHORT: Duration = Duration::from_secs(15);
 
 /// The scheduler keeps away from a node that is offline, since there is no room on it.
 pub(super) fn capacity(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     let driver = format!("{CSI_DRIVERS}/{DRIVER}");
-    cluster.edge.provision_with(ground, &cluster.plane, &WITH_CAPACITY)?;
+    cluster.edge.provision_with(setup, &cluster.plane, &WITH_CAPACITY)?;
     cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": true}}))?;
     let room = rooms(cluster, |rooms| rooms.iter().all(|room| *room == Some(true)))?;
     findings.note(true, format!("room on {NODES:?}: {room:?}"));
@@ -51,13 +52,13 @@ pub(super) fn capacity(
     })?;
     findings.note(said.contains("enough free storage"), format!("a pod that needs it waits: {said}"));
     if let Some(node) = cluster.edge.nodes.get_mut(AWAY) {
-        node.connect(ground, Weather::Fair)?;
+        node.connect(setup, Weather::Fair)?;
     }
     let volume = cluster.bound("later")?;
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
     findings.same("when it is back, the volume is on", &expressions[0]["values"], &json!([NODES[AWAY]]));
     cluster.api.merge(&driver, &json!({"spec": {"storageCapacity": false}}))?;
-    cluster.edge.provision_with(ground, &cluster.plane, &[STRICT])?;
+    cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.clear(findings)?;
     for capacity in cluster.api.list(CAPACITIES)? {
         cluster.api.delete(&format!("{CAPACITIES}/{}", text(&capacity["metadata"]["name"])))?;
@@ -86,7 +87,7 @@ fn rooms(
 
 /// Sidecars stay while there is no hub, and what was asked meanwhile is done when there is one.
 pub(super) fn hub(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
@@ -97,7 +98,7 @@ pub(super) fn hub(
     )?;
     cluster.running("old")?;
     cluster.edge.kill(Victim::Hub, node);
-    let length = ground.offline.max(SHORT);
+    let length = offline::length()?.max(SHORT);
     let begun = Instant::now();
     cluster.make(
         &objects::claim("new", &class_of(DRIVER), "16Mi"),
@@ -118,7 +119,7 @@ pub(super) fn hub(
     let phase = cluster.api.read(&format!("{CLAIMS}/new"))?.unwrap_or_default();
     findings.same("a claim of that time is", &phase["status"]["phase"], &json!("Pending"));
     let begun = Instant::now();
-    cluster.edge.restore(ground, Victim::Hub, node)?;
+    cluster.edge.restore(setup, Victim::Hub, node)?;
     cluster.running("new")?;
     findings.note(true, format!("{:.1?} after the hub is back, the pod of that claim runs", begun.elapsed()));
     cluster.clear(findings)

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::api::Api;
 use super::edge::{DRIVERS, Edge, FOREIGN, NODES as OURS};
 use super::kubelet::Kubelet;
@@ -14,6 +13,7 @@ use super::objects::{
 };
 use super::plane::Plane;
 use crate::error::RealError;
+use crate::setup::Setup;
 use crate::table::Fact;
 
 /// Time for what takes a moment where the host is idle: sidecars wait up to half a minute between two tries.
@@ -49,10 +49,10 @@ impl Findings {
 
 impl Cluster {
     /// Brings everything up; without a kubelet, its node is like the others.
-    pub(crate) fn start(ground: &Ground<'_>, with_kubelet: bool) -> Result<Self, RealError> {
-        let plane = Plane::start(ground)?;
+    pub(crate) fn start(setup: &Setup<'_>, with_kubelet: bool) -> Result<Self, RealError> {
+        let plane = Plane::start(setup)?;
         let api = plane.api;
-        let mut edge = Edge::start(ground, &plane)?;
+        let mut edge = Edge::start(setup, &plane)?;
         for (collection, object) in objects::foundation() {
             api.create(collection, &object)?;
         }
@@ -60,12 +60,12 @@ impl Cluster {
         for name in OURS.into_iter().filter(|name| !with_kubelet || *name != first) {
             add_node(api, name, &DRIVERS)?;
         }
-        edge.start_sidecars(ground, &plane)?;
-        let mut kubelet = if with_kubelet { Some(Kubelet::start(ground, &plane, first)?) } else { None };
+        edge.start_sidecars(setup, &plane)?;
+        let mut kubelet = if with_kubelet { Some(Kubelet::start(setup, &plane, first)?) } else { None };
         for driver in DRIVERS.into_iter().chain([FOREIGN]) {
             let socket = edge.nodes.first().map_or_else(PathBuf::new, |node| node.kubelet_socket(driver));
             if let Some(kubelet) = &mut kubelet {
-                kubelet.register(ground, &plane, (first, driver), &socket)?;
+                kubelet.register(setup, &plane, (first, driver), &socket)?;
             }
         }
         Ok(Self { kubelet, edge, plane, api })

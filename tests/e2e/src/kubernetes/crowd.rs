@@ -3,11 +3,11 @@
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings, add_node};
 use super::edge::{DRIVERS, NODES, STRICT};
 use super::objects::{self, CSI_NODES, NODES as ALL_NODES, class_of};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -23,17 +23,17 @@ const SEGMENT: &str = "segments";
 
 /// A strict provisioner, as the guide tells, and then one that names all nodes.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     for number in 0..CROWD {
         add_node(cluster.api, &format!("crowd-{number}"), &[DRIVER])?;
     }
-    claim_one(ground, cluster, findings, "strict")?;
-    cluster.edge.provision_with(ground, &cluster.plane, &[])?;
-    claim_one(ground, cluster, findings, "loose")?;
-    cluster.edge.provision_with(ground, &cluster.plane, &[STRICT])?;
+    claim_one(setup, cluster, findings, "strict")?;
+    cluster.edge.provision_with(setup, &cluster.plane, &[])?;
+    claim_one(setup, cluster, findings, "loose")?;
+    cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     for number in 0..CROWD {
         cluster.api.delete(&format!("{CSI_NODES}/crowd-{number}"))?;
         cluster.api.delete(&format!("{ALL_NODES}/crowd-{number}"))?;
@@ -42,7 +42,7 @@ pub(super) fn run(
 }
 
 fn claim_one(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &Cluster,
     findings: &mut Findings,
     name: &str,
@@ -53,7 +53,7 @@ fn claim_one(
     let volume = cluster.bound(name)?;
     let expressions = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"];
     findings.same(&format!("{name}: the volume is on"), &expressions[0]["values"], &json!([node]));
-    let log = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
+    let log = setup.logs.join(format!("csi-provisioner-{DRIVER}.log"));
     let request = wait::poll(BOUND, || {
         let text = std::fs::read_to_string(&log).ok()?;
         text.lines().rev().find_map(|line| line.split_once(REQUEST)).map(|(_, request)| request.to_owned())

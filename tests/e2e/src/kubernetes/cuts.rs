@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, VOLUMES, class_of};
 use crate::error::RealError;
+use crate::setup::Setup;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -45,23 +45,23 @@ enum Absence {
 
 /// A volume is being made, the link is cut, the claim is deleted, and the volume gets made all the same.
 pub(super) fn deleted_meanwhile(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    delete_behind_cut(ground, cluster, findings, Absence::Short)?;
-    delete_behind_cut(ground, cluster, findings, Absence::Long)?;
+    delete_behind_cut(setup, cluster, findings, Absence::Short)?;
+    delete_behind_cut(setup, cluster, findings, Absence::Long)?;
     cluster.clear(findings)
 }
 
 fn delete_behind_cut(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     absence: Absence,
 ) -> Result<(), RealError> {
     let node = NODES[CUT];
-    let agent = ground.logs.join(format!("agent-{node}.log"));
+    let agent = setup.logs.join(format!("agent-{node}.log"));
     let dispatched = || count(&agent, &[DISPATCHED]);
     let before = dispatched();
     // A driver that does not get on is one that is slow.
@@ -70,7 +70,7 @@ fn delete_behind_cut(
     cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
     let sent = wait::poll(BOUND, || (dispatched() > before).then_some(()));
     findings.note(sent.is_some(), format!("{absence:?} cut: CreateVolume is with the driver"));
-    let provisioner = ground.logs.join(format!("csi-provisioner-{DRIVER}.log"));
+    let provisioner = setup.logs.join(format!("csi-provisioner-{DRIVER}.log"));
     let ended = || count(&provisioner, &UNCERTAIN);
     let before = ended();
     let begun = Instant::now();
@@ -94,7 +94,7 @@ fn delete_behind_cut(
     findings.note(made.is_some(), "the driver makes the volume that nobody waits for");
     let healed = Instant::now();
     if let Some(node) = cluster.edge.nodes.get_mut(CUT) {
-        node.connect(ground, Weather::Fair)?;
+        node.connect(setup, Weather::Fair)?;
     }
     let gone = wait::poll(BOUND, || {
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
@@ -122,12 +122,12 @@ fn count(log: &Path, words: &[&str]) -> usize {
 
 /// Many claims on all nodes while every link is cut every two seconds.
 pub(super) fn storm(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     for node in &mut cluster.edge.nodes {
-        node.connect(ground, Weather::Cuts)?;
+        node.connect(setup, Weather::Cuts)?;
     }
     let begun = Instant::now();
     let node_of = |number: usize| NODES.get(number % NODES.len()).copied().unwrap_or_default();
@@ -169,7 +169,7 @@ pub(super) fn storm(
     let held: Vec<usize> = cluster.edge.nodes.iter().map(|node| node.holds(DRIVER).len()).collect();
     findings.note(held == [0; NODES.len()], format!("left with the drivers: {held:?}"));
     for node in &mut cluster.edge.nodes {
-        node.connect(ground, Weather::Fair)?;
+        node.connect(setup, Weather::Fair)?;
     }
     cluster.clear(findings)
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::cuts::CHOSEN;
 use super::edge::{DRIVERS, NODES, Victim};
 use super::objects::{self, CLAIMS, class_of};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -25,25 +25,25 @@ const VICTIMS: [Victim; 5] = [Victim::Provisioner, Victim::Proxy, Victim::Hub, V
 
 /// One after the other.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     for victim in VICTIMS {
-        dies(ground, cluster, findings, victim)?;
+        dies(setup, cluster, findings, victim)?;
     }
-    cluster.edge.renew_sidecars(ground)?;
+    cluster.edge.renew_sidecars(setup)?;
     cluster.clear(findings)
 }
 
 fn dies(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     victim: Victim,
 ) -> Result<(), RealError> {
     let node = NODES[PLACE];
-    let log = |name: String| ground.logs.join(format!("{name}.log"));
+    let log = |name: String| setup.logs.join(format!("{name}.log"));
     let (agent, driver) = (log(format!("agent-{node}")), log(format!("driver-{node}-{DRIVER}")));
     let (asked, made) = (count(&agent, DISPATCHED), count(&driver, MADE));
     if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
@@ -55,14 +55,14 @@ fn dies(
     let sent = wait::poll(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
     let begun = Instant::now();
     cluster.edge.kill(victim, node);
-    cluster.edge.restore(ground, victim, node)?;
+    cluster.edge.restore(setup, victim, node)?;
     // A driver that is there again is one that goes on.
     if let Some(process) = cluster.edge.nodes.get(PLACE).and_then(|node| node.driver(DRIVER)) {
         process.thaw();
     }
     let path = format!("{CLAIMS}/orphan");
     let bound = wait::poll_every(Duration::from_millis(200), BOUND, || {
-        cluster.edge.revive_sidecars(ground).ok()?;
+        cluster.edge.revive_sidecars(setup).ok()?;
         let claim = cluster.api.read(&path).ok()??;
         (claim["status"]["phase"] == "Bound").then_some(())
     });
@@ -74,7 +74,7 @@ fn dies(
     findings.note(volumes == 1 && made == 1, format!("volumes: {volumes}, made: {made} times"));
     cluster.api.delete(&path)?;
     let gone = wait::poll_every(Duration::from_millis(200), BOUND, || {
-        cluster.edge.revive_sidecars(ground).ok()?;
+        cluster.edge.revive_sidecars(setup).ok()?;
         cluster.edge.nodes.iter().all(|node| node.holds(DRIVER).is_empty()).then_some(())
     });
     findings.note(gone.is_some(), "and it is deleted with its claim");

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use edge_csi_tests::arguments::{Arguments, unix};
 use edge_csi_tests::port;
 
-use super::Ground;
 use super::node::Node;
 use super::objects::topology_key;
 use super::part::{Part, Ready};
 use super::plane::Plane;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// The two drivers that each node has.
 pub(crate) const DRIVERS: [&str; 2] = ["csi-hostpath", "csi-hostpath-second"];
@@ -57,51 +57,51 @@ pub(crate) enum Victim {
 
 impl Edge {
     /// Starts hub, nodes and proxies, all connected; sidecars come later.
-    pub(crate) fn start(ground: &Ground<'_>, plane: &Plane) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane) -> Result<Self, RealError> {
         let port = port::free();
-        ground.folder("edge")?;
-        let hub = start_hub(ground, plane, port)?;
+        setup.folder("edge")?;
+        let hub = start_hub(setup, plane, port)?;
         let nodes =
-            NODES.into_iter().map(|name| Node::start(ground, name, port)).collect::<Result<Vec<_>, _>>()?;
+            NODES.into_iter().map(|name| Node::start(setup, name, port)).collect::<Result<Vec<_>, _>>()?;
         let mut proxies = Vec::new();
         for driver in DRIVERS {
             let arguments = Arguments::new().pair("--node", NODES.join(","));
-            proxies.push(start_proxy(ground, driver, arguments, port)?);
+            proxies.push(start_proxy(setup, driver, arguments, port)?);
         }
         let arguments =
             Arguments::new().pair("--node", NODES[0]).pair("--topology-key", topology_key(FOREIGN));
-        proxies.push(start_proxy(ground, FOREIGN, arguments, port)?);
+        proxies.push(start_proxy(setup, FOREIGN, arguments, port)?);
         Ok(Self { hub, nodes, proxies, sidecars: Vec::new() })
     }
 
     /// Starts the sidecars of all drivers, and the controller of snapshots.
-    pub(crate) fn start_sidecars(&mut self, ground: &Ground<'_>, plane: &Plane) -> Result<(), RealError> {
+    pub(crate) fn start_sidecars(&mut self, setup: &Setup<'_>, plane: &Plane) -> Result<(), RealError> {
         let name = "snapshot-controller";
         let arguments = Arguments::new().pair("--kubeconfig", &plane.kubeconfig).flag("--v=4").flag(GROUPS);
-        let program = ground.components.sidecar(name);
-        self.sidecars.push(Part::start(ground, name.to_owned(), &program, arguments, Ready::AtOnce)?);
+        let program = setup.components.sidecar(name);
+        self.sidecars.push(Part::start(setup, name.to_owned(), &program, arguments, Ready::AtOnce)?);
         for driver in DRIVERS {
             for (name, more) in SIDECARS {
                 let strict: &[&str] = if name == "csi-provisioner" { &[STRICT] } else { &[] };
-                self.sidecars.push(sidecar(ground, plane, name, driver, &[more, strict].concat())?);
+                self.sidecars.push(sidecar(setup, plane, name, driver, &[more, strict].concat())?);
             }
         }
-        self.sidecars.push(sidecar(ground, plane, "csi-provisioner", FOREIGN, &[STRICT])?);
-        self.sidecars.push(sidecar(ground, plane, "csi-attacher", FOREIGN, &[])?);
-        self.sidecars.push(sidecar(ground, plane, "csi-resizer", FOREIGN, &[])?);
+        self.sidecars.push(sidecar(setup, plane, "csi-provisioner", FOREIGN, &[STRICT])?);
+        self.sidecars.push(sidecar(setup, plane, "csi-attacher", FOREIGN, &[])?);
+        self.sidecars.push(sidecar(setup, plane, "csi-resizer", FOREIGN, &[])?);
         Ok(())
     }
 
     /// Puts a provisioner with other options in the place of the first driver's.
     pub(crate) fn provision_with(
         &mut self,
-        ground: &Ground<'_>,
+        setup: &Setup<'_>,
         plane: &Plane,
         options: &[&str],
     ) -> Result<(), RealError> {
         let (name, more) = SIDECARS[0];
         self.end_provisioner();
-        self.sidecars.push(sidecar(ground, plane, name, DRIVERS[0], &[more, options].concat())?);
+        self.sidecars.push(sidecar(setup, plane, name, DRIVERS[0], &[more, options].concat())?);
         Ok(())
     }
 
@@ -122,13 +122,8 @@ impl Edge {
     }
 
     /// They are there again.
-    pub(crate) fn restore(
-        &mut self,
-        ground: &Ground<'_>,
-        victim: Victim,
-        node: &str,
-    ) -> Result<(), RealError> {
-        self.parts(victim, node).try_for_each(|part| part.restart(ground))
+    pub(crate) fn restore(&mut self, setup: &Setup<'_>, victim: Victim, node: &str) -> Result<(), RealError> {
+        self.parts(victim, node).try_for_each(|part| part.restart(setup))
     }
 
     fn parts(&mut self, victim: Victim, node: &str) -> Box<dyn Iterator<Item = &mut Part> + '_> {
@@ -146,20 +141,20 @@ impl Edge {
     }
 
     /// Starts sidecars that have ended, as kubelet does with theirs: they do when their proxy dies.
-    pub(crate) fn revive_sidecars(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+    pub(crate) fn revive_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         for sidecar in &mut self.sidecars {
             if sidecar.ended().is_some() {
-                sidecar.restart(ground)?;
+                sidecar.restart(setup)?;
             }
         }
         Ok(())
     }
 
     /// Starts the sidecars of the first driver anew: each ends at its first call after its proxy has died, whenever that is.
-    pub(crate) fn renew_sidecars(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+    pub(crate) fn renew_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         let names = SIDECARS.map(|(name, _)| sidecar_name(name, DRIVERS[0]));
         let mut of_the_first = self.sidecars.iter_mut().filter(|sidecar| names.contains(&sidecar.name));
-        of_the_first.try_for_each(|sidecar| sidecar.restart(ground))
+        of_the_first.try_for_each(|sidecar| sidecar.restart(setup))
     }
 
     /// The sidecars that have ended.
@@ -191,24 +186,24 @@ impl Edge {
     }
 }
 
-fn start_proxy(ground: &Ground<'_>, driver: &str, nodes: Arguments, hub: u16) -> Result<Part, RealError> {
+fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> Result<Part, RealError> {
     let arguments = nodes
         .pair("--drivername", driver)
-        .pair("--endpoint", unix(&proxy_socket(ground, driver)))
+        .pair("--endpoint", unix(&proxy_socket(setup, driver)))
         .pair("--hub", format!("wss://localhost:{hub}"))
         .pair("--route", "topology")
-        .pair("--state-dir", ground.scratch.join("edge").join(driver))
-        .dialer(&ground.certificates.endpoint);
-    start(&format!("proxy-{driver}"), &ground.components.endpoint, arguments, ground)
+        .pair("--state-dir", setup.scratch.join("edge").join(driver))
+        .dialer(&setup.certificates.endpoint);
+    start(&format!("proxy-{driver}"), &setup.components.endpoint, arguments, setup)
 }
 
-fn start_hub(ground: &Ground<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
+fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, RealError> {
     let arguments = Arguments::new()
-        .pair("--uds", unix(&ground.scratch.join("edge/hub.sock")))
+        .pair("--uds", unix(&setup.scratch.join("edge/hub.sock")))
         .pair("--ws", format!("127.0.0.1:{port}"))
         .pair("--kubeconfig", &plane.kubeconfig)
-        .listener(&ground.certificates.hub);
-    start("hub", &ground.components.hub, arguments, ground)
+        .listener(&setup.certificates.hub);
+    start("hub", &setup.components.hub, arguments, setup)
 }
 
 fn sidecar_name(name: &str, driver: &str) -> String {
@@ -216,44 +211,44 @@ fn sidecar_name(name: &str, driver: &str) -> String {
 }
 
 fn sidecar(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     plane: &Plane,
     name: &str,
     driver: &str,
     more: &[&str],
 ) -> Result<Part, RealError> {
-    let arguments = sidecar_options(Arguments::new(), ground, plane, driver, more);
-    let program = ground.components.sidecar(name);
-    Part::start(ground, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
+    let arguments = sidecar_options(Arguments::new(), setup, plane, driver, more);
+    let program = setup.components.sidecar(name);
+    Part::start(setup, sidecar_name(name, driver), &program, arguments, Ready::AtOnce)
 }
 
 fn sidecar_options(
     arguments: Arguments,
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     plane: &Plane,
     driver: &str,
     more: &[&str],
 ) -> Arguments {
     let arguments =
-        arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(ground, driver));
+        arguments.pair("--kubeconfig", &plane.kubeconfig).pair("--csi-address", proxy_socket(setup, driver));
     let common = ["--timeout=60s", "--retry-interval-max=30s", "--v=5"];
     arguments.flags(common).flags(more)
 }
 
 /// One provisioner of several for the first driver, on what it takes for a host of this name: by that they tell each other apart.
 pub(super) fn start_rival(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     plane: &Plane,
     host: &str,
     options: &[&str],
 ) -> Result<Part, RealError> {
     const RENAMED: &str = r#"hostname "$0" && exec "$@""#;
     let (name, more) = SIDECARS[0];
-    let program = ground.components.sidecar(name);
+    let program = setup.components.sidecar(name);
     let arguments = Arguments::new().flag("--uts").flag("sh").pair("-c", RENAMED).pair(host, &program);
     let arguments =
-        sidecar_options(arguments, ground, plane, DRIVERS[0], &[more, &[STRICT], options].concat());
-    Part::start(ground, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
+        sidecar_options(arguments, setup, plane, DRIVERS[0], &[more, &[STRICT], options].concat());
+    Part::start(setup, rival_log(host), Path::new("unshare"), arguments, Ready::AtOnce)
 }
 
 /// Name of the log of such a one.
@@ -266,15 +261,15 @@ pub(super) fn start(
     name: &str,
     program: &Path,
     arguments: Arguments,
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
 ) -> Result<Part, RealError> {
     let port = port::free();
     let arguments =
         arguments.pair("--drain-timeout", "1s").pair("--http", format!("127.0.0.1:{port}")).flag("-vv");
-    Part::start(ground, name.to_owned(), program, arguments, Ready::Page(port))
+    Part::start(setup, name.to_owned(), program, arguments, Ready::Page(port))
 }
 
 /// The socket of the proxy that stands for a driver.
-fn proxy_socket(ground: &Ground<'_>, driver: &str) -> PathBuf {
-    ground.scratch.join("edge").join(format!("{driver}.sock"))
+fn proxy_socket(setup: &Setup<'_>, driver: &str) -> PathBuf {
+    setup.scratch.join("edge").join(format!("{driver}.sock"))
 }

@@ -3,12 +3,12 @@
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
 use super::secrets;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// What the resizer logs when it finds a driver of this kind.
 const TRIVIAL: &str = "supports node resize only";
@@ -18,12 +18,12 @@ const GROWN: &str = "with the secret: /csi.v1.Node/NodeExpandVolume";
 const NEVER: &str = "/csi.v1.Controller/ControllerExpandVolume";
 
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     let printed =
-        |name: &str| std::fs::read_to_string(ground.logs.join(format!("{name}.log"))).unwrap_or_default();
+        |name: &str| std::fs::read_to_string(setup.logs.join(format!("{name}.log"))).unwrap_or_default();
     let resizer =
         wait::poll(BOUND, || printed(&format!("csi-resizer-{FOREIGN}")).contains(TRIVIAL).then_some(()));
     findings.note(resizer.is_some(), format!("the resizer says that the driver {TRIVIAL}"));

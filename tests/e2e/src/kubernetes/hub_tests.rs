@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use edge_csi_tests::process::Process;
 
-use super::Ground;
 use super::cluster::{Cluster, Findings, text};
 use super::objects::ATTACHMENTS;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// The test that takes an API server, and where it finds it.
 const TEST: &str = "all_of_it_at_a_real_api_server";
@@ -25,13 +25,13 @@ const PASSED: &str = "1 passed";
 
 /// Objects, secrets, tokens and statuses, each as the test has it.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    let mut command = Command::new(&ground.components.hub_tests);
+    let mut command = Command::new(&setup.components.hub_tests);
     command.args(["--ignored", "--exact", TEST]).env(KUBECONFIG, &cluster.plane.kubeconfig);
-    let mut test = Process::spawn(ground.logs, "hub-tests", &mut command)?;
+    let mut test = Process::spawn(setup.logs, "hub-tests", &mut command)?;
     let good = test.finish(BOUND)?;
     let passed = good && test.log().contains(PASSED);
     let words = if passed { format!("{TEST}: {PASSED}") } else { test.reason() };

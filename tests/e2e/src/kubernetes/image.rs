@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::Ground;
 use super::plane::write;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// What pods and their sandboxes call it.
 pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
@@ -15,15 +15,15 @@ pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
 const NEEDS: &str = "install tar and coreutils";
 
 /// Makes an archive that containerd imports.
-pub(super) fn make(ground: &Ground<'_>) -> Result<PathBuf, RealError> {
-    let folder = ground.folder("image")?;
+pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, RealError> {
+    let folder = setup.folder("image")?;
     let root = folder.join("root");
     for inner in ["tmp", "data", "etc", "dev", "proc", "sys"] {
         let path = root.join(inner);
         std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path, cause })?;
     }
     let program = root.join("pod");
-    std::fs::copy(&ground.components.pod, &program)
+    std::fs::copy(&setup.components.pod, &program)
         .map_err(|cause| RealError::File { path: program, cause })?;
     let layer = folder.join("layer.tar");
     archive(&layer, &root, &["."])?;

@@ -8,11 +8,11 @@ use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
 use serde_json::json;
 
-use super::Ground;
 use super::image::{self, IMAGE};
 use super::objects::has_condition;
 use super::plane::{Plane, write};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// Time for containerd, for kubelet, and for a driver's registration.
 const START: Duration = Duration::from_secs(90);
@@ -36,15 +36,15 @@ pub(crate) struct Kubelet {
 
 impl Kubelet {
     /// Starts it, and waits until the node is ready.
-    pub(crate) fn start(ground: &Ground<'_>, plane: &Plane, node: &str) -> Result<Self, RealError> {
+    pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, RealError> {
         for folder in HOST_FOLDERS {
             std::fs::create_dir_all(folder)
                 .map_err(|cause| RealError::Folder { path: folder.into(), cause })?;
             image::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
         }
-        let folder = ground.folder("kubelet")?;
-        let (containerd, socket) = start_containerd(ground, &folder)?;
-        let archive = image::make(ground)?;
+        let folder = setup.folder("kubelet")?;
+        let (containerd, socket) = start_containerd(setup, &folder)?;
+        let archive = image::make(setup)?;
         image::run(
             Command::new("ctr")
                 .arg("--address")
@@ -52,7 +52,7 @@ impl Kubelet {
                 .args(["--namespace", "k8s.io", "images", "import"])
                 .arg(archive),
         )?;
-        let kubelet = start_kubelet(ground, plane, &folder, &socket, node)?;
+        let kubelet = start_kubelet(setup, plane, &folder, &socket, node)?;
         let started = Self { processes: vec![containerd, kubelet] };
         let path = format!("/api/v1/nodes/{node}");
         plane.api.until(&path, "ready", START, |node| has_condition(node, "Ready").then_some(()))?;
@@ -64,7 +64,7 @@ impl Kubelet {
     /// Tells kubelet of a driver, and waits until the API server knows that the node has it.
     pub(crate) fn register(
         &mut self,
-        ground: &Ground<'_>,
+        setup: &Setup<'_>,
         plane: &Plane,
         (node, driver): (&str, &str),
         socket: &Path,
@@ -72,10 +72,10 @@ impl Kubelet {
         let registry = Path::new(ROOT).join("plugins_registry");
         std::fs::create_dir_all(&registry)
             .map_err(|cause| RealError::Folder { path: registry.clone(), cause })?;
-        let mut command = Command::new(&ground.components.registrar);
+        let mut command = Command::new(&setup.components.registrar);
         command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
         command.arg("--plugin-registration-path").arg(&registry);
-        self.processes.push(Process::spawn(ground.logs, &format!("registrar-{driver}"), &mut command)?);
+        self.processes.push(Process::spawn(setup.logs, &format!("registrar-{driver}"), &mut command)?);
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
         plane.api.until(&path, &format!("with {driver}"), START, |node| {
             let drivers = node["spec"]["drivers"].as_array()?;
@@ -84,7 +84,7 @@ impl Kubelet {
     }
 }
 
-fn start_containerd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, PathBuf), RealError> {
+fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), RealError> {
     let (socket, config, networks) =
         (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
     std::fs::create_dir_all(&networks)
@@ -104,7 +104,7 @@ fn start_containerd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, Path
     write(&config, &text)?;
     let mut command = Command::new("containerd");
     command.arg("--config").arg(&config);
-    let mut process = Process::spawn(ground.logs, "containerd", &mut command)?;
+    let mut process = Process::spawn(setup.logs, "containerd", &mut command)?;
     let answers = || {
         let mut version = Command::new("ctr");
         version.arg("--address").arg(&socket).arg("version");
@@ -115,7 +115,7 @@ fn start_containerd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, Path
 }
 
 fn start_kubelet(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     plane: &Plane,
     folder: &Path,
     socket: &Path,
@@ -154,7 +154,7 @@ fn start_kubelet(
     });
     let path = folder.join("kubelet.yaml");
     write(&path, &config.to_string())?;
-    let mut command = plane.client(ground, "kubelet");
+    let mut command = plane.client(setup, "kubelet");
     command.arg("--config").arg(&path).args(["--root-dir", ROOT, "--hostname-override", node, "-v=2"]);
-    Ok(Process::spawn(ground.logs, "kubelet", &mut command)?)
+    Ok(Process::spawn(setup.logs, "kubelet", &mut command)?)
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::cuts::CHOSEN;
 use super::edge::{DRIVERS, NODES, STRICT, rival_log, start_rival};
 use super::objects::{self, CLAIMS, LEASES, VOLUMES, class_of};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 const DRIVER: &str = DRIVERS[0];
 
@@ -51,27 +51,27 @@ enum Awakes {
 
 /// Both ways.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     cluster.edge.end_provisioner();
     let played = [Awakes::Meanwhile, Awakes::Afterwards]
         .into_iter()
-        .try_for_each(|awakes| lost(ground, cluster, findings, awakes));
+        .try_for_each(|awakes| lost(setup, cluster, findings, awakes));
     // Only now, since a claim that is left needs one.
-    cluster.edge.provision_with(ground, &cluster.plane, &[STRICT])?;
+    cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.api.delete(&format!("{LEASES}/{DRIVER}"))?;
     played.and_then(|()| cluster.clear(findings))
 }
 
 fn lost(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     awakes: Awakes,
 ) -> Result<(), RealError> {
-    let log = |name: &str| ground.logs.join(format!("{name}.log"));
+    let log = |name: &str| setup.logs.join(format!("{name}.log"));
     let (agent, driver) = (log(&format!("agent-{NODE}")), log(&format!("driver-{NODE}-{DRIVER}")));
     let second_log = log(&rival_log(RIVALS[1]));
     let lease = format!("{LEASES}/{DRIVER}");
@@ -81,9 +81,9 @@ fn lost(
         })
     };
     cluster.api.delete(&lease)?;
-    let mut first = start_rival(ground, &cluster.plane, RIVALS[0], &ELECTION)?;
+    let mut first = start_rival(setup, &cluster.plane, RIVALS[0], &ELECTION)?;
     holds(RIVALS[0])?;
-    let _second = start_rival(ground, &cluster.plane, RIVALS[1], &ELECTION)?;
+    let _second = start_rival(setup, &cluster.plane, RIVALS[1], &ELECTION)?;
 
     let counted =
         |file: &Path, words: &str| std::fs::read_to_string(file).unwrap_or_default().matches(words).count();

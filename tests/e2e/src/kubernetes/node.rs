@@ -7,11 +7,11 @@ use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
 
-use super::Ground;
 use super::edge::{DRIVERS, FOREIGN, NODES, start};
 use super::part::{Part, Ready};
 use crate::error::RealError;
 use crate::sanity::SECRET;
+use crate::setup::Setup;
 use crate::weather::Weather;
 
 /// A node with its drivers, its agent and the cable to the hub. Killed when dropped.
@@ -37,8 +37,8 @@ struct Cable {
 
 impl Node {
     /// Starts the drivers, then the agent, and waits until that is at the hub.
-    pub(super) fn start(ground: &Ground<'_>, name: &'static str, hub: u16) -> Result<Self, RealError> {
-        let folder = ground.folder(name)?;
+    pub(super) fn start(setup: &Setup<'_>, name: &'static str, hub: u16) -> Result<Self, RealError> {
+        let folder = setup.folder(name)?;
         let mut drivers = Vec::new();
         let mut arguments = Arguments::new();
         for driver in DRIVERS {
@@ -48,8 +48,8 @@ impl Node {
                 .flag("-v");
             let log = format!("driver-{name}-{driver}");
             arguments = arguments.serving(driver, &socket);
-            let program = &ground.components.hostpath_driver;
-            drivers.push(Part::start(ground, log, program, options, Ready::Socket(socket))?);
+            let program = &setup.components.hostpath_driver;
+            drivers.push(Part::start(setup, log, program, options, Ready::Socket(socket))?);
         }
         if name == NODES[0] {
             let socket = folder.join("foreign.sock");
@@ -59,20 +59,20 @@ impl Node {
                 .flag("--no-controller-expansion")
                 .pair("--secret", SECRET);
             arguments = arguments.serving(FOREIGN, &socket);
-            let program = &ground.components.mock_driver;
-            drivers.push(Part::start(ground, FOREIGN.to_owned(), program, options, Ready::Socket(socket))?);
+            let program = &setup.components.mock_driver;
+            drivers.push(Part::start(setup, FOREIGN.to_owned(), program, options, Ready::Socket(socket))?);
         }
         let dialled = port::free();
         let ends = format!("127.0.0.1:{dialled}=127.0.0.1:{hub}");
         let mut cable = Cable { log: format!("cable-{name}"), ends, process: None };
-        cable.connect(ground, Weather::Fair)?;
+        cable.connect(setup, Weather::Fair)?;
         let arguments = arguments
             .pair("--nodeid", name)
             .pair("--hub", format!("wss://localhost:{dialled}"))
             .pair("--state-dir", folder.join("agent"))
             .pair("--shim", folder.join("shim"))
-            .dialer(&ground.certificates.agent_of(name));
-        let agent = start(&format!("agent-{name}"), &ground.components.agent, arguments, ground)?;
+            .dialer(&setup.certificates.agent_of(name));
+        let agent = start(&format!("agent-{name}"), &setup.components.agent, arguments, setup)?;
         Ok(Self { name, drivers, agent, cable, folder, boots: 0 })
     }
 
@@ -85,8 +85,8 @@ impl Node {
     }
 
     /// Puts the cable to the hub in its place.
-    pub(crate) fn connect(&mut self, ground: &Ground<'_>, weather: Weather) -> Result<(), RealError> {
-        self.cable.connect(ground, weather)
+    pub(crate) fn connect(&mut self, setup: &Setup<'_>, weather: Weather) -> Result<(), RealError> {
+        self.cable.connect(setup, weather)
     }
 
     /// Takes it away: the node is offline.
@@ -135,13 +135,13 @@ impl Node {
 }
 
 impl Cable {
-    fn connect(&mut self, ground: &Ground<'_>, weather: Weather) -> Result<(), RealError> {
+    fn connect(&mut self, setup: &Setup<'_>, weather: Weather) -> Result<(), RealError> {
         // The port is free again once the one before has ended.
         self.process = None;
         let options = weather.cable().unwrap_or_default();
         let arguments = Arguments::new().flags(options).pair("--tcp", &self.ends);
-        let mut command = Command::new(&ground.components.cable);
-        self.process = Some(Process::respawn(ground.logs, &self.log, command.args(arguments))?);
+        let mut command = Command::new(&setup.components.cable);
+        self.process = Some(Process::respawn(setup.logs, &self.log, command.args(arguments))?);
         Ok(())
     }
 }

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, Victim};
 use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin::{self, Mount, OWN};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 const NODE: &str = OWN[0];
 
@@ -61,20 +61,20 @@ fn mounted(cluster: &Cluster, place: &Path) -> Result<Option<Mount>, RealError> 
 
 /// All that pods had is there after the boot, and what changed meanwhile is made up for afterwards.
 pub(super) fn offline(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    plugin::with(ground, cluster, findings, &OWN, |cluster, findings| {
-        boots(ground, cluster, findings).inspect_err(|_| {
+    plugin::with(setup, cluster, findings, &OWN, |cluster, findings| {
+        boots(setup, cluster, findings).inspect_err(|_| {
             // The next scenes need them, and what these would say is worth less than the first error.
-            let _ = cluster.plane.restore_server(ground);
-            let _ = cluster.edge.restore(ground, Victim::Hub, NODE);
+            let _ = cluster.plane.restore_server(setup);
+            let _ = cluster.edge.restore(setup, Victim::Hub, NODE);
         })
     })
 }
 
-fn boots(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn boots(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     let stays = Before::make(cluster, "stays", DRIVERS[0], false)?;
     let device = Before::make(cluster, "device", DRIVERS[0], true)?;
     let goes = Before::make(cluster, "goes", DRIVERS[1], false)?;
@@ -88,7 +88,7 @@ fn boots(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) ->
             &json!(node.mounts().len()),
             &json!(0),
         );
-        node.boot(ground)?;
+        node.boot(setup)?;
     }
     let begun = Instant::now();
     for (name, pod) in [("stays", &stays), ("device", &device), ("goes", &goes)] {
@@ -98,7 +98,7 @@ fn boots(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) ->
     findings.note(true, format!("all volumes are back after {:.1?}", begun.elapsed()));
 
     // The cluster goes on while the node hears of nothing.
-    cluster.plane.restore_server(ground)?;
+    cluster.plane.restore_server(setup)?;
     cluster.forget_pod("goes")?;
     cluster.api.delete(&format!("{CLAIMS}/goes"))?;
     cluster.api.create(PODS, &objects::pod("next", NODE, "stays", &["wait"]))?;
@@ -112,7 +112,7 @@ fn boots(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) ->
     let there = goes.place.join("file").exists();
     findings.note(there, "while the hub is away, what a deleted pod had is not touched");
 
-    cluster.edge.restore(ground, Victim::Hub, NODE)?;
+    cluster.edge.restore(setup, Victim::Hub, NODE)?;
     let begun = Instant::now();
     let at_next = place(cluster, &cluster.uid("next")?, &stays.volume, false);
     mounted(cluster, &at_next)?;

@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{Cluster, Findings, text};
 use super::edge::DRIVERS;
 use super::life::describe;
 use super::objects::{self, CLAIMS, PODS, class_of};
 use super::plugin::{self, OWN};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// What a pod leaves for the next one.
 const TEXT: &str = "written by a pod";
@@ -91,11 +91,11 @@ pub(super) fn read(path: &Path, written: &str) -> Result<String, RealError> {
 
 /// All six workflows, on two nodes with two drivers at once.
 pub(super) fn workflows(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    plugin::with(ground, cluster, findings, &OWN, |cluster, findings| lives(cluster, findings, &Case::all()))
+    plugin::with(setup, cluster, findings, &OWN, |cluster, findings| lives(cluster, findings, &Case::all()))
 }
 
 fn lives(cluster: &mut Cluster, findings: &mut Findings, cases: &[Case]) -> Result<(), RealError> {

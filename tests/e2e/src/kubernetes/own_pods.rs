@@ -9,7 +9,6 @@ use std::time::Duration;
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings, text};
 use super::edge::DRIVERS;
 use super::features::size_of;
@@ -20,6 +19,7 @@ use super::secrets;
 use super::vault::{self, Vault};
 use crate::error::RealError;
 use crate::sanity::SECRET;
+use crate::setup::Setup;
 
 const NODE: &str = OWN[0];
 const DRIVER: &str = DRIVERS[0];
@@ -60,23 +60,23 @@ struct Mounted {
 }
 
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
     let Some(node) = cluster.edge.node(NODE) else { return Ok(()) };
-    let vault = Vault::start(ground, node)?;
+    let vault = Vault::start(setup, node)?;
     cluster.api.create(CSI_DRIVERS, &vault::csi_driver())?;
     let parameters = secrets::parameters(&["node-stage", "node-publish"]);
     cluster.api.create(CLASSES, &objects::class(GUARDED, DRIVER, &parameters, "Delete"))?;
     // The driver stays until the last of its volumes is unmounted.
-    let played = plugin::with(ground, cluster, findings, &[NODE], |cluster, findings| {
+    let played = plugin::with(setup, cluster, findings, &[NODE], |cluster, findings| {
         for node in cluster.edge.nodes.iter_mut().filter(|node| node.name == NODE) {
-            node.mount_pods_with(ground, vault.options())?;
+            node.mount_pods_with(setup, vault.options())?;
         }
-        let pods = guarded(ground, cluster, findings)?;
+        let pods = guarded(setup, cluster, findings)?;
         let before = told_of(cluster, &pods)?;
-        groups(ground, cluster, findings)?;
+        groups(setup, cluster, findings)?;
         one_pod(cluster, findings)?;
         grows(cluster, findings)?;
         findings.same(
@@ -96,7 +96,7 @@ pub(super) fn run(
 
 /// Three pods whose volumes want a secret that is made later: of a class, of a PersistentVolume by hand, and inline.
 fn guarded(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<[Mounted; 3], RealError> {
@@ -121,7 +121,7 @@ fn guarded(
     let volume = cluster.bound("by-class")?;
     let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
     let failed = wait::poll(BOUND, || {
-        let text = agent_log(ground);
+        let text = agent_log(setup);
         let lines = text.lines().filter(|line| line.contains(&handle) && line.contains(secrets::NAME));
         Some(lines.count()).filter(|count| *count >= FAILURES)
     });
@@ -144,7 +144,7 @@ fn guarded(
     let token = of_its_own(cluster, findings, &inline)?;
     again(cluster, findings, &inline, &token)?;
     // While the pods have them nothing is on the disk either: it is looked once, since nobody takes it away meanwhile.
-    let places = ["edge".to_owned(), format!("{NODE}/agent")].map(|part| ground.scratch.join(part));
+    let places = ["edge".to_owned(), format!("{NODE}/agent")].map(|part| setup.scratch.join(part));
     for (what, text) in texts(&token) {
         let holders = holders_below(&places, text);
         findings.note(
@@ -159,7 +159,7 @@ fn guarded(
     }
     // What the driver itself had of them was in memory, and is unmounted.
     let [edge, agent] = places;
-    let places = [edge, agent, ground.scratch.join(NODE).join("volumes")];
+    let places = [edge, agent, setup.scratch.join(NODE).join("volumes")];
     for (what, text) in texts(&token) {
         let mut holders: Vec<PathBuf> = Vec::new();
         wait::poll(BOUND, || {
@@ -171,7 +171,7 @@ fn guarded(
             format!("files of hub, agent and proxies with the {what}: {holders:?}"),
         );
     }
-    let printed = token.is_empty() || agent_log(ground).contains(&token);
+    let printed = token.is_empty() || agent_log(setup).contains(&token);
     findings.note(!printed, "nor is the token in the agent's log");
     cluster.api.delete(&format!("{CLAIMS}/by-hand"))?;
     cluster.api.delete(&format!("{VOLUMES}/by-hand"))?;
@@ -243,14 +243,14 @@ fn again(cluster: &Cluster, findings: &mut Findings, inline: &Mounted, token: &s
 }
 
 /// The files of a volume are those of the group that its pod asks for.
-fn groups(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
+fn groups(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), RealError> {
     cluster.make(
         &objects::claim("shared", &class_of(DRIVER), "16Mi"),
         &objects::pod("of-none", NODE, "shared", &["wait"]),
     )?;
     let volume = text(&cluster.bound("shared")?["metadata"]["name"]);
     let first = mounted(cluster, "of-none", &volume)?;
-    let outside = ground.scratch.join(NODE).join("outside");
+    let outside = setup.scratch.join(NODE).join("outside");
     write(&outside, "not of the volume")?;
     fill(&first.place, &outside).map_err(|cause| RealError::File { path: first.place.clone(), cause })?;
     let files = ["inner", "inner/file", "script", "late"];
@@ -266,7 +266,7 @@ fn groups(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) -
         })
     };
     let second = of_group(cluster, "of-group", &volume, GROUP, "Always")?;
-    logged(ground, &second)?;
+    logged(setup, &second)?;
     let expected = given(GROUP, &format!("{GROUP} 660"));
     findings.same("a pod of a group finds", &owned(&second.place, &files), &expected);
     let root = fs::metadata(&second.place).map(|root| (root.gid(), root.mode() & 0o2770)).ok();
@@ -278,11 +278,11 @@ fn groups(ground: &Ground<'_>, cluster: &mut Cluster, findings: &mut Findings) -
     let back = chown(&late, None, Some(0)).and_then(|()| fs::set_permissions(&late, mode(0o600)));
     back.map_err(|cause| RealError::File { path: late, cause })?;
     let third = of_group(cluster, "of-root", &volume, GROUP, "OnRootMismatch")?;
-    logged(ground, &third)?;
+    logged(setup, &third)?;
     let expected = given(GROUP, "0 600");
     findings.same("OnRootMismatch, where the root is the group's", &owned(&third.place, &files), &expected);
     let fourth = of_group(cluster, "of-other", &volume, OTHER_GROUP, "OnRootMismatch")?;
-    logged(ground, &fourth)?;
+    logged(setup, &fourth)?;
     let expected = given(OTHER_GROUP, &format!("{OTHER_GROUP} 660"));
     findings.same("OnRootMismatch, for another group", &owned(&fourth.place, &files), &expected);
     Ok(())
@@ -411,9 +411,9 @@ fn told_of(cluster: &Cluster, pods: &[Mounted]) -> Result<Vec<Value>, RealError>
 }
 
 /// Waits until the agent says that it has done its part for the group of a pod.
-fn logged(ground: &Ground<'_>, pod: &Mounted) -> Result<(), RealError> {
+fn logged(setup: &Setup<'_>, pod: &Mounted) -> Result<(), RealError> {
     let is_said = |line: &str| line.contains(&pod.uid) && line.contains(GIVEN);
-    let said = wait::poll(BOUND, || agent_log(ground).lines().any(is_said).then_some(()));
+    let said = wait::poll(BOUND, || agent_log(setup).lines().any(is_said).then_some(()));
     said.ok_or_else(|| RealError::NeverSo {
         waited_for: format!("{GIVEN:?} of pod {} in the agent's log", pod.name),
         bound: BOUND,
@@ -421,8 +421,8 @@ fn logged(ground: &Ground<'_>, pod: &Mounted) -> Result<(), RealError> {
     })
 }
 
-fn agent_log(ground: &Ground<'_>) -> String {
-    fs::read_to_string(ground.logs.join(format!("agent-{NODE}.log"))).unwrap_or_default()
+fn agent_log(setup: &Setup<'_>) -> String {
+    fs::read_to_string(setup.logs.join(format!("agent-{NODE}.log"))).unwrap_or_default()
 }
 
 /// What the first pod leaves: files for itself alone, and a link that leads out of the volume.

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::objects::{self, CLAIMS, PODS, VOLUMES, class_of};
 use super::own::{read, write};
 use super::plugin;
 use crate::error::RealError;
+use crate::offline;
+use crate::setup::Setup;
 use crate::weather::Weather;
 
 const DRIVER: &str = DRIVERS[0];
@@ -36,17 +37,17 @@ struct Case {
 
 /// One round, or as many as there is time for.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
-    let length = ground.offline;
+    let length = offline::length()?;
     let cases = if length.is_zero() { FEW } else { MANY };
-    plugin::with(ground, cluster, findings, &PLACES, |cluster, findings| {
+    plugin::with(setup, cluster, findings, &PLACES, |cluster, findings| {
         let begun = Instant::now();
-        let played = weather(ground, cluster, Weather::Cuts).and_then(|()| {
+        let played = weather(setup, cluster, Weather::Cuts).and_then(|()| {
             for number in 0.. {
-                round(ground, cluster, findings, number, cases)?;
+                round(setup, cluster, findings, number, cases)?;
                 if begun.elapsed() >= length {
                     break;
                 }
@@ -54,17 +55,17 @@ pub(super) fn run(
             Ok(())
         });
         // What is left is taken away where links hold.
-        weather(ground, cluster, Weather::Fair)?;
+        weather(setup, cluster, Weather::Fair)?;
         played
     })
 }
 
-fn weather(ground: &Ground<'_>, cluster: &mut Cluster, weather: Weather) -> Result<(), RealError> {
-    cluster.edge.nodes.iter_mut().try_for_each(|node| node.connect(ground, weather))
+fn weather(setup: &Setup<'_>, cluster: &mut Cluster, weather: Weather) -> Result<(), RealError> {
+    cluster.edge.nodes.iter_mut().try_for_each(|node| node.connect(setup, weather))
 }
 
 fn round(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     number: usize,
@@ -102,7 +103,7 @@ fn round(
     findings.note(own == cases, format!("{own} pods have written to them"));
     let volumes: Vec<usize> = PLACES.iter().map(|name| volumes(cluster, name)).collect();
     findings.same("volumes on the nodes", &json!(volumes), &json!(vec![cases / PLACES.len(); PLACES.len()]));
-    let times: Vec<usize> = made.iter().map(|case| published(ground, case)).collect();
+    let times: Vec<usize> = made.iter().map(|case| published(setup, case)).collect();
     findings.note(times.iter().all(|times| *times == 1), format!("how often each was mounted: {times:?}"));
 
     // Pods end in two ways, and their claims go with them.
@@ -153,8 +154,8 @@ fn volumes(cluster: &Cluster, node: &str) -> usize {
 }
 
 /// How often the agent says that a pod has got its volume.
-fn published(ground: &Ground<'_>, case: &Case) -> usize {
-    let log = ground.logs.join(format!("agent-{}.log", case.node));
+fn published(setup: &Setup<'_>, case: &Case) -> usize {
+    let log = setup.logs.join(format!("agent-{}.log", case.node));
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.matches(&format!("published for {}/", case.uid)).count()
 }

@@ -8,8 +8,8 @@ use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 
-use super::Ground;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// When it is there.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Part {
 impl Part {
     /// Starts it, and waits until it is there.
     pub(super) fn start(
-        ground: &Ground<'_>,
+        setup: &Setup<'_>,
         name: String,
         program: &Path,
         arguments: Arguments,
@@ -45,19 +45,19 @@ impl Part {
     ) -> Result<Self, RealError> {
         let (program, more) = (program.to_owned(), Arguments::new());
         let mut part = Self { name, program, arguments, more, ready, process: None };
-        part.restart(ground)?;
+        part.restart(setup)?;
         Ok(part)
     }
 
     /// Starts it anew with these options beside its own, in the place of those that it was given so before.
-    pub(super) fn restart_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
+    pub(super) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
         self.more = more;
-        self.restart(ground)
+        self.restart(setup)
     }
 
     /// Starts it anew, after its death if it runs.
-    pub(super) fn restart(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
-        self.revive(ground)?;
+    pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+        self.revive(setup)?;
         let Some(process) = &mut self.process else { return Ok(()) };
         match &self.ready {
             Ready::Page(port) => {
@@ -70,12 +70,12 @@ impl Part {
     }
 
     /// The same without waiting until it is there, since what it needs for that is away.
-    pub(super) fn revive(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+    pub(super) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.kill();
         let mut command = Command::new(&self.program);
         // The provisioner's objects for capacities are in a namespace.
         command.args(&self.arguments).args(&self.more).env("NAMESPACE", "default");
-        self.process = Some(Process::respawn(ground.logs, &self.name, &mut command)?);
+        self.process = Some(Process::respawn(setup.logs, &self.name, &mut command)?);
         Ok(())
     }
 

@@ -12,11 +12,11 @@ use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
 use serde_json::Value;
 
-use super::Ground;
 use super::api::Api;
 use super::objects::has_condition;
 use super::part::{Part, Ready};
 use crate::error::RealError;
+use crate::setup::Setup;
 
 /// Time for the server to come up: most of it goes to its own start.
 const START: Duration = Duration::from_secs(120);
@@ -48,25 +48,25 @@ pub(crate) struct Plane {
 
 impl Plane {
     /// Starts everything, and waits until a pod could be made.
-    pub(crate) fn start(ground: &Ground<'_>) -> Result<Self, RealError> {
-        let folder = ground.folder("plane")?;
-        let etcd = start_etcd(ground, &folder)?;
+    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, RealError> {
+        let folder = setup.folder("plane")?;
+        let etcd = start_etcd(setup, &folder)?;
         let kubeconfig = folder.join("kubeconfig");
-        let mut server = start_server(ground, &folder, &etcd.1, &kubeconfig)?;
+        let mut server = start_server(setup, &folder, &etcd.1, &kubeconfig)?;
         let mut proxy = Process::spawn(
-            ground.logs,
+            setup.logs,
             "kubectl-proxy",
-            part(ground, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
+            part(setup, "kubectl").args(["proxy", "--port=0", "--kubeconfig"]).arg(&kubeconfig),
         )?;
-        let log = ground.logs.join("kubectl-proxy.log");
+        let log = setup.logs.join("kubectl-proxy.log");
         let address = || address_in(&std::fs::read_to_string(&log).unwrap_or_default());
         proxy.ready("its address", || address().is_some())?;
         let api = Api::new(address().unwrap_or_else(|| ([127, 0, 0, 1], 0).into()));
         server.ready_within(START, "/readyz", || api.is_ready())?;
         let mut plane = Self { processes: vec![etcd.0, proxy], server, api, kubeconfig };
-        plane.start_controllers(ground, &folder)?;
+        plane.start_controllers(setup, &folder)?;
         api.until("/api/v1/namespaces/default/serviceaccounts/default", "made", START, |_| Some(()))?;
-        plane.define_snapshots(ground)?;
+        plane.define_snapshots(setup)?;
         Ok(plane)
     }
 
@@ -76,41 +76,41 @@ impl Plane {
     }
 
     /// It is there again.
-    pub(super) fn restore_server(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
-        self.server.restart(ground)?;
+    pub(super) fn restore_server(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+        self.server.restart(setup)?;
         let api = self.api;
         self.server.ready_within(START, "/readyz", || api.is_ready())
     }
 
     /// A command of Kubernetes that acts on this control plane.
-    pub(crate) fn client(&self, ground: &Ground<'_>, name: &str) -> Command {
-        let mut command = part(ground, name);
+    pub(crate) fn client(&self, setup: &Setup<'_>, name: &str) -> Command {
+        let mut command = part(setup, name);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command
     }
 
-    fn start_controllers(&mut self, ground: &Ground<'_>, folder: &Path) -> Result<(), RealError> {
+    fn start_controllers(&mut self, setup: &Setup<'_>, folder: &Path) -> Result<(), RealError> {
         // Nodes without a kubelet would be given up within a minute by the controller of their life.
-        let mut controllers = self.client(ground, "kube-controller-manager");
+        let mut controllers = self.client(setup, "kube-controller-manager");
         controllers
             .args(["--leader-elect=false", "--secure-port=0", "--attach-detach-reconcile-sync-period=10s"])
             .arg("--controllers=*,-node-lifecycle-controller,-node-ipam-controller")
             .args(["--kube-api-qps=200", "--kube-api-burst=400"])
             .arg("--service-account-private-key-file")
             .arg(folder.join(ACCOUNTS_KEY));
-        let mut scheduler = self.client(ground, "kube-scheduler");
+        let mut scheduler = self.client(setup, "kube-scheduler");
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
         for (name, command) in
             [("kube-controller-manager", &mut controllers), ("kube-scheduler", &mut scheduler)]
         {
-            self.processes.push(Process::spawn(ground.logs, name, command)?);
+            self.processes.push(Process::spawn(setup.logs, name, command)?);
         }
         Ok(())
     }
 
     /// Makes the server know snapshots, by the definitions that their client's module has.
-    fn define_snapshots(&self, ground: &Ground<'_>) -> Result<(), RealError> {
-        let definitions = ground.components.snapshot_definitions()?;
+    fn define_snapshots(&self, setup: &Setup<'_>) -> Result<(), RealError> {
+        let definitions = setup.components.snapshot_definitions()?;
         for (group, resource) in SNAPSHOTS {
             let path = definitions.join(format!("{group}.storage.k8s.io_{resource}.yaml"));
             let text = std::fs::read_to_string(&path).map_err(|cause| RealError::File { path, cause })?;
@@ -124,13 +124,13 @@ impl Plane {
 }
 
 /// One of the programs in the binary.
-fn part(ground: &Ground<'_>, name: &str) -> Command {
-    let mut command = Command::new(&ground.components.kubernetes);
+fn part(setup: &Setup<'_>, name: &str) -> Command {
+    let mut command = Command::new(&setup.components.kubernetes);
     command.arg(name);
     command
 }
 
-fn start_etcd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, String), RealError> {
+fn start_etcd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, String), RealError> {
     let (client, peer) = (loopback(), loopback());
     let mut command = Command::new("etcd");
     command
@@ -139,18 +139,13 @@ fn start_etcd(ground: &Ground<'_>, folder: &Path) -> Result<(Process, String), R
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("one={peer}")]);
-    let mut process = Process::spawn(ground.logs, "etcd", &mut command)?;
+    let mut process = Process::spawn(setup.logs, "etcd", &mut command)?;
     let address = client.trim_start_matches("http://").to_owned();
     process.ready("its port", || std::net::TcpStream::connect(&address).is_ok())?;
     Ok((process, client))
 }
 
-fn start_server(
-    ground: &Ground<'_>,
-    folder: &Path,
-    etcd: &str,
-    kubeconfig: &Path,
-) -> Result<Part, RealError> {
+fn start_server(setup: &Setup<'_>, folder: &Path, etcd: &str, kubeconfig: &Path) -> Result<Part, RealError> {
     let port = port::free();
     // It signs tokens with the key, and takes the public one from the certificate.
     let accounts = Authority::new(folder, "accounts").issue(&["accounts"]);
@@ -188,7 +183,7 @@ fn start_server(
         .pair("--service-account-signing-key-file", &accounts.key)
         .pair("--service-cluster-ip-range", "10.96.0.0/16")
         .pair("--endpoint-reconciler-type", "none");
-    Part::start(ground, name.to_owned(), &ground.components.kubernetes, arguments, Ready::AtOnce)
+    Part::start(setup, name.to_owned(), &setup.components.kubernetes, arguments, Ready::AtOnce)
 }
 
 /// Where `kubectl proxy` says that it serves.

@@ -14,7 +14,6 @@ use edge_csi_tests::wait;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::cluster::{self, BOUND, Cluster, Findings, text};
 use super::edge::{DRIVERS, NODES};
 use super::node::Node;
@@ -22,19 +21,20 @@ use super::objects::{self, CSI_NODES, NODES as ALL_NODES};
 use super::plane::write;
 use crate::error::RealError;
 use crate::leftovers;
+use crate::setup::Setup;
 
 /// The nodes that have it in most scenes.
 pub(super) const OWN: [&str; 2] = [NODES[2], NODES[3]];
 
 /// Plays a scene in which these nodes are their own volume plugin. Whatever it leaves is taken away, and then looked for.
 pub(super) fn with(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
     scene: impl FnOnce(&mut Cluster, &mut Findings) -> Result<(), RealError>,
 ) -> Result<(), RealError> {
-    let played = begin(ground, cluster, findings, nodes)
+    let played = begin(setup, cluster, findings, nodes)
         .and_then(|()| scene(cluster, findings))
         .and_then(|()| cluster.clear(findings))
         .and_then(|()| nothing_is_left(cluster, findings, nodes));
@@ -47,12 +47,12 @@ pub(super) fn with(
     }
     // What the hub has written of them is what the other scenes write themselves.
     let mut own = cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name));
-    own.try_for_each(|node| node.agent.restart_with(ground, Arguments::new()))
+    own.try_for_each(|node| node.agent.restart_with(setup, Arguments::new()))
 }
 
 /// The nodes join the cluster anew, and tell of themselves what kubelet would have told.
 fn begin(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
     nodes: &[&'static str],
@@ -61,7 +61,7 @@ fn begin(
     for node in cluster.edge.nodes.iter_mut().filter(|node| nodes.contains(&node.name)) {
         cluster::remove_node(api, node.name)?;
         cluster::add_bare_node(api, node.name)?;
-        node.mount_pods(ground)?;
+        node.mount_pods(setup)?;
     }
     for name in nodes {
         let [expected, expected_drivers] = objects::node(name, &DRIVERS);
@@ -133,18 +133,18 @@ pub(super) struct Mount {
 
 impl Node {
     /// Its agent is the volume plugin from now on.
-    fn mount_pods(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
+    fn mount_pods(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
         self.another_boot()?;
-        self.mount_pods_with(ground, Arguments::new())
+        self.mount_pods_with(setup, Arguments::new())
     }
 
     /// The same in the boot that it is in, with these options beside.
-    pub(super) fn mount_pods_with(&mut self, ground: &Ground<'_>, more: Arguments) -> Result<(), RealError> {
+    pub(super) fn mount_pods_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), RealError> {
         let options = more
             .pair("--volumes", self.folder.join("volumes"))
             .pair("--kubelet-dir", self.folder.join("kubelet"))
             .pair("--boot-id-file", self.boot_id());
-        self.agent.restart_with(ground, options)
+        self.agent.restart_with(setup, options)
     }
 
     /// The power goes: no process is left, no mount and no loop device.
@@ -164,9 +164,9 @@ impl Node {
     }
 
     /// Drivers and agent start, whoever else is there.
-    pub(super) fn boot(&mut self, ground: &Ground<'_>) -> Result<(), RealError> {
-        self.drivers.iter_mut().try_for_each(|driver| driver.restart(ground))?;
-        self.agent.revive(ground)
+    pub(super) fn boot(&mut self, setup: &Setup<'_>) -> Result<(), RealError> {
+        self.drivers.iter_mut().try_for_each(|driver| driver.restart(setup))?;
+        self.agent.revive(setup)
     }
 
     fn another_boot(&mut self) -> Result<(), RealError> {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use edge_csi_tests::wait;
 use serde_json::{Map, Value, json};
 
-use super::Ground;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::edge::{FOREIGN, NODES};
 use super::objects::{self, CLAIMS, CLASSES, SECRETS};
 use crate::error::RealError;
 use crate::sanity::SECRET;
+use crate::setup::Setup;
 
 /// How long a claim that must not be bound is watched.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const LISTED: &str = "/csi.v1.Controller/ListSnapshots";
 
 /// Anchors of the relay, (f) 13: a claim with a driver that refuses whoever comes without the secret.
 pub(super) fn run(
-    ground: &Ground<'_>,
+    setup: &Setup<'_>,
     cluster: &mut Cluster,
     findings: &mut Findings,
 ) -> Result<(), RealError> {
@@ -62,7 +62,7 @@ pub(super) fn run(
     let expected = json!([{"key": objects::topology_key(FOREIGN), "operator": "In", "values": [node]}]);
     findings.same("nodeAffinity, of a driver that names no topology", expressions, &expected);
     cluster.clear(findings)?;
-    let log = ground.logs.join(format!("{FOREIGN}.log"));
+    let log = setup.logs.join(format!("{FOREIGN}.log"));
     let printed = || std::fs::read_to_string(&log).unwrap_or_default();
     for call in CALLS {
         let line = format!("with the secret: {call}");
@@ -72,9 +72,9 @@ pub(super) fn run(
     let is_refused = |line: &&str| line.starts_with("without") && !line.ends_with(LISTED);
     let refused: Vec<String> = printed().lines().filter(is_refused).map(ToOwned::to_owned).collect();
     findings.note(refused.is_empty(), format!("calls without it: {refused:?}"));
-    let places = NODES.map(|node| ground.scratch.join(node));
+    let places = NODES.map(|node| setup.scratch.join(node));
     let holders: Vec<PathBuf> =
-        places.iter().chain([&ground.scratch.join("edge")]).flat_map(|place| holders(place)).collect();
+        places.iter().chain([&setup.scratch.join("edge")]).flat_map(|place| holders(place)).collect();
     findings
         .note(holders.is_empty(), format!("files of hub, agents, proxies and drivers with it: {holders:?}"));
     forget(cluster)

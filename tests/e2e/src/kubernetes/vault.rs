@@ -8,11 +8,11 @@ use edge_csi_tests::process::Process;
 use edge_csi_tests::wait;
 use serde_json::{Value, json};
 
-use super::Ground;
 use super::node::Node;
 use super::objects::CSI_DRIVERS;
 use super::secrets;
 use crate::error::RealError;
+use crate::setup::Setup;
 
 pub(super) const DRIVER: &str = "vault.csi.edge";
 
@@ -30,14 +30,14 @@ pub(super) struct Vault {
 }
 
 impl Vault {
-    pub(super) fn start(ground: &Ground<'_>, node: &Node) -> Result<Self, RealError> {
+    pub(super) fn start(setup: &Setup<'_>, node: &Node) -> Result<Self, RealError> {
         let socket = node.folder.join("vault.sock");
         let arguments = Arguments::new()
             .pair("--endpoint", &socket)
             .pair("--drivername", DRIVER)
             .pair("--nodeid", node.name);
         let mut process =
-            Process::spawn(ground.logs, "vault", Command::new(&ground.components.vault).args(arguments))?;
+            Process::spawn(setup.logs, "vault", Command::new(&setup.components.vault).args(arguments))?;
         process.ready("its socket", || wait::accepts(&socket))?;
         Ok(Self { _process: process, socket })
     }
