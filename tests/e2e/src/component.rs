@@ -241,7 +241,7 @@ fn go_module(root: &Path, module: &str, wanted: &str) -> Result<PathBuf, RealErr
 }
 
 /// What a command printed on stdout, if it went well.
-fn check(
+pub(crate) fn check(
     command: &str,
     output: std::io::Result<std::process::Output>,
     fix: &'static str,

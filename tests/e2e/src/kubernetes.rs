@@ -34,7 +34,6 @@ mod secrets;
 mod vault;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -44,8 +43,10 @@ use super::component::Part;
 use super::error::RealError;
 use super::setup::Setup;
 use super::{Place, report, table};
+pub(crate) use api::Api;
 use cluster::{Cluster, Findings};
 pub(crate) use kubelet::{CGROUP, HOST_FOLDERS};
+pub(crate) use plane::Plane;
 
 /// One leg: what is done with claims, and what is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,15 +192,6 @@ impl fmt::Display for Scene {
             Self::OwnStorm => "kubernetes-own-storm",
             Self::Crowd => "kubernetes-crowd",
         })
-    }
-}
-
-impl Setup<'_> {
-    /// A folder of one part, made.
-    fn folder(&self, name: &str) -> Result<PathBuf, RealError> {
-        let path = self.scratch.join(name);
-        std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path: path.clone(), cause })?;
-        Ok(path)
     }
 }
 

@@ -17,6 +17,15 @@ pub(crate) struct Setup<'a> {
     pub(crate) logs: &'a Path,
 }
 
+impl Setup<'_> {
+    /// A folder of one part, made.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, RealError> {
+        let path = self.scratch.join(name);
+        std::fs::create_dir_all(&path).map_err(|cause| RealError::Folder { path: path.clone(), cause })?;
+        Ok(path)
+    }
+}
+
 /// Folders for a part of a test, which has its own.
 #[derive(Debug)]
 pub(crate) struct Folders {

@@ -1,0 +1,172 @@
+//! What accounts may do, and what they may not.
+
+use std::fmt;
+
+use serde_json::json;
+
+use crate::error::RealError;
+use crate::kubernetes::Api;
+
+/// What the sidecars do, as their sources say: verbs, a resource and, if it has one, a namespace.
+pub(super) const SIDECARS_NEED: &str = "\
+get,list,watch,update persistentvolumeclaims default
+get,list,watch,create,patch,delete persistentvolumes
+get,list,watch storageclasses.storage.k8s.io
+get,list,watch volumeattributesclasses.storage.k8s.io
+list,watch,create,update,patch events default
+create,update,patch events edge-csi
+get,list,watch csinodes.storage.k8s.io
+get,list,watch nodes
+get,list,watch,patch volumeattachments.storage.k8s.io
+patch volumeattachments.storage.k8s.io/status
+get,list,watch,update volumesnapshots.snapshot.storage.k8s.io default
+get,list,watch,update,patch volumesnapshotcontents.snapshot.storage.k8s.io
+update,patch volumesnapshotcontents.snapshot.storage.k8s.io/status
+get,list,watch volumesnapshotclasses.snapshot.storage.k8s.io
+patch persistentvolumeclaims/status default
+get,list,watch,create,update,patch,delete csistoragecapacities.storage.k8s.io edge-csi
+get pods edge-csi
+get,create,update leases.coordination.k8s.io edge-csi
+";
+
+/// What they must not do.
+pub(super) const SIDECARS_ARE_REFUSED: &str = "\
+get,list,watch,create secrets default
+get,list,watch,create secrets edge-csi
+get,list secrets kube-system
+create,delete,patch pods default
+create,delete,patch pods edge-csi
+create pods/exec edge-csi
+list,watch pods default
+create,delete persistentvolumeclaims default
+create,delete volumeattachments.storage.k8s.io
+update,patch,delete nodes
+create,update,delete storageclasses.storage.k8s.io
+create,delete volumesnapshotcontents.snapshot.storage.k8s.io
+delete leases.coordination.k8s.io edge-csi
+get,create,update leases.coordination.k8s.io kube-system
+create,delete csistoragecapacities.storage.k8s.io default
+create clusterrolebindings.rbac.authorization.k8s.io
+impersonate users
+create serviceaccounts/token edge-csi
+";
+
+/// What a hub with `--kubeconfig` does.
+pub(super) const HUB_NEEDS: &str = "\
+list,watch pods
+get,list,watch persistentvolumeclaims
+patch persistentvolumeclaims/status default
+list,watch persistentvolumes
+list,watch volumeattachments.storage.k8s.io
+list,watch csidrivers.storage.k8s.io
+get,list,watch,patch nodes
+patch nodes/status
+get,create,patch csinodes.storage.k8s.io
+create,patch events default
+get secrets edge-csi-secrets
+";
+
+/// What it must not do.
+pub(super) const HUB_IS_REFUSED: &str = "\
+get,list,watch secrets default
+list,watch secrets edge-csi-secrets
+create serviceaccounts/token default
+create,patch,delete pods default
+patch,update,delete persistentvolumeclaims default
+create,patch,delete persistentvolumes
+create,patch volumeattachments.storage.k8s.io
+create,delete nodes
+get,list,delete events default
+delete csinodes.storage.k8s.io
+";
+
+/// Where the server says whether somebody may do something.
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// A service account.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Account {
+    pub(super) namespace: &'static str,
+    pub(super) name: &'static str,
+}
+
+/// One verb on one resource.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Right<'a> {
+    verb: &'a str,
+    group: &'a str,
+    resource: &'a str,
+    subresource: &'a str,
+    /// In all of them if there is none.
+    namespace: Option<&'a str>,
+}
+
+impl<'a> Right<'a> {
+    /// `resource` is `RESOURCE[.GROUP][/SUBRESOURCE]`.
+    pub(super) fn new(verb: &'a str, resource: &'a str, namespace: Option<&'a str>) -> Self {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        Self { verb, group, resource, subresource, namespace }
+    }
+}
+
+impl fmt::Display for Right<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, group, resource, subresource, namespace } = self;
+        write!(f, "{verb} {resource}.{group}/{subresource} in {}", namespace.unwrap_or("all namespaces"))
+    }
+}
+
+/// Every verb of every line.
+pub(super) fn list(lines: &str) -> Vec<Right<'_>> {
+    let rights = lines.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (verbs, resource) = (words.next()?, words.next()?);
+        let namespace = words.next();
+        Some(verbs.split(',').map(move |verb| Right::new(verb, resource, namespace)))
+    });
+    rights.flatten().collect()
+}
+
+impl Account {
+    /// Whether it may do it.
+    pub(super) fn may(self, api: &Api, right: &Right<'_>) -> Result<bool, RealError> {
+        let Self { namespace, name } = self;
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": format!("system:serviceaccount:{namespace}:{name}"),
+                "groups": [
+                    "system:serviceaccounts",
+                    format!("system:serviceaccounts:{namespace}"),
+                    "system:authenticated",
+                ],
+                "resourceAttributes": {
+                    "verb": right.verb,
+                    "group": right.group,
+                    "resource": right.resource,
+                    "subresource": right.subresource,
+                    "namespace": right.namespace,
+                },
+            },
+        });
+        Ok(api.ask_with(REVIEWS, &review)?["status"]["allowed"] == true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_right_for_each_verb() {
+        let rights = list("get,list pods default\npatch a.b.c/status\n");
+        let pods =
+            |verb| Right { verb, group: "", resource: "pods", subresource: "", namespace: Some("default") };
+        let status =
+            Right { verb: "patch", group: "b.c", resource: "a", subresource: "status", namespace: None };
+        assert_eq!(rights, [pods("get"), pods("list"), status]);
+        assert_eq!(list(SIDECARS_NEED).len(), 61);
+    }
+}
