@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use edge_csi_tests::volumes::node::{Ended, NodeOptions, NodeProcess, log_of};
 use edge_csi_tests::wait;
 
 use super::component::{Components, Part};
 use super::error::RealError;
-use super::node::Node;
 use super::sanity;
 use super::setup::Setup;
 use super::stack::{MOCK, REGISTRATION, Stack};
@@ -66,7 +66,7 @@ impl Errand {
             Self::Faults => sidecars::make_trouble(setup),
             Self::LyingDriver => {
                 let stack = Stack::mock(setup)?;
-                let facts = lie(setup, &stack);
+                let facts = on_runtime(lie(setup, &stack));
                 let stopped = stack.stop();
                 facts.and_then(|facts| stopped.map(|()| facts))
             }
@@ -98,41 +98,48 @@ fn fact(right: bool, words: impl Into<String>) -> Fact {
     Fact { words: words.into(), right }
 }
 
-fn lie(setup: Setup<'_>, stack: &Stack) -> Result<Vec<Fact>, RealError> {
+async fn lie(setup: Setup<'_>, stack: &Stack) -> Result<Vec<Fact>, RealError> {
     const CONTRADICTED: &str = "NodePublishVolume: OK, but";
-    let mut node = Node::start(setup, (MOCK, &stack.node))?;
-    let id = node.ask(&format!("create {} lie", stack.node.display()))?.unwrap_or_default();
-    let published = node.ask(&format!("publish {MOCK} {id} a pods/a/mount rw"))?;
+    let mut options = NodeOptions::new(&setup.components.volume_node, setup.scratch, MOCK, &stack.node);
+    options.log = setup.logs.join("node.log");
+    let ended = |Ended| RealError::NodeEnded { tail: log_of(&options.log) };
+    let mut node = NodeProcess::start(&options).await.map_err(ended)?;
+    let created = node.ask(&format!("create {} lie", stack.node.display())).await.map_err(ended)?;
+    let id = created.unwrap_or_default();
+    let published = node.ask(&format!("publish {MOCK} {id} a pods/a/mount rw")).await.map_err(ended)?;
     let mut facts = vec![match published {
         Ok(target) => fact(false, format!("publish is believed, at {target}")),
         Err(said) => fact(said.contains(CONTRADICTED), format!("publish: {said}")),
     }];
     // While a call runs, the explanation is of that.
-    let explained = wait::poll(SOON, || match node.ask(&format!("explain {MOCK} {id}")) {
-        Ok(Ok(said)) => said.contains(CONTRADICTED).then_some(said),
-        _ => None,
-    });
-    let told = explained.is_some();
-    facts.push(fact(told, format!("explain: {}", explained.unwrap_or_else(|| "nothing of it".to_owned()))));
-    let unpublished = node.ask(&format!("unpublish {MOCK} {id} a"))?;
+    let explained = wait::until(&format!("the explanation says {CONTRADICTED:?}"), async || {
+        let said = node.ask(&format!("explain {MOCK} {id}")).await.ok()?.ok()?;
+        said.contains(CONTRADICTED).then_some(said)
+    })
+    .await;
+    facts.push(fact(true, format!("explain: {explained}")));
+    let unpublished = node.ask(&format!("unpublish {MOCK} {id} a")).await.map_err(ended)?;
     facts.push(match unpublished {
         Ok(_) => fact(true, "unpublish: OK"),
         Err(said) => fact(false, format!("unpublish: {said}")),
     });
-    let forgotten = wait::poll(SOON, || match node.ask("list") {
-        Ok(Ok(list)) => list.is_empty().then_some(()),
-        _ => None,
-    });
-    facts.push(fact(forgotten.is_some(), "nothing is looked after any more"));
+    node.forgets_all().await.map_err(ended)?;
+    facts.push(fact(true, "nothing is looked after any more"));
     let places = ["v", "pods"].map(|place| entries(&setup.scratch.join(place)));
     let left: Vec<String> = places.into_iter().flatten().collect();
     facts.push(fact(left.is_empty(), format!("left at targets and staging paths: {left:?}")));
     // The mock itself does not tell what it was asked.
-    let log = fs::read_to_string(setup.logs.join("node.log")).unwrap_or_default();
+    let log = fs::read_to_string(&options.log).unwrap_or_default();
     for method in ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"] {
         facts.push(fact(log.contains(&format!("after {method}")), format!("the mock was called: {method}")));
     }
     Ok(facts)
+}
+
+/// The tests have no runtime.
+fn on_runtime<T>(work: impl Future<Output = Result<T, RealError>>) -> Result<T, RealError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|cause| RealError::Runtime { cause })?.block_on(work)
 }
 
 /// What is in the folders that are in a folder.

@@ -30,6 +30,10 @@ pub(crate) enum RealError {
     Report { path: PathBuf, cause: String, tail: String },
     #[error("a trace has no record, since it ended so:\n{tail}")]
     Trace { tail: String },
+    #[error("volume-node ended; the end of its log:\n{tail}")]
+    NodeEnded { tail: String },
+    #[error("no runtime can be started: {cause}")]
+    Runtime { cause: io::Error },
     #[error("{path} shows {what}: {line}", path = path.display())]
     Log { path: PathBuf, what: &'static str, line: String },
     #[error("{asked}: no answer of the API server: {cause}")]

@@ -25,7 +25,6 @@ mod error;
 mod kubernetes;
 mod leftovers;
 mod leg;
-mod node;
 mod offline;
 mod report;
 mod sanity;

@@ -18,12 +18,29 @@ pub struct NodeOptions {
     pub program: PathBuf,
     /// Where its store and its staging paths are.
     pub directory: PathBuf,
+    /// Where its log goes.
+    pub log: PathBuf,
     /// The driver's name and socket.
     pub driver: (String, PathBuf),
     /// Which boot it takes this for.
     pub boot: u32,
     /// It kills itself before its so-manyth step, from 1.
     pub kill_at: Option<u64>,
+}
+
+impl NodeOptions {
+    /// In its first boot, with its log in its directory, and with nothing that kills it.
+    #[must_use]
+    pub fn new(program: &Path, directory: &Path, driver: &str, socket: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            directory: directory.to_owned(),
+            log: directory.join("node.log"),
+            driver: (driver.to_owned(), socket.to_owned()),
+            boot: 1,
+            kill_at: None,
+        }
+    }
 }
 
 /// A running `volume-node`. Killed when dropped.
@@ -48,7 +65,7 @@ impl NodeProcess {
     /// # Panics
     /// If it cannot be started.
     pub async fn start(options: &NodeOptions) -> Result<Self, Ended> {
-        let log = options.directory.join("node.log");
+        let log = options.log.clone();
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(&options.program);
         command.arg("--directory").arg(&options.directory).args(["--boot", &options.boot.to_string()]);

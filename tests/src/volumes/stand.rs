@@ -81,13 +81,7 @@ impl Storage {
     /// How the node's process is started.
     #[must_use]
     pub fn node(&self, program: &str) -> NodeOptions {
-        NodeOptions {
-            program: program.into(),
-            directory: self.directory.clone(),
-            driver: (DRIVER.to_owned(), self.between.socket().to_owned()),
-            boot: 1,
-            kill_at: None,
-        }
+        NodeOptions::new(program.as_ref(), &self.directory, DRIVER, self.between.socket())
     }
 
     /// Makes a volume with a canary in it, and answers its id.

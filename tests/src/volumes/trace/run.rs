@@ -77,13 +77,7 @@ impl<'a> Run<'a> {
         let directory = &trace.directory;
         let driver = DriverProcess::start(&trace.driver, directory).await;
         let between = Between::start(&directory.join("between.sock"), &socket_of(directory));
-        let options = NodeOptions {
-            program: trace.program.clone(),
-            directory: directory.clone(),
-            driver: (trace.driver.name.clone(), between.socket().to_owned()),
-            boot: 1,
-            kill_at: None,
-        };
+        let options = NodeOptions::new(&trace.program, directory, &trace.driver.name, between.socket());
         let read_only = Arc::default();
         let (node, model, boots) = (None, Model::default(), Arc::default());
         let mut run = Self {
