@@ -1,12 +1,13 @@
 //! The driver that a trace is put to, as a process that may be killed.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::str::FromStr;
 
 use crate::csi;
+use crate::process::Process;
 
 /// What a driver does otherwise than hostpath-driver, and may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,41 +102,20 @@ impl TracedDriver {
     pub(super) fn has(&self, deviation: Deviation) -> bool {
         self.deviations.contains(&deviation)
     }
-}
 
-/// The running process. Killed when dropped.
-#[derive(Debug)]
-pub(super) struct DriverProcess(Child);
-
-impl DriverProcess {
     /// Starts it, and waits until it serves.
-    pub(super) async fn start(driver: &TracedDriver, directory: &Path) -> Self {
+    pub(super) async fn start(&self, directory: &Path) -> Process {
         let (socket, state) = (socket_of(directory), directory.join("driver-state"));
         fs::create_dir_all(&state).expect("a directory for the driver");
         let fill = |word: &String| {
             word.replace("{socket}", &socket.to_string_lossy()).replace("{state}", &state.to_string_lossy())
         };
-        let mut words = driver.command.iter().map(fill);
-        let log = File::options().create(true).append(true).open(log_of(directory)).expect("a log");
+        let mut words = self.command.iter().map(fill);
         let program = words.next().expect("the command of a driver has a program");
-        let child = Command::new(&program)
-            .args(words)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a log"))
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|cause| panic!("{program}: {cause}"));
-        let process = Self(child);
+        let process = Process::respawn(directory, "driver", Command::new(program).args(words));
+        let process = process.unwrap_or_else(|error| panic!("{error}"));
         csi::ready(&socket).await;
         process
-    }
-}
-
-impl Drop for DriverProcess {
-    fn drop(&mut self) {
-        // Both fail only if the process has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -13,10 +13,11 @@ use csi_proto::csi::v1::node_client::NodeClient;
 use rustix::mount::{MountFlags, mount_bind, mount_remount};
 use tokio::runtime::Handle;
 
-use super::driver::{Deviation, DriverProcess, TracedDriver, log_of, socket_of};
+use super::driver::{Deviation, TracedDriver, log_of, socket_of};
 use super::model::{Answer, CONSUMERS, Model, Order, Step, VOLUMES};
 use super::observed::{CANARY, Ground, consumer, expected, found, holders};
 use crate::csi::{channel, controller, create_volume};
+use crate::process::Process;
 use crate::volumes::between::{Act, Between};
 use crate::volumes::ground;
 use crate::volumes::history::History;
@@ -61,7 +62,7 @@ pub async fn run(trace: &Trace, rounds: &mut Rounds) -> Vec<String> {
 struct Run<'a> {
     trace: &'a Trace,
     between: Between,
-    driver: Option<DriverProcess>,
+    driver: Option<Process>,
     options: NodeOptions,
     node: Option<NodeProcess>,
     model: Model,
@@ -75,7 +76,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     async fn begin(trace: &'a Trace) -> Self {
         let directory = &trace.directory;
-        let driver = DriverProcess::start(&trace.driver, directory).await;
+        let driver = trace.driver.start(directory).await;
         let between = Between::start(&directory.join("between.sock"), &socket_of(directory));
         let options = NodeOptions::new(&trace.program, directory, &trace.driver.name, between.socket());
         let read_only = Arc::default();
@@ -247,7 +248,7 @@ impl<'a> Run<'a> {
             return;
         }
         drop(self.driver.take());
-        self.driver = Some(DriverProcess::start(&self.trace.driver, &self.trace.directory).await);
+        self.driver = Some(self.trace.driver.start(&self.trace.directory).await);
     }
 
     async fn start_node(&mut self) {
