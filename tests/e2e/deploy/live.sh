@@ -4,14 +4,13 @@
 # may be forbidden on the way, and nothing be left. The hub dies meanwhile, and a provisioner in the middle of a create. There is no
 # kubelet: pods are bound to their node and never run.
 #
-#   KUBECONFIG   an API server with controllers and a scheduler that authorizes by RBAC; its admin
+#   KUBECONFIG   an API server with controllers and a scheduler that authorizes by RBAC and knows snapshots; its admin
 #   SIDECARS     a folder with csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter and snapshot-controller
 #   PROGRAMS     a folder with edge-hub, edge-agent, edge-csi-driver and hostpath-driver
-#   CRDS         a folder with the definitions of snapshots
 #   OVERLAY      topology, or sockets, which neither attaches nor expands
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
-: "${KUBECONFIG:?names the kubeconfig of an API server}" "${SIDECARS:?names a folder}" "${PROGRAMS:?names a folder}" "${CRDS:?names a folder}"
+: "${KUBECONFIG:?names the kubeconfig of an API server}" "${SIDECARS:?names a folder}" "${PROGRAMS:?names a folder}"
 KUBECTL=${KUBECTL:-kubectl}
 OVERLAY=${OVERLAY:-topology}
 work=$(mktemp -d /tmp/edge-live.XXXXXX) || exit
@@ -88,11 +87,6 @@ secret_files() { # secret folder
 }
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-
-for file in "$CRDS"/*.yaml; do
-    [[ $file == */kustomization.yaml ]] || "$KUBECTL" apply --server-side -f "$file" >/dev/null || wrong "cannot define $file"
-done
-"$KUBECTL" wait --for=condition=Established crd --all --timeout=60s >/dev/null || wrong "definitions are not ready"
 
 # ---- a node without a kubelet ----
 

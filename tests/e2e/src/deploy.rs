@@ -1,10 +1,10 @@
-//! The manifests, and the guide's commands, on API servers and as pods. The scripts know nothing of each other, since each has a network
-//! of its own.
+//! The manifests, and the guide's commands, on API servers and as pods.
 
 mod check;
 mod rights;
 
 use std::fmt;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use libtest_mimic::Failed;
 use super::Place;
 use super::component::Part;
 use super::error::RealError;
+use super::kubernetes::Plane;
 use super::setup::Setup;
 use super::table::{self, Fact};
 
@@ -49,44 +50,47 @@ impl Deployment {
                 let definitions = [components.snapshot_definitions()?, components.certificate_definitions()?];
                 check::run(setup, &place.root, &definitions)?
             }
-            Self::Topology | Self::Sockets | Self::Pods => vec![self.script(setup, &place.root)?],
+            Self::Topology => vec![Self::live(setup, &place.root, "topology")?],
+            Self::Sockets => vec![Self::live(setup, &place.root, "sockets")?],
+            Self::Pods => vec![Self::pods(setup, &place.root)?],
         };
         table::found(&self.to_string(), facts, started.elapsed())
     }
 
-    /// Runs its script.
-    fn script(self, setup: Setup<'_>, root: &Path) -> Result<Fact, RealError> {
-        let components = setup.components;
-        let scripts = root.join("tests/e2e/deploy");
-        let sidecars = components.kubernetes.parent().unwrap_or(root);
-        let mut command = match self {
-            Self::Sockets => on_api_server(&scripts, sidecars, "sockets"),
-            Self::Pods => Command::new(scripts.join("pods.sh")),
-            Self::Check | Self::Topology => on_api_server(&scripts, sidecars, "topology"),
-        };
-        command
-            .current_dir(root)
-            .env("CRDS", components.snapshot_definitions()?)
-            .env("SIDECARS", sidecars)
-            .env("PROGRAMS", components.hub.parent().unwrap_or(root));
-        let mut script = Process::spawn(setup.logs, "script", &mut command)?;
-        let right = script.finish(BOUND)?;
-        let words = if right { "the script found nothing wrong".to_owned() } else { script.tail() };
-        Ok(Fact { words, right })
+    /// The guide on an API server.
+    fn live(setup: Setup<'_>, root: &Path, overlay: &str) -> Result<Fact, RealError> {
+        let plane = Plane::start(&setup)?;
+        // By this name the program is kubectl, which the guide's commands look for.
+        let programs = setup.folder("bin")?;
+        let kubectl = programs.join("kubectl");
+        symlink(&setup.components.kubernetes, &kubectl)
+            .map_err(|cause| RealError::File { path: kubectl.clone(), cause })?;
+        let mut path = programs.into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut command = Command::new(root.join("tests/e2e/deploy/live.sh"));
+        command.env("KUBECONFIG", &plane.kubeconfig).env("KUBECTL", &kubectl).env("PATH", path);
+        script(setup, root, command.env("OVERLAY", overlay))
+    }
+
+    /// The guide on nodes that run pods.
+    fn pods(setup: Setup<'_>, root: &Path) -> Result<Fact, RealError> {
+        let mut command = Command::new(root.join("tests/e2e/deploy/pods.sh"));
+        script(setup, root, command.env("CRDS", setup.components.snapshot_definitions()?))
     }
 }
 
-/// The guide in a network of its own.
-fn on_api_server(scripts: &Path, sidecars: &Path, overlay: &str) -> Command {
-    let script = |name: &str| scripts.join(name);
-    let mut command = Command::new("unshare");
+/// Runs a script.
+fn script(setup: Setup<'_>, root: &Path, command: &mut Command) -> Result<Fact, RealError> {
+    let components = setup.components;
     command
-        .args(["--net", "bash", "-c", r#"ip link set lo up && "$0" "$1" "$2""#])
-        .arg(script("plane.sh"))
-        .arg(sidecars)
-        .arg(script("live.sh"))
-        .env("OVERLAY", overlay);
-    command
+        .current_dir(root)
+        .env("SIDECARS", components.kubernetes.parent().unwrap_or(root))
+        .env("PROGRAMS", components.hub.parent().unwrap_or(root));
+    let mut script = Process::spawn(setup.logs, "script", command)?;
+    let right = script.finish(BOUND)?;
+    let words = if right { "the script found nothing wrong".to_owned() } else { script.tail() };
+    Ok(Fact { words, right })
 }
 
 impl fmt::Display for Deployment {
