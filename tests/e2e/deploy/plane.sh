@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A control plane of Kubernetes on this machine for one command: etcd, API server by RBAC, controllers, scheduler. No node.
+# A control plane of Kubernetes for nodes with kubelets, for one command: etcd, API server by RBAC, controllers, scheduler.
 #
 #   tests/e2e/deploy/plane.sh BIN COMMAND...
 #
 # BIN has the program `kubernetes` that the test `manifests` builds. COMMAND gets KUBECONFIG, of an admin, and KUBECTL.
 #
-#   ADDRESS   where the API server listens; if it is not the loopback, for nodes with kubelets too, and for pods on them
+#   ADDRESS   where the API server listens, for nodes and for pods on them
 set -uo pipefail
 (($# > 1)) || { echo "plane.sh: give the folder with the program kubernetes, and a command" >&2; exit 2; }
 program=$(realpath "$1")/kubernetes
 shift
 [[ -x $program ]] || { echo "plane.sh: there is no $program; the test manifests builds it" >&2; exit 2; }
-ADDRESS=${ADDRESS:-127.0.0.1}
+: "${ADDRESS:?names an address of this machine}"
 work=$(mktemp -d "${TMPDIR:-/tmp}/edge-plane.XXXXXX") || exit
 processes=()
 
@@ -64,13 +64,6 @@ CONFIG
 mkdir "$work/bin" && ln -s "$program" "$work/bin/kubectl"
 export KUBECTL=$work/bin/kubectl PATH=$work/bin:$PATH
 
-if [[ $ADDRESS == 127.0.0.1 ]]; then
-    # No node has a kubelet, so nobody may look whether it lives, and no pod looks for the API server.
-    server=(--endpoint-reconciler-type none) without=,-node-lifecycle-controller
-else
-    server=(--kubelet-preferred-address-types InternalIP) without=
-fi
-
 begin etcd etcd --name it --data-dir "$work/etcd" --unsafe-no-fsync --log-level warn \
     --listen-client-urls "http://127.0.0.1:$client" --advertise-client-urls "http://127.0.0.1:$client" \
     --listen-peer-urls "http://127.0.0.1:$peer" --initial-advertise-peer-urls "http://127.0.0.1:$peer" \
@@ -80,11 +73,11 @@ begin apiserver "$program" kube-apiserver --etcd-servers "http://127.0.0.1:$clie
     --token-auth-file "$work/tokens.csv" --authorization-mode RBAC --anonymous-auth=false --allow-privileged=true \
     --service-account-issuer https://kubernetes.default.svc --service-cluster-ip-range 10.96.0.0/16 \
     --service-account-key-file "$work/accounts.key" --service-account-signing-key-file "$work/accounts.key" \
-    "${server[@]}"
+    --kubelet-preferred-address-types InternalIP
 until_ready apiserver "$KUBECTL" get --raw /readyz
 begin controllers "$program" kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port=0 \
     --service-account-private-key-file "$work/accounts.key" --root-ca-file "$work/certificates/apiserver.crt" \
-    --controllers="*,-node-ipam-controller$without" --attach-detach-reconcile-sync-period 10s
+    --controllers='*,-node-ipam-controller' --attach-detach-reconcile-sync-period 10s
 begin scheduler "$program" kube-scheduler --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port=0
 until_ready controllers "$KUBECTL" get serviceaccount default
 
