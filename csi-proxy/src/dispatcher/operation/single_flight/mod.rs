@@ -369,7 +369,6 @@ impl Core {
 
     /// Keeps a result. Nothing else is about the same.
     fn keep(&mut self, operation: OperationId, kept: Kept) {
-        kept.identity.forget_secrets();
         self.kept_bytes += kept.bytes;
         self.due.insert((kept.until, operation));
         for key in kept.identity.keys().iter().chain(&kept.made) {

@@ -4,14 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
-#[path = "process_kubernetes/cluster.rs"]
 mod cluster;
-#[path = "process_kubernetes/faults.rs"]
 mod faults;
 #[allow(dead_code, reason = "the tests of sets need more of it")]
-#[path = "process_volumes/ground.rs"]
+#[path = "../process_volumes/ground.rs"]
 mod ground;
-#[path = "process_kubernetes/groups.rs"]
 mod groups;
 
 use std::fs;

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
-#[path = "process_volumes/ground.rs"]
 mod ground;
 
 use std::fs;
