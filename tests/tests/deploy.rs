@@ -85,7 +85,7 @@ fn every_image_of_ours_is_made_by_the_dockerfile_and_named_in_the_images() {
     let images = fs::read_to_string(root().join("deploy/components/images/kustomization.yaml")).unwrap();
     for name in ["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver"] {
         assert!(dockerfile.contains(&format!(" AS {name}\n")), "no target {name}");
-        assert!(dockerfile.contains(&format!("--bin {name}")), "{name} is not built");
+        assert!(dockerfile.contains(&format!("--package {name}")), "{name} is not built");
         assert!(dockerfile.contains(&format!("ENTRYPOINT [\"/{name}\"]")), "{name} is not started");
         assert!(images.contains(&format!("- name: {name}\n")), "no image {name}");
     }
