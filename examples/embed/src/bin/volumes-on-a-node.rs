@@ -1,7 +1,7 @@
 //! A node program with volumes: drivers register in a directory, and one volume of one driver is published and stays so,
 //! over crashes and reboots, until it is unpublished.
 //!
-//! As root: `cargo run -p volume-manager --features redb,linux --example embed -- DIR DRIVER VOLUME TARGET`
+//! As root: `cargo run -p embed --bin volumes-on-a-node -- DIR DRIVER VOLUME TARGET`
 #![allow(clippy::print_stdout, reason = "an example's output")]
 
 use std::error::Error;
@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, driver, volume, target] = &arguments[..] else {
-        println!("embed DIR DRIVER VOLUME TARGET");
+        println!("volumes-on-a-node DIR DRIVER VOLUME TARGET");
         return Ok(ExitCode::FAILURE);
     };
     let directory = Path::new(directory).canonicalize()?;
