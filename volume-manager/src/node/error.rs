@@ -7,7 +7,10 @@ use csi_proto::DriverName;
 
 use super::explanation::CallFailure;
 use crate::excerpt::excerpt;
+use crate::mounts::TableError;
 use crate::name::{ConsumerId, VolumeKey};
+use crate::store::StoreError;
+use crate::store::boot::BootIdError;
 
 /// Why a volume is not published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -355,23 +358,17 @@ pub enum OpenError {
         root: PathBuf,
     },
     /// The store cannot be read at all. Single bad records are no such case.
-    #[error("the store cannot be read: {reason}")]
-    Store {
-        /// What the store said.
-        reason: String,
-    },
+    #[error("the store cannot be read")]
+    Store(#[source] StoreError),
     /// It is not known which boot this is.
-    #[error("{reason}")]
-    Boot {
-        /// What the system said.
-        reason: String,
-    },
+    #[error("the id of this boot cannot be read")]
+    Boot(#[source] BootIdError),
     /// The mount table cannot be read.
-    #[error("the mount table cannot be read: {reason}")]
-    Mounts {
-        /// What the system said.
-        reason: String,
-    },
+    #[error("the mount table cannot be read")]
+    Mounts(#[source] TableError),
+    /// A task that read from the disk has panicked, or the runtime shut down.
+    #[error("a task that read from the disk did not end")]
+    Task(#[source] std::io::Error),
 }
 
 /// How long a text from a driver may be before it is cut, in bytes.

@@ -15,7 +15,6 @@ use super::settings::Settings;
 use super::volumes::Volumes;
 use super::watch::Changes;
 use crate::driver::Secrets;
-use crate::excerpt::chain;
 use crate::mounts::Mounts;
 use crate::store::{BootId, Loaded, Store, StoreError, take_back_salvaged};
 
@@ -125,15 +124,15 @@ impl Volumes {
         }
         let root = settings.root.clone();
         let found = tokio::task::spawn_blocking(move || without_links(&root)).await;
-        settings.root = found.map_err(|error| OpenError::Mounts { reason: chain(&error) })?;
+        settings.root = found.map_err(|error| OpenError::Task(error.into()))?;
         let boot = match boot {
             Some(boot) => boot,
-            None => BootId::read(BootId::PATH).map_err(|error| OpenError::Boot { reason: chain(&error) })?,
+            None => BootId::read(BootId::PATH).map_err(OpenError::Boot)?,
         };
         let read = tokio::task::spawn_blocking(move || (load(&mut *store, take_back_salvaged), store)).await;
-        let (loaded, store) = read.map_err(|error| OpenError::Store { reason: chain(&error) })?;
-        let loaded = loaded.map_err(|error| OpenError::Store { reason: chain(&error) })?;
-        let table = mounts.table().await.map_err(|error| OpenError::Mounts { reason: chain(&error) })?;
+        let (loaded, store) = read.map_err(|error| OpenError::Task(error.into()))?;
+        let loaded = loaded.map_err(OpenError::Store)?;
+        let table = mounts.table().await.map_err(OpenError::Mounts)?;
         let (node, opening) = Node::open(settings.clone(), boot, loaded, table);
         let (changes, _) = broadcast::channel(Changes::CAPACITY);
         let (sender, commands) = mpsc::channel(WAITING_COMMANDS);
