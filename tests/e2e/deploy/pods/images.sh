@@ -39,7 +39,7 @@ filled() { # name root
         edge-hub | edge-agent | edge-csi-driver | hostpath-driver)
             strip -o "$root/$name" "$PROGRAMS/$name"
             with_libraries "$root" "$PROGRAMS/$name"
-            [[ $name != hostpath-driver ]] || with_tools "$root" cp mount umount losetup blkid fsfreeze \
+            [[ $name != hostpath-driver ]] || with_tools "$root" cp rm mount umount losetup blkid fsfreeze \
                 mkfs.ext4 resize2fs e2fsck mkfs.xfs xfs_growfs
             ;;
         csi-node-driver-registrar) cp "$SIDECARS/registrar" "$root/$name" ;;
